@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,7 @@ from ov_hsdag.devices import virtual
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.inputs import TimedInputs
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 Floats = NDArray[np.float64]
 
@@ -183,8 +181,6 @@ class _Builder(Builder):
         return self.keep(node, stage)
 
     def model(self, node: Any, stage: int) -> ov.Model:
-        import openvino as ov
-
         return ov.Model([self.keep(self.op.result(node), stage)], [self.parameter], "ov_hsdag boundaries")
 
 

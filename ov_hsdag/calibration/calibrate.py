@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +31,8 @@ from ov_hsdag.model.shapes import smaller_shapes
 from ov_hsdag.problem.analysis import ModelAnalysis
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, one_line
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 Advance = Callable[[str], None]
 Fusions = tuple[NDArray[np.int32], NDArray[np.float64]]
@@ -248,8 +246,6 @@ class _Calibration:
 
 def when_measured() -> str:
     """ "measured 2026-11-22 with OpenVINO 2026.4.1"."""
-    import openvino as ov
-
     return f"measured {datetime.date.today().isoformat()} with OpenVINO {ov.__version__}"
 
 
@@ -288,8 +284,6 @@ def latency_problem(
 
     The profile says what submodels and transfers cost; `times` gives the devices and their order.
     """
-    import openvino as ov
-
     names = tuple(times)
     transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
     fused_with, fusion_penalty_us = fusions

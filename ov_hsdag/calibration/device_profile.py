@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +24,8 @@ from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.progress import Stages
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 Advance = Callable[[str], None]
 

@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.replay import Replay
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 
 if TYPE_CHECKING:
-    import openvino as ov
-
     from ov_hsdag.model.graph import ComputationGraph
 
 # What `wait_for` takes fits into 32 bits: 23 days, in ms.

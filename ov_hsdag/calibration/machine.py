@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ov_hsdag.calibration.calibrate import calibrate_prepared
 from ov_hsdag.calibration.device_profile import DeviceReport, calibrate_devices, stages_of
@@ -19,10 +19,8 @@ from ov_hsdag.model.inputs import example_shapes
 from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.arguments import check_argument, check_in_memory
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.progress import Stages
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 
 @dataclass(frozen=True, eq=False)

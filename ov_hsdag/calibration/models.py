@@ -9,12 +9,11 @@ real models are: residual blocks of convolutions, and layers of a transformer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 PREFIX = "layer:"
 """Names of the layers that count begin with it."""
@@ -98,8 +97,6 @@ class _Microbenchmarks(Builder):
         self._results: list[Any] = []
 
     def model(self) -> ov.Model:
-        import openvino as ov
-
         results = [self.op.result(node) for node in self._results]
         return ov.Model(results, list(self._parameters.values()), "ov_hsdag layers")
 
@@ -267,6 +264,4 @@ class _Probe(Builder):
         return self.op.add(self.op.multiply(node, self.weights(_COLUMNS)), self.weights(_COLUMNS))
 
     def model(self, node: Any, parameter: Any) -> ov.Model:
-        import openvino as ov
-
         return ov.Model([self.op.result(node)], [parameter], "ov_hsdag probe network")

@@ -15,11 +15,10 @@ from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.devices import virtual
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.inputs import TimedInputs
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 
 if TYPE_CHECKING:
-    import openvino as ov
-
     from ov_hsdag.model.graph import ComputationGraph
 
 Floats = NDArray[np.float64]

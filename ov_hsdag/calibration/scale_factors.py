@@ -23,11 +23,10 @@ from ov_hsdag.devices import virtual
 from ov_hsdag.model.affinities import remove_affinities, set_affinities
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.problem.problem import topological_groups
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 
 if TYPE_CHECKING:
-    import openvino as ov
-
     from ov_hsdag.problem.problem import PlacementProblem
 
 Floats = NDArray[np.float64]

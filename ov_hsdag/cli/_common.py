@@ -26,11 +26,10 @@ from ov_hsdag.storage.files import check_model_output
 from ov_hsdag.storage.folder_writing import check_folder_output
 from ov_hsdag.storage.model_folder import is_model_folder, longest_context, model_files
 from ov_hsdag.utils.errors import UserError, one_line
+from ov_hsdag.utils.lazy import ov
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    import openvino as ov
 
 
 def _option(name: str) -> Any:

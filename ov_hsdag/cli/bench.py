@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -33,9 +33,7 @@ from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.storage.files import check_writable, write_json, write_text
 from ov_hsdag.storage.model_folder import is_model_folder, model_files
 from ov_hsdag.utils.errors import RunError, UserError
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 Models = Annotated[
     list[Path], typer.Argument(metavar="MODEL...", help="What OpenVINO reads, one or several; also as -m MODEL.")
@@ -87,8 +85,6 @@ def bench(
     learned = _policies(policies)
     examples = parse_shapes(shape or ())
     asked = Workload.asked(workload, context)
-
-    import openvino as ov
 
     speeds = Profile.load(profile) if profile else None
     document: dict[str, Any] = {

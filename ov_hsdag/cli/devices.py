@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
@@ -13,9 +13,7 @@ from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.devices.discovery import available
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.utils.errors import UserError
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 
 def devices(as_json: common.Json = False) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -22,9 +22,7 @@ from ov_hsdag.model.inputs import parse_shapes
 from ov_hsdag.placing.memory_fit import Fit, Need, verdict
 from ov_hsdag.placing.memory_fit import fit as fit_model
 from ov_hsdag.utils.byte_sizes import format_bytes
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 Context = Annotated[
     int | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
@@ -17,9 +17,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage.files import save_model_atomically, write_bytes
 from ov_hsdag.storage.folder_writing import write_folder
 from ov_hsdag.storage.model_folder import is_model_folder
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 
 def place(

@@ -16,6 +16,7 @@ from ov_hsdag.cli.command_lines import given_options, options
 from ov_hsdag.fleet.job import Inputs, Job
 from ov_hsdag.fleet.machines import Kind, parse_on
 from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.lazy import ov
 
 if TYPE_CHECKING:
     from ov_hsdag.fleet.cluster import Cluster
@@ -98,8 +99,6 @@ class Fleet:
 @contextlib.contextmanager
 def connected(ray: str, devices: Sequence[str], on: Sequence[str] | None) -> Iterator[Fleet]:
     """The machines of a Ray cluster that have some devices; on: values of --on. UserError: no such one."""
-    import openvino as ov
-
     from ov_hsdag.fleet.cluster import Cluster
 
     with contextlib.ExitStack() as stack:

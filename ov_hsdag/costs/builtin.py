@@ -6,15 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ov_hsdag.costs.profile import DeviceProfile, Profile, builtin_names, load_builtin
 from ov_hsdag.devices import cpu, discovery, virtual
 from ov_hsdag.devices.device_set import closest_names, is_virtual, kind_of
 from ov_hsdag.utils.errors import UserError
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 # What stands in for a device that no built-in profile matches, or that is not at hand.
 _DEFAULTS = {"CPU": "core_ultra_7_155h", "GPU": "iris_xe", "NPU": "npu_core_ultra"}

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ov_hsdag.costs.op_types import ANCHORS, ELEMENTWISE, LOW_BITS
 from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.utils.lazy import ov
 
 if TYPE_CHECKING:
     from ov_hsdag.costs.profile import Profile
@@ -59,8 +60,6 @@ def fuses_experts(profile: Profile, graph: ComputationGraph, names: Sequence[str
 
 def _release() -> tuple[int, ...]:
     """Of OpenVINO: (2026, 4)."""
-    import openvino as ov
-
     return tuple(int(number) for number in re.findall(r"\d+", ov.__version__)[:2])
 
 

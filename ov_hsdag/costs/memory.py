@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +14,7 @@ from ov_hsdag.devices.runtime_options import runtime_options
 from ov_hsdag.model.experts import ChosenAlone
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.utils.errors import UserError
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 KV_PRECISIONS = ("u8", "f16", "bf16", "f32")
 

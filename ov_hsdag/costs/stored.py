@@ -22,11 +22,10 @@ from ov_hsdag.devices import cpu, discovery, virtual
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import TABLES, parse_json, read_bytes, read_json
 
 if TYPE_CHECKING:
-    import openvino as ov
-
     from ov_hsdag.model.graph import ComputationGraph
 
 FORMAT_VERSION = 1
@@ -91,8 +90,6 @@ def identity(core: ov.Core, device: str) -> dict[str, Any]:
     The device's full name, OpenVINO's version, the properties that times depend on and, of a CPU, the number of cores
     that this process may use: a container with fewer of them is another device.
     """
-    import openvino as ov
-
     properties = dict(virtual.virtual_devices().get(device, {}))
     for key in _PROPERTIES:
         try:

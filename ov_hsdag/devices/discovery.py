@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ov_hsdag.devices import cgroups, cpu, virtual
 from ov_hsdag.devices.device_set import PRECISIONS, is_virtual, kind_of
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 
 @dataclass(frozen=True)
@@ -131,8 +129,6 @@ def request_cores(core: ov.Core, name: str) -> int:
 
     It leaves out hyper-threads on every system, and sockets but one.
     """
-    import openvino as ov
-
     from ov_hsdag.utils.compat import op, opset1
 
     number = op.Parameter(ov.Type.f32, ov.Shape([1]))

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from ov_hsdag.utils.errors import UserError, one_line
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 # OpenVINO does not say what was added to a Core.
 _ADDED = "_ov_hsdag_extensions"

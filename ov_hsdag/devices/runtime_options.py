@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ov_hsdag.devices import virtual
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 RUNTIME_OPTIONS = "runtime_options"
 """The model-level rt_info entry that plugins read properties from."""

@@ -15,13 +15,11 @@ import re
 import shlex
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ov_hsdag.devices.device_set import HETERO
 from ov_hsdag.utils.errors import RunError, UserError, one_line, shortened
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 VIRTUAL_DEVICES_VARIABLE = "OV_HSDAG_VIRTUAL_DEVICES"
 
@@ -160,8 +158,6 @@ def _load(core: ov.Core, name: str) -> None:
 
 def new_core() -> ov.Core:
     """A Core with the declared virtual devices. Raises as `register`."""
-    import openvino as ov
-
     core = ov.Core()
     register(core)
     return core

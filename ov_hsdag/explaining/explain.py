@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING
 
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
@@ -24,9 +23,7 @@ from ov_hsdag.model.workload import Workload
 from ov_hsdag.problem.pricing import Session
 from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.errors import UserError, listed
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 
 def explain(

@@ -27,6 +27,7 @@ from ov_hsdag.model.names import NameTree
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.report.picture import image
 from ov_hsdag.report.write import check_report, write_report
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.plain import plain
 
 FORMAT = 1
@@ -273,8 +274,6 @@ def _runs(explained: Explanation) -> dict[str, Any]:
 
 
 def _made_by(found: ExplainedModel) -> dict[str, Any]:
-    import openvino as ov
-
     return {
         "date": datetime.now().astimezone().isoformat(" ", "minutes"),
         "versions": {"ov-hsdag": __version__, "OpenVINO": ov.__version__, "Python": platform.python_version()},

@@ -7,14 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.utils.errors import one_line
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 HOMES = "_ov_hsdag_homes"
 """Attribute of a compiled model: the affinity of each operation, by name, that our compile_model gave HETERO."""

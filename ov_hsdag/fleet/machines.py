@@ -12,13 +12,10 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ov_hsdag._version import __version__
 from ov_hsdag.utils.errors import UserError
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 RESOURCE = "ov-hsdag"
 """Ray's resource, of which each machine has one: so one job runs on a machine at a time."""
@@ -83,8 +80,6 @@ class Kind:
 
 def announcement(core: ov.Core) -> dict[str, str]:
     """The labels of this machine."""
-    import openvino as ov
-
     from ov_hsdag.devices.cpu import usable_cores
     from ov_hsdag.devices.discovery import available, memory_bytes
 

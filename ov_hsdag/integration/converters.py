@@ -22,10 +22,9 @@ from ov_hsdag.integration.requests import advice
 from ov_hsdag.placing.options import PlaceOptions, flags
 from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import INTERRUPTED, RunError, UserError, interrupted, one_line
+from ov_hsdag.utils.lazy import ov
 
 if TYPE_CHECKING:
-    import openvino as ov
-
     from ov_hsdag.model.placement import Placement
 
 _REQUEST = "__ov_hsdag_request__"

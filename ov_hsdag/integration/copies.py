@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ov_hsdag.integration.requests import OPTIMAL_NUMBER
 from ov_hsdag.utils.errors import UserError
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 # Requests of each device: while Python hands the outputs of one over, the device works at the other.
 _REQUESTS = 2

@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any
 from ov_hsdag._env import disabled, has_virtual_devices
 from ov_hsdag.integration import requests
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, one_line
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
-
-    import openvino as ov
 
     from ov_hsdag.model.placement import Placement
 
@@ -183,8 +182,6 @@ def _refuses_property(
     compile_model: Callable[..., ov.CompiledModel], device: str, config: Mapping[str, Any] | None
 ) -> bool:
     """Whether a device compiles even a model of one operation only without these properties."""
-    import openvino as ov
-
     from ov_hsdag.utils.compat import opset13
 
     x = opset13.parameter([1, 1], ov.Type.f32)
@@ -239,7 +236,6 @@ def _placed(
 
 def _carrier(core: ov.Core, given: object, weights: bytes | None) -> ov.Model | None:
     """A private copy of the model if it carries a placement: from an object, an IR file, or an IR in memory."""
-    import openvino as ov
     from openvino._pyopenvino import Model as NativeModel
 
     if isinstance(given, ov.Model | NativeModel):  # openvino.compile_model hands over the latter
@@ -369,7 +365,6 @@ def _support_query(core: ov.Core, model: ov.Model) -> Callable[[str, str], bool]
 
 def _without_affinities(given: object) -> object:
     """What to compile when a placement cannot be followed: HETERO refuses a model that is placed only in part."""
-    import openvino as ov
     from openvino._pyopenvino import Model as NativeModel
 
     from ov_hsdag.model.affinities import remove_affinities

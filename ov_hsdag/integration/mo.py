@@ -11,12 +11,10 @@ import argparse
 import functools
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ov_hsdag.integration.converters import wrap_convert, wrap_parser, wrap_save
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 
 def patch(module: Any) -> None:

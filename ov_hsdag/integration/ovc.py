@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ov_hsdag.integration.converters import wrap_convert, wrap_parser, wrap_save
 from ov_hsdag.utils.errors import UserError
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 
 def patch(module: Any) -> None:

@@ -13,12 +13,11 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from ov_hsdag.devices.requests import requests_in_flight
+from ov_hsdag.utils.lazy import ov
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import ModuleType
-
-    import openvino as ov
 
     from ov_hsdag.model.placement import Placement
 

@@ -14,7 +14,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -37,9 +37,7 @@ from ov_hsdag.measuring.together import Beside
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.utils.errors import RunError
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 ROUNDS, SECONDS = 12, 0.25
 """Of a comparison of all candidates: rounds, and seconds of a trial."""

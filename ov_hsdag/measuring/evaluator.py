@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,7 @@ from ov_hsdag.measuring.choice import Ratio
 from ov_hsdag.measuring.process import PATIENCE, Candidate, StartWorker, TimedWorker, Worker, WorkerError, Workshop
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.utils.errors import RunError
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 HETERO_DEFAULT = "hetero"
 """Name of HETERO's own choice, the reference where no device runs the whole model."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.replay import infer
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 _F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
@@ -67,8 +65,6 @@ class OneByOne:
 
     def _alone(self, node: ov.Node, values: _Values, constant: set[int]) -> list[NDArray[Any]]:
         """Outputs of one operation, which is cut off from what feeds it."""
-        import openvino as ov
-
         from ov_hsdag.utils.compat import op, opset13
 
         parameters, arrays = [], []

@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from socket import gethostname
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from numpy.typing import NDArray
 
@@ -40,10 +40,8 @@ from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage.files import process_runs, save_model
 from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import read_arrays
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 # Seconds in which a worker has to have imported OpenVINO and read the model.
 _START = 120.0

@@ -14,9 +14,9 @@ import numpy as np
 
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.replay import Replay, infer, mean_rate
+from ov_hsdag.utils.lazy import ov
 
 if TYPE_CHECKING:
-    import openvino as ov
     from numpy.typing import NDArray
 
 # Of larger outputs so many last values are compared: logits of a prompt have hundreds of megabytes.
@@ -49,8 +49,6 @@ class Runner:
         inputs: of what is timed, the phases of a workload one after the other. requests: in flight, at least. threads:
         that compiling made, in order: those of CPU devices, one of which runs each submodel.
         """
-        import openvino as ov
-
         self._compiled, self._threads = compiled, threads
         # Processor time of each submodel in an inference of the last trial, in the order in which they were compiled,
         # µs; empty where it is not known.

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ov_hsdag.measuring.runner import Copies, Runner
+from ov_hsdag.utils.lazy import ov
 
 if TYPE_CHECKING:
-    import openvino as ov
     from numpy.typing import NDArray
 
     from ov_hsdag.model.inputs import TimedInputs

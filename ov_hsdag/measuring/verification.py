@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,7 @@ from ov_hsdag.model.replay import infer
 from ov_hsdag.model.shapes import input_shapes, smaller_shapes
 from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, one_line
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 DEPLOYED, F32 = "deployed", "f32"
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from ov_hsdag.model.relaxed_shapes import relax_crossing_shapes, restore_shapes
 from ov_hsdag.utils.errors import RunError, listed
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 
 def set_affinities(model: ov.Model, affinity: Mapping[str, str]) -> dict[str, str]:

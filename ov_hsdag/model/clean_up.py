@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ov_hsdag.model.excerpt import LARGE, Excerpt, excerpt, structures
 from ov_hsdag.model.names import name_generated
 from ov_hsdag.model.nodes import Nodes
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 # What keeps OpenVINO from folding a node (DisableConstantFolding of its transformations).
 _UNFOLDED = frozenset({"can_be_folded", "DisableConstantFolding_0"})
@@ -70,8 +68,6 @@ def clean_up(model: ov.Model, placed: bool = False) -> CleanUp:
 
 def _widen_weights(model: ov.Model) -> None:
     """Undoes the compression of a file's weights to f16, as the transformations do."""
-    import openvino as ov
-
     for node in model.get_ordered_ops():
         source = node.input_value(0).get_node() if node.get_type_name() == "Convert" else None
         if "decompression_0" in node.get_rt_info() and isinstance(source, ov.op.Constant):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +11,7 @@ from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.normalize import replicate, unique_names
 from ov_hsdag.model.relaxed_shapes import restore_shapes
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 
 def complete(
@@ -32,8 +29,6 @@ def complete(
     names and names of devices not in `devices` are ignored. devices: to choose from; the first takes what is left.
     graph: of `model`, whose names are unique then; it is extracted where it is not given.
     """
-    import openvino as ov
-
     if graph is None:
         restore_shapes(model)
     nodes = Nodes(model)

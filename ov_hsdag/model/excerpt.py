@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.flops import SUBGRAPHS
 from ov_hsdag.model.nodes import Edges, Nodes, is_integral
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 LARGE = 4000
 """Nodes of a model of which an excerpt saves time."""
@@ -188,8 +186,6 @@ def _part(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
 
     The nodes are cut out, copied and put back: a copy of all of a model takes a good second where it is large.
     """
-    import openvino as ov
-
     from ov_hsdag.utils.compat import op
 
     numbers = np.flatnonzero(kept).tolist()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,7 @@ from ov_hsdag.model.lengths import relaxed, takes_open_lengths
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.shapes import Inference, bounded, input_shapes
 from ov_hsdag.utils.errors import UserError
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 
 class NodeKind(IntEnum):

@@ -6,7 +6,7 @@ import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,7 @@ from ov_hsdag.model.shapes import counted_input_shapes, input_shapes
 from ov_hsdag.model.steps import Inputs, StatefulInputs, SyntheticInput, is_stateful
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.utils.errors import UserError
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 # "name=[1,128]", "name[1,128]" or "[1,128]", and what parts it from the next.
 _SHAPE = re.compile(r"\s*(?P<name>[^\[\]]*?)\s*=?\s*\[(?P<sizes>[^\[\]]*)\]\s*(?:,|$)")

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ov_hsdag.model.nodes import Nodes
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 
 def read_lengths_in_layers(nodes: Nodes) -> bool:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ov_hsdag.model.nodes import Nodes
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 
 def upper_bound(dimension: Any) -> int | None:
@@ -21,8 +19,6 @@ def upper_bound(dimension: Any) -> int | None:
 
 def relaxed(shape: ov.PartialShape) -> ov.PartialShape:
     """The shape with dimensions that cannot be 0 but are dynamic opened: [?,16,1..,1..8] becomes [?,16,?,?]."""
-    import openvino as ov
-
     if shape.rank.is_dynamic:
         return shape
     return ov.PartialShape([ov.Dimension() if one.is_dynamic and one.get_min_length() > 0 else one for one in shape])
@@ -44,8 +40,6 @@ def part_lengths(nodes: Nodes) -> bool:
     What is known needs no tensor then, and what is open can cross a partition boundary as a number. Whether there were
     any.
     """
-    import openvino as ov
-
     from ov_hsdag.utils.compat import op, opset13
 
     found = False

@@ -9,10 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 GENERATED = re.compile(r"[A-Z][A-Za-z0-9]*_[0-9]+")
 """What OpenVINO calls a node that nobody named."""

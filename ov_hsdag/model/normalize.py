@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,8 @@ from ov_hsdag.model.layer_lengths import read_lengths_in_layers
 from ov_hsdag.model.lengths import part_lengths
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.relaxed_shapes import restore_shapes
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import Clock
-
-if TYPE_CHECKING:
-    import openvino as ov
-
 
 # What `_Names` appends.
 _COPY = re.compile(r"(/copy_\d+)+$")
@@ -174,8 +171,6 @@ def _copy_constants(node: ov.Node) -> list[ov.Node]:
     A model's clone shares its constants' memory and keeps all runtime attributes (those that say that a conversion
     decompresses weights, above all); the Python API has no other copy that does.
     """
-    import openvino as ov
-
     from ov_hsdag.utils.compat import op
 
     holder = ov.Model([op.Result(node.output(0))], [], "constants").clone()

@@ -12,10 +12,8 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 ATTRIBUTE = "alt_width"
 PREFIX = "ov_hsdag:"

@@ -9,15 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
 
 from ov_hsdag.model import stored_placement
 from ov_hsdag.model.gains import BEST_SINGLE, HSDAG, out_of_time, placer_of, times
 from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError, listed, shortened
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 # Predictions that differ by less are equal for people.
 _ALIKE = 5e-4

@@ -10,16 +10,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ov_hsdag.model.lengths import relaxed
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.utils.errors import RunError
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 # Of a dimension in the text of a shape: "1..", "2..8".
 _BOUNDED_BELOW = re.compile(r"\b[1-9]\d*\.\.")
@@ -41,8 +38,6 @@ def relax_crossing_shapes(model: ov.Model, affinity: Mapping[str, str]) -> dict[
     affinity: device by friendly name, for every node; legal but for such tensors. RunError: HETERO splits the model in
     other places whenever something is inserted.
     """
-    import openvino as ov
-
     from ov_hsdag.model.colocation import split_rule
 
     inserted: dict[str, str] = {}
@@ -136,8 +131,6 @@ def _submodels(nodes: Nodes, affinity: Mapping[str, str], rule: int) -> list[int
 
 def _relaxing(tensor: ov.Output, name: str) -> list[ov.Node]:
     """What gives a tensor the relaxed shape, the last node with this name."""
-    import openvino as ov
-
     from ov_hsdag.utils.compat import op, opset13
 
     shape = tensor.get_partial_shape()

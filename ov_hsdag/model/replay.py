@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.inputs import TimedInputs
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 
 def infer(request: ov.InferRequest, inputs: Any) -> None:
@@ -55,8 +53,6 @@ class FirstStates:
 
     def set(self, request: ov.InferRequest) -> None:
         """Gives them to a request."""
-        import openvino as ov
-
         if not self.stateful:
             return
         request.reset_state()

@@ -6,16 +6,14 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ov_hsdag.model.excerpt import LARGE
 from ov_hsdag.model.lengths import takes_open_lengths, upper_bound
 from ov_hsdag.model.nodes import Nodes, is_integral
 from ov_hsdag.model.workload import CACHE_POSITIONS, cache_positions, past_length
 from ov_hsdag.utils.errors import UserError, one_line
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 # What an unbounded dimension counts as when the user gives no example shape: one request of a moderate length, or of
 # the longest that the model takes.
@@ -228,8 +226,6 @@ class Inference:
         Returns nodes of a copy, in the order of the model's (Parameters in the place of ReadValues), for the first of
         `assumed_shapes` that fit together; None where none do. No other question can be asked afterwards.
         """
-        import openvino as ov
-
         # ov.Model.reshape first makes operations take other shapes that are written for one, in a time that grows
         # faster than the model. OpenVINO's clean-up has done that already where it can be done.
         why = ""
@@ -326,8 +322,6 @@ class Inference:
 
 def _infer_states(copy: ov.Model, states: Sequence[ov.Node]) -> None:
     """Infers shapes of ReadValues and of what their first values rest on."""
-    import openvino as ov
-
     from ov_hsdag.utils.compat import op
 
     if not states:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +17,7 @@ from numpy.typing import NDArray
 from ov_hsdag.model.shapes import counted_input_shapes
 from ov_hsdag.model.workload import BEAMS, CACHE_POSITIONS, MASKS, POSITIONS, TOKENS, context_grows, convolution_window
 from ov_hsdag.utils.errors import RunError
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 MASK = MASKS[0]
 

@@ -6,14 +6,12 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ov_hsdag.model import output_tags
 from ov_hsdag.utils.errors import UserError, listed, quoted, shortened
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import TABLES, once, parse_json, read_json
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 RT_INFO = "ov_hsdag"
 """The model-level rt_info entry that holds an embedded placement; it survives saving and reading an IR."""

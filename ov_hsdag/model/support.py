@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +14,7 @@ from ov_hsdag.model.colocation import group_support
 from ov_hsdag.model.excerpt import LARGE, Excerpt, excerpt
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.utils.errors import RunError, UserError, one_line
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 # Types of which a plugin says that it runs them, with a kernel for them on this device or without. The GPU plugin has
 # GRUSequence from oneDNN alone, so not on GPUs without matrix engines; query_model does not look that far.
@@ -125,8 +122,6 @@ def _source_name(port: ov.Input) -> str:
 
 def _alone(node: ov.Node, constant: Collection[str]) -> ov.Model:
     """A model of this node: Parameters take the place of its inputs that are not constant."""
-    import openvino as ov
-
     from ov_hsdag.utils.compat import op
 
     parameters = []

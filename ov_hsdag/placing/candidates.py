@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,7 @@ from ov_hsdag.problem.analysis import ModelAnalysis
 from ov_hsdag.problem.problem import Evaluation, PlacementProblem
 from ov_hsdag.utils.byte_sizes import format_bytes, round_up
 from ov_hsdag.utils.errors import RunError, UserError, one_line
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 MARGIN = 0.005
 """A split must be predicted to beat the best single device (and any placement a simpler one) by more than this share to

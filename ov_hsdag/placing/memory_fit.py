@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,9 +38,7 @@ from ov_hsdag.problem.pricing import Session, WorkloadProblem, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.arguments import check_argument, check_in_memory
 from ov_hsdag.utils.byte_sizes import format_bytes
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 # What `fit` assumes of decoders where no context is given, tokens.
 DEFAULT_CONTEXT = 4096

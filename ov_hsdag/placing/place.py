@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,10 +61,8 @@ from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import Clock
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 # Cores that other programs use before what is measured on CPU devices is doubted.
 _BUSY = 0.5

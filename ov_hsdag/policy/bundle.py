@@ -25,6 +25,7 @@ from ov_hsdag.policy.forward import Network
 from ov_hsdag.policy.safetensors import read_tensors
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import UserError, one_line
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import SETTINGS, WEIGHTS, read_bytes, read_json
 
 if TYPE_CHECKING:
@@ -140,8 +141,6 @@ def _read(folder: Path, unchanged: tuple[tuple[int, ...], ...]) -> PolicyFolder:
 
 def weights_of_model(path: Path) -> dict[str, NDArray[np.float32]]:
     """Weights in the OpenVINO model of a policy of format 1, by their names in the network. Raises UserError."""
-    import openvino as ov
-
     marker = "self.network."
     try:
         constants = [node for node in ov.Core().read_model(path).get_ops() if node.get_type_name() == "Constant"]

@@ -12,14 +12,11 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ov_hsdag.costs.stored import identity
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.policy.bundle import WEIGHTS_FILE
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 VARIABLE = "OV_HSDAG_POLICIES"
 

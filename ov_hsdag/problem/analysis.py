@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +15,8 @@ from ov_hsdag.model import normalize
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.support import require_support, support
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import Clock
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +23,8 @@ from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.problem.analysis import ModelAnalysis, prepare
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import Clock
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +107,6 @@ class Session:
         self, analysis: ModelAnalysis, objective: str, parts: Sequence[_Priced], graphs: Iterable[ComputationGraph]
     ) -> PlacementProblem:
         """The problem of the mean over inferences of several sizes; memory counts the largest of all `graphs`."""
-        import openvino as ov
-
         names, profile = analysis.devices, self.profile
         graph, moved = max(parts, key=lambda part: part.count).graph, None
         largest = np.stack([one.output_bytes for one in graphs]).max(axis=0)

@@ -24,13 +24,11 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from ov_hsdag.storage.overwriting import refuse_foreign_model, refuse_input, rewritten_constants
 from ov_hsdag.utils.errors import RunError, UserError, one_line
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 PREFIX = ".ov_hsdag-"
 """Temporary names: ``.ov_hsdag-<crc of target>-<crc of host>-<pid>-<start of process>-<random>.tmp[.xml|.bin]``."""
@@ -253,7 +251,6 @@ def save_model(
     for a large one. It loses the names of what was fused into its nodes, then, which no file has. Raises UserError
     where a file cannot be written, RunError where OpenVINO cannot save the model.
     """
-    import openvino as ov
     from openvino._offline_transformations import apply_fused_names_cleanup
 
     with writing(shown):
@@ -284,8 +281,6 @@ def save_model(
 @contextlib.contextmanager
 def _release_named(model: ov.Model) -> Iterator[None]:
     """While this lasts, the model says which release writes it, as one that openvino.save_model writes does."""
-    import openvino as ov
-
     known = model.get_rt_info([_RELEASE]).astype(str) if model.has_rt_info([_RELEASE]) else None
     model.set_rt_info(ov.get_version(), [_RELEASE])
     try:
@@ -301,8 +296,6 @@ def _writes_release(xml: Path) -> bool:
     """Whether openvino.save_model names the release (2026.4 does, 2026.0 does not), by saving an empty model."""
     global _names_release
     if _names_release is None:
-        import openvino as ov
-
         ov.save_model(ov.Model([], [], "nothing"), str(xml), compress_to_fp16=False)
         _names_release = _RELEASE.encode() in xml.read_bytes()
     return _names_release

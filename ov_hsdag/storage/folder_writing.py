@@ -14,7 +14,6 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +21,8 @@ from numpy.typing import NDArray
 from ov_hsdag.storage.files import refuse_impossible, remove_leftovers, save_model, sync_file, temporary_name, writing
 from ov_hsdag.storage.overwriting import constants_of, rewritten_constants
 from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import TABLES, file_digest, read_json
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 MARKER = "ov_hsdag_folder.json"
 """Lists the files that were written, with digests of those that people edit: a folder that has it, and nothing that was
@@ -244,8 +241,6 @@ def _with_placeholders(
     what is mapped, there are none. The copy refers to `zeros`, as many bytes as the largest constant has, while it
     lives.
     """
-    import openvino as ov
-
     from ov_hsdag.utils.compat import op
 
     areas = _mapped_areas(old_bin)

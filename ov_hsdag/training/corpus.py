@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
 
 from ov_hsdag.costs import cost_model
@@ -27,6 +26,7 @@ from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.lazy import ov
 
 HELD_OUT_FAMILIES: frozenset[str] = frozenset({
     "clip", "dpt", "efficientnet", "hourglass", "inception", "segformer", "swin", "unet", "yolo",  # vision

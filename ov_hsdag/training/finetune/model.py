@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,9 +34,7 @@ from ov_hsdag.training.finetune.state import FORMAT, check_outputs, simple_place
 from ov_hsdag.training.network import HSDAGNetwork, load
 from ov_hsdag.training.run import CHECKPOINT, read_metadata, readable_checkpoint
 from ov_hsdag.utils.errors import RunError, UserError
-
-if TYPE_CHECKING:
-    import openvino as ov
+from ov_hsdag.utils.lazy import ov
 
 
 def finetune(
@@ -71,8 +69,6 @@ def finetune(
     Returns the record of the run, and the placement. Raises UserError: bad input, or a device that this machine lacks
     where it is to be measured; RunError: neither a device alone nor HETERO runs the model.
     """
-    import openvino as ov
-
     devices = DeviceSet.parse(device)
     check_outputs(output)
     examples = _by_input(model, shapes or {})
