@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.lazy import opset1, opset13, ov
 
 PREFIX = "layer:"
 """Names of the layers that count begin with it."""
@@ -69,8 +69,6 @@ class Builder:
     """Makes layers with weights that are drawn from a seed; `op`: OpenVINO's operations."""
 
     def __init__(self) -> None:
-        from ov_hsdag.utils.compat import opset13
-
         self.op: Any = opset13
         self._random = np.random.default_rng(0)
 
@@ -188,8 +186,6 @@ class _Microbenchmarks(Builder):
         return self._pool(self._image(channels, side))
 
     def _pool(self, source: Any) -> Any:
-        from ov_hsdag.utils.compat import opset1
-
         return opset1.max_pool(source, [1, 1], [1, 1], [1, 1], [3, 3])  # later ones have a second result
 
     def _tokens(self, rows: int, columns: int) -> Any:

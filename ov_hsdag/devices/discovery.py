@@ -13,7 +13,7 @@ from typing import Any
 
 from ov_hsdag.devices import cgroups, cpu, virtual
 from ov_hsdag.devices.device_set import PRECISIONS, is_virtual, kind_of
-from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.lazy import op, opset1, ov
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,6 @@ def request_cores(core: ov.Core, name: str) -> int:
 
     It leaves out hyper-threads on every system, and sockets but one.
     """
-    from ov_hsdag.utils.compat import op, opset1
-
     number = op.Parameter(ov.Type.f32, ov.Shape([1]))
     try:
         compiled = core.compile_model(

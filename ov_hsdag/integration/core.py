@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from ov_hsdag._env import disabled, has_virtual_devices
 from ov_hsdag.integration import requests
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, one_line
-from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.lazy import opset13, ov
 from ov_hsdag.utils.reading import opened
 
 if TYPE_CHECKING:
@@ -182,8 +182,6 @@ def _refuses_property(
     compile_model: Callable[..., ov.CompiledModel], device: str, config: Mapping[str, Any] | None
 ) -> bool:
     """Whether a device compiles even a model of one operation only without these properties."""
-    from ov_hsdag.utils.compat import opset13
-
     x = opset13.parameter([1, 1], ov.Type.f32)
     probe = ov.Model([opset13.relu(x)], [x], "ov_hsdag_probe")
 

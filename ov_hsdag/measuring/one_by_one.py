@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.replay import infer
-from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.lazy import op, opset13, ov
 
 _F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
@@ -65,8 +65,6 @@ class OneByOne:
 
     def _alone(self, node: ov.Node, values: _Values, constant: set[int]) -> list[NDArray[Any]]:
         """Outputs of one operation, which is cut off from what feeds it."""
-        from ov_hsdag.utils.compat import op, opset13
-
         parameters, arrays = [], []
         for port in node.inputs():
             source, element = port.get_source_output(), port.get_element_type()

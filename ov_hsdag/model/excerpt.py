@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.model.flops import SUBGRAPHS
 from ov_hsdag.model.nodes import Edges, Nodes, is_integral
-from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.lazy import op, ov
 
 LARGE = 4000
 """Nodes of a model of which an excerpt saves time."""
@@ -186,8 +186,6 @@ def _part(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
 
     The nodes are cut out, copied and put back: a copy of all of a model takes a good second where it is large.
     """
-    from ov_hsdag.utils.compat import op
-
     numbers = np.flatnonzero(kept).tolist()
     inside = {nodes.order[number].get_instance_id() for number in numbers}
     instead: dict[tuple[int, int], ov.Node] = {}

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ov_hsdag.model.nodes import Nodes
+from ov_hsdag.utils.lazy import opset13 as ops
 from ov_hsdag.utils.lazy import ov
 
 
@@ -45,8 +46,6 @@ def _variable(node: ov.Node) -> str:
 
 def _begin_with_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joined: ov.Node) -> bool:
     """Takes the batch size of a state's first value from what is appended to the state, not from elsewhere."""
-    from ov_hsdag.utils.compat import opset13 as ops
-
     first = read.input_value(0).get_node() if read.get_input_size() else None
     if first is None or first.get_type_name() != "Broadcast" or joined.get_input_size() != 2:
         return False
@@ -73,8 +72,6 @@ def _begin_with_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joine
 
 def _repeat_by_constants(repeated: ov.Node) -> bool:
     """Repeats what a Broadcast repeats by numbers that are known, not by the length of the first layer's state."""
-    from ov_hsdag.utils.compat import opset13 as ops
-
     shapes = repeated.get_input_partial_shape(0), repeated.get_output_partial_shape(0)
     if any(shape.rank.is_dynamic for shape in shapes) or len(shapes[0]) != len(shapes[1]):
         return False
@@ -93,8 +90,6 @@ def _repeat_by_constants(repeated: ov.Node) -> bool:
 
 def _reshape_by_constants(reshape: ov.Node) -> bool:
     """Reshapes to sizes that are known or those of the tensor itself, not to those of an earlier tensor."""
-    from ov_hsdag.utils.compat import opset13 as ops
-
     shapes = reshape.get_input_partial_shape(0), reshape.get_output_partial_shape(0)
     if any(shape.rank.is_dynamic for shape in shapes):
         return False
@@ -162,8 +157,6 @@ def _end_as_begun(tile: ov.Node, total: ov.Node) -> bool:
     Shared experts, which need not wait for the others, are added to what the layer adds to first: one tensor, not two,
     goes past the experts then.
     """
-    from ov_hsdag.utils.compat import opset13 as ops
-
     tokens = tile.input_value(0).get_node()
     if tokens.get_type_name() != "Reshape" or len(_readers(total)) != 1:
         return False

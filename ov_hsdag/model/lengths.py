@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ov_hsdag.model.nodes import Nodes
-from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.lazy import op, opset13, ov
 
 
 def upper_bound(dimension: Any) -> int | None:
@@ -40,8 +40,6 @@ def part_lengths(nodes: Nodes) -> bool:
     What is known needs no tensor then, and what is open can cross a partition boundary as a number. Whether there were
     any.
     """
-    from ov_hsdag.utils.compat import op, opset13
-
     found = False
     for node in nodes.of_type("Gather"):
         taken = _taken(node)

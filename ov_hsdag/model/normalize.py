@@ -16,7 +16,7 @@ from ov_hsdag.model.layer_lengths import read_lengths_in_layers
 from ov_hsdag.model.lengths import part_lengths
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.relaxed_shapes import restore_shapes
-from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.lazy import op, ov
 from ov_hsdag.utils.timing import Clock
 
 # What `_Names` appends.
@@ -171,8 +171,6 @@ def _copy_constants(node: ov.Node) -> list[ov.Node]:
     A model's clone shares its constants' memory and keeps all runtime attributes (those that say that a conversion
     decompresses weights, above all); the Python API has no other copy that does.
     """
-    from ov_hsdag.utils.compat import op
-
     holder = ov.Model([op.Result(node.output(0))], [], "constants").clone()
     return [copy for copy in holder.get_ordered_ops() if copy.get_type_name() != "Result"]
 

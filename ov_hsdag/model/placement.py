@@ -12,7 +12,9 @@ from os import PathLike
 from typing import Any, Protocol, cast
 
 from ov_hsdag.model import stored_placement
+from ov_hsdag.model.affinities import remove_affinities, set_affinities
 from ov_hsdag.model.gains import BEST_SINGLE, HSDAG, out_of_time, placer_of, times
+from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError, listed, shortened
 from ov_hsdag.utils.lazy import ov
@@ -104,8 +106,6 @@ class Placement:
 
     def missing(self, names: Collection[str]) -> list[str]:
         """The nodes that the placement names and that are not among a model's friendly names."""
-        from ov_hsdag.model.relaxed_shapes import is_relaxing
-
         known = set(names)
         return [name for name in self.affinity if name not in known and not is_relaxing(name)]
 
@@ -124,7 +124,6 @@ class Placement:
         none of them, and RunError when a node is left without a device; the affinities are then as they were.
         """
         from ov_hsdag.model import complete
-        from ov_hsdag.model.affinities import set_affinities
 
         if self.affinity.keys().isdisjoint(node.get_friendly_name() for node in model.get_ops()):
             raise UserError("the placement names no node of the model: was it made for another model?")
@@ -156,8 +155,6 @@ class Placement:
     @staticmethod
     def strip(model: ov.Model) -> None:
         """Remove an embedded placement and every node's affinity from ``model``, in place."""
-        from ov_hsdag.model.affinities import remove_affinities
-
         stored_placement.remove(model)
         remove_affinities(model)
 

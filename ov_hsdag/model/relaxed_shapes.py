@@ -16,7 +16,7 @@ import numpy as np
 from ov_hsdag.model.lengths import relaxed
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.utils.errors import RunError
-from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.lazy import op, opset13, ov
 
 # Of a dimension in the text of a shape: "1..", "2..8".
 _BOUNDED_BELOW = re.compile(r"\b[1-9]\d*\.\.")
@@ -131,8 +131,6 @@ def _submodels(nodes: Nodes, affinity: Mapping[str, str], rule: int) -> list[int
 
 def _relaxing(tensor: ov.Output, name: str) -> list[ov.Node]:
     """What gives a tensor the relaxed shape, the last node with this name."""
-    from ov_hsdag.utils.compat import op, opset13
-
     shape = tensor.get_partial_shape()
     axes = [axis for axis, (own, open_) in enumerate(zip(shape, relaxed(shape), strict=True)) if own != open_]
     made: list[ov.Node] = []

@@ -13,7 +13,7 @@ from ov_hsdag.model.lengths import takes_open_lengths, upper_bound
 from ov_hsdag.model.nodes import Nodes, is_integral
 from ov_hsdag.model.workload import CACHE_POSITIONS, cache_positions, past_length
 from ov_hsdag.utils.errors import UserError, one_line
-from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.lazy import op, ov
 
 # What an unbounded dimension counts as when the user gives no example shape: one request of a moderate length, or of
 # the longest that the model takes.
@@ -180,8 +180,6 @@ class Inference:
         unknown. Of open lengths a submodel knows nothing where they are its inputs. None where the model has no such
         values, or cannot do without them.
         """
-        from ov_hsdag.utils.compat import op
-
         numbers = _lost_values(self._nodes)
         if not numbers:
             return None
@@ -299,8 +297,6 @@ class Inference:
         A state has the dimensions of its initial value where those are not empty (the batch), else the length that mask
         and tokens tell, or that of an input of unknown length.
         """
-        from ov_hsdag.utils.compat import op
-
         past = past_length(copy)
         nodes, parameters = list(self._copied), []
         for number in self._growing_states():
@@ -322,8 +318,6 @@ class Inference:
 
 def _infer_states(copy: ov.Model, states: Sequence[ov.Node]) -> None:
     """Infers shapes of ReadValues and of what their first values rest on."""
-    from ov_hsdag.utils.compat import op
-
     if not states:
         return
     try:

@@ -14,7 +14,7 @@ from ov_hsdag.model.colocation import group_support
 from ov_hsdag.model.excerpt import LARGE, Excerpt, excerpt
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.utils.errors import RunError, UserError, one_line
-from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.lazy import op, ov
 
 # Types of which a plugin says that it runs them, with a kernel for them on this device or without. The GPU plugin has
 # GRUSequence from oneDNN alone, so not on GPUs without matrix engines; query_model does not look that far.
@@ -122,8 +122,6 @@ def _source_name(port: ov.Input) -> str:
 
 def _alone(node: ov.Node, constant: Collection[str]) -> ov.Model:
     """A model of this node: Parameters take the place of its inputs that are not constant."""
-    from ov_hsdag.utils.compat import op
-
     parameters = []
     for port in node.inputs():
         source = port.get_source_output()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ov_hsdag.storage.files import refuse_impossible, remove_leftovers, save_model, sync_file, temporary_name, writing
 from ov_hsdag.storage.overwriting import constants_of, rewritten_constants
 from ov_hsdag.utils.errors import RunError, UserError
-from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.lazy import op, ov
 from ov_hsdag.utils.reading import TABLES, file_digest, read_json
 
 MARKER = "ov_hsdag_folder.json"
@@ -241,8 +241,6 @@ def _with_placeholders(
     what is mapped, there are none. The copy refers to `zeros`, as many bytes as the largest constant has, while it
     lives.
     """
-    from ov_hsdag.utils.compat import op
-
     areas = _mapped_areas(old_bin)
     if not areas:
         return model, {}

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import openvino as ov
+    from openvino import op, opset1, opset13
 else:
 
-    class _OpenVINO:
-        """Stands for the package. Importing OpenVINO takes 0.2 s and starts threads: a process forks before it."""
+    class _Module:
+        """Stands for a module. Importing OpenVINO takes 0.2 s and starts threads: a process forks before it."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
 
         def __getattr__(self, name: str) -> Any:
-            import openvino
+            try:
+                return getattr(import_module(self._name), name)
+            except ModuleNotFoundError:  # 2024
+                return getattr(import_module(self._name.replace("openvino", "openvino.runtime")), name)
 
-            return getattr(openvino, name)
+    ov, op, opset1, opset13 = map(_Module, ("openvino", "openvino.op", "openvino.opset1", "openvino.opset13"))
 
-    ov = _OpenVINO()
-
-__all__ = ["ov"]
+__all__ = ["op", "opset1", "opset13", "ov"]
