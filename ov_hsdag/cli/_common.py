@@ -52,14 +52,20 @@ def _type(name: str, flag: Flag) -> Any:
     return plain if default_of(name) is not None else plain | None
 
 
-Given: type[Any] = make_dataclass(
-    "Given",
-    [
-        (name, Annotated[_type(name, flag), _option(name)], field(default=default_of(name)))
-        for name, flag in flags().items()
-    ],
-)
-"""All options of placing as they are given, for `with_options_of`: texts, numbers and paths."""
+def options_of(*names: str) -> type[Any]:
+    """A dataclass of options of placing as they are given, for `with_options_of`: texts, numbers and paths."""
+    found = {name: flags()[name] for name in names}
+    return make_dataclass(
+        "Given",
+        [
+            (name, Annotated[_type(name, flag), _option(name)], field(default=default_of(name)))
+            for name, flag in found.items()
+        ],
+    )
+
+
+Given: type[Any] = options_of(*flags())
+"""All options of placing."""
 
 ProfileFile = Annotated[Path | None, _option("profile")]
 AffinityFile = Annotated[Path | None, _option("affinity")]

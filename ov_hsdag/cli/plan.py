@@ -51,6 +51,7 @@ Output = Annotated[
 ]
 
 
+@common.with_options_of(common.options_of("memory", "profile", "policy", "measure", "measure_seconds"), "given")
 def plan(
     application: Annotated[
         Path,
@@ -74,19 +75,7 @@ def plan(
     ] = None,
     count: Counts = None,
     workload: common.WorkloadOption = None,
-    memory: common.Memory = None,
-    profile: common.ProfileFile = None,
-    policy: Annotated[str | None, typer.Option(metavar="NAME|DIR", help='The policy; "none" for no policy.')] = None,
-    measure: Annotated[
-        bool | None,
-        typer.Option(
-            "--measure/--no-measure",
-            help="Run the best plans, all models at the same time; by default where all devices are here.",
-        ),
-    ] = None,
-    measure_seconds: Annotated[
-        float | None, typer.Option(min=1, help="Time for measuring, about (default 60).")
-    ] = None,
+    given: Any = None,
     report: Annotated[
         Path | None,
         typer.Option(
@@ -125,15 +114,7 @@ def plan(
         listed,
         output or Path(f"{named}_plan"),
         application,
-        {
-            "objective": objective or spec.objective or "throughput",
-            "memory": memory,
-            "profile": profile,
-            "policy": policy,
-            "measure": measure,
-            "measure_seconds": measure_seconds,
-            "report": report,
-        },
+        {**vars(given), "objective": objective or spec.objective or "throughput", "report": report},
         as_json,
     )
 
