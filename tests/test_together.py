@@ -221,6 +221,10 @@ class TestOnDevices:
         assert json.loads(json.dumps(plan.to_dict())) == json.loads((tmp_path / "out/plan.json").read_text()) == told
         for one in plan.models.values():
             assert ov_hsdag.Placement.of(core.read_model(tmp_path / "out" / (one.path or ""))) is not None
+        verified = run("verify", tmp_path / "out/plan.json", "--device", PAIR, "--json")
+        assert verified.returncode == 0, verified.stderr
+        found = json.loads(verified.stdout)["models"]
+        assert found.keys() == models().keys() and all(one["equal"] for one in found.values())
         again = run("plan", tmp_path / "out/plan.json", "--report", tmp_path / "plan.svg")
         drawn = {one.text for one in ElementTree.parse(tmp_path / "plan.svg").iter("{http://www.w3.org/2000/svg}text")}
         assert {"one run alone", "memory", "CPU_A", "CPU_B"} <= drawn

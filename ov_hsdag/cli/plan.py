@@ -183,9 +183,11 @@ def write(
         where = output.with_name(f"{output.name}.{PLAN}") if alone else output / PLAN
         found.save(where)
         shown(show, found, as_json, where, given["report"])
-        largest = max(found.models.values(), key=lambda one: (len(one.devices), sum(one.busy_us.values())))
-        here = [] if absent(core, devices) else ["--device", device]
-        show.next("verify" if here else "explain", where.parent / (largest.path or ""), *here)
+        if absent(core, devices):
+            largest = max(found.models.values(), key=lambda one: (len(one.devices), sum(one.busy_us.values())))
+            show.next("explain", where.parent / (largest.path or ""))
+        else:
+            show.next("verify", where, "--device", device)
 
 
 def _written(

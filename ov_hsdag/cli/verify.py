@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,11 +19,9 @@ from ov_hsdag.measuring.verification import DEPLOYED, F32
 from ov_hsdag.measuring.verification import verify as verify_model
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.placing.plan import Plan
 from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
 from ov_hsdag.utils.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 
 Precision = Annotated[
     str,
@@ -48,13 +46,15 @@ def verify(
     Ends with exit status 1 where outputs differ, and where agreement would prove nothing: the placement is not
     followed, no value of an output is finite, or none changes with the inputs; and where OpenVINO crashes. Where
     outputs differ, operations are run one by one to say which side is wrong. A model with states is run for several
-    inferences: a prompt, further tokens with a change of beams, and another prompt after a reset.
+    inferences: a prompt, further tokens with a change of beams, and another prompt after a reset. Of a plan.json all
+    models are verified.
     """
     if precision not in (DEPLOYED, F32):
         raise UserError(f"the precision must be '{DEPLOYED}' or '{F32}', got '{precision}'")
     common.check_model(model)
-    folder = is_model_folder(model)
-    if folder or part:
+    plan = Plan.load(model) if model.suffix == ".json" else None
+    folder = is_model_folder(model) or plan is not None
+    if (folder and plan is None) or part:
         model_files(model, part or ())  # says what is wrong with them
     examples = parse_shapes(shape or ())
 
@@ -65,29 +65,32 @@ def verify(
     with console.result(as_json) as show:
         core = common.new_core()
         results, good = {}, True
-        files = _placed_files(model, part or ())
+        if plan is None:
+            files = {file.name: file for file in _placed_files(model, part or ())}
+        else:
+            files = {name: model.parent / (one.path or "") for name, one in plan.models.items()}
         with console.progress(f"reading {model}"):
-            loaded = [common.read_model(core, file) for file in files]
-        for file in (file for file, one in zip(files, loaded, strict=True) if Placement.of(one) is None):
+            loaded = [common.read_model(core, file) for file in files.values()]
+        for file in (file for file, one in zip(files.values(), loaded, strict=True) if Placement.of(one) is None):
             raise UserError(f"{file} carries no placement; {place_it(file, device)}")
-        for file, one, shapes in zip(files, loaded, example_shapes(loaded, examples), strict=True):
+        for (name, file), one, shapes in zip(files.items(), loaded, example_shapes(loaded, examples), strict=True):
             with console.progress(f"verifying {file} on {device}") as tell:
                 done = verify_model(
                     one, device, precision=precision, shapes=shapes, core=core, report=tell, warn=console.warn
                 )
-            results[file.name] = done.result
+            results[name] = done.result
             good = good and done.good
             if not folder:
                 show(done.result, str(done))
             elif not as_json:
-                show({}, f"{file.name}: {done}")
+                show({}, f"{name}: {done}")
         if folder and as_json:
             show({"models": results})
-        if good:
+        if good and plan is None:
             several = folder and len(model_files(model)) > 1
-            named = options({"--part": files[0].stem if several else None})
+            named = options({"--part": next(iter(files.values())).stem if several else None})
             show.next("explain", model, *named, *given("--shape"))
-        elif precision == DEPLOYED and any(_may_round(result) for result in results.values()):
+        elif not good and precision == DEPLOYED and any(_may_round(result) for result in results.values()):
             show.next("verify", model, *given("--device"), "--precision", F32, *given("--shape"))
     if not good:
         raise typer.Exit(1)
