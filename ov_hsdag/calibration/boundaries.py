@@ -58,46 +58,35 @@ def measure_boundaries(
 
     advance: takes a line for people before each chain. Raises RuntimeError where a device or HETERO fails.
     """
-    count = len(names)
     submodel: list[list[float]] = [[] for _ in names]
     layout: list[list[float]] = [[] for _ in names]
-    tensor_us, us_per_byte = np.zeros((count, count)), np.zeros((count, count))
-    errors: list[float] = []
-    for a, b in combinations(range(count), 2):
-        pair = _measure_pair(core, (names[a], names[b]), advance)
-        for device, index in ((a, 0), (b, 1)):
-            submodel[device].append(float(pair.submodel_us[index]))
-            layout[device].append(float(pair.layout_us_per_byte[index]))
-        for table, found in ((tensor_us, pair.tensor_us), (us_per_byte, pair.us_per_byte)):
-            table[a, b], table[b, a] = found[0, 1], found[1, 0]
-        errors.append(pair.error)
+    tensor_us, us_per_byte = np.zeros((2, len(names), len(names)))
+    errors = []
+    for pair in combinations(range(len(names)), 2):
+        costs, error = _measure_pair(core, (names[pair[0]], names[pair[1]]), advance)
+        for device, of_layout in zip(pair, costs[3:], strict=True):
+            submodel[device].append(costs[0])
+            layout[device].append(of_layout)
+        tensor_us[pair], us_per_byte[pair] = costs[1], costs[2]
+        errors.append(error)
     return Boundaries(
         np.array([statistics.median(values) for values in submodel]),
-        tensor_us,
-        us_per_byte,
+        tensor_us + tensor_us.T,
+        us_per_byte + us_per_byte.T,
         np.array([statistics.median(values) for values in layout]),
         statistics.median(errors),
     )
 
 
-@dataclass(frozen=True)
-class _Chain:
-    """A chain (or, where `wide`, a fan) of operations and how it is cut."""
-
-    model: ov.Model
-    stages: dict[str, int]  # of each node by name
-    tensors: int
-    bytes: int
-    submodels: int
-    image: bool
-
-
-def _measure_pair(core: ov.Core, names: tuple[str, str], advance: Callable[[str], None]) -> Boundaries:
+def _measure_pair(
+    core: ov.Core, names: tuple[str, str], advance: Callable[[str], None]
+) -> tuple[tuple[float, ...], float]:
+    """Costs of a submodel, of a tensor, of its bytes, and of their layout on each device; and `Boundaries.error`."""
     rows, extra, weights = [], [], []
     # µs and bytes of conversions: [image, device].
     converted, handed = np.zeros((2, 2)), np.zeros((2, 2))
-    chains = [_chain(size, image=False) for size in _TOKENS] + [_chain(size, image=True) for size in _IMAGES]
-    chains.append(_fan(_TOKENS[0]))
+    chains = [_Chain(size) for size in _TOKENS] + [_Chain(size, image=True) for size in _IMAGES]
+    chains.append(_Chain(_TOKENS[0], fan=True))
     for number, chain in enumerate(chains):
         advance(f"measuring boundaries between {names[0]} and {names[1]}, {number + 1} of {len(chains)}")
         extra_us, noise_us, total_us, converted_us = _measure_chain(core, chain, names)
@@ -110,16 +99,10 @@ def _measure_pair(core: ov.Core, names: tuple[str, str], advance: Callable[[str]
     table, us = np.array(rows), np.array(extra)
     costs = fit_costs(table, us, np.array(weights))
     error = np.abs(table @ costs - us) / np.maximum(us, 1.0)
-    submodels, tensors, plain, layout = costs  # of both devices together, and of both directions
+    submodels, tensors, plain, layout = (costs / 2).tolist()  # of both devices together, and of both directions
     of_layout = np.maximum(converted[1] / handed[1] - converted[0] / handed[0], 0.0)
     shares = of_layout / of_layout.sum() if of_layout.any() else np.full(2, 0.5)
-    return Boundaries(
-        np.full(2, submodels / 2),
-        np.array([[0.0, tensors / 2], [tensors / 2, 0.0]]),
-        np.array([[0.0, plain / 2], [plain / 2, 0.0]]),
-        layout * shares / 2,
-        float(np.median(error)),
-    )
+    return (submodels, tensors, plain, *(layout * shares).tolist()), float(np.median(error))
 
 
 def _measure_chain(core: ov.Core, chain: _Chain, names: tuple[str, str]) -> tuple[float, float, float, Floats]:
@@ -153,52 +136,43 @@ def _measure_chain(core: ov.Core, chain: _Chain, names: tuple[str, str]) -> tupl
     return float(np.median(extra)), float(spread), float(np.median(seconds[:, :2].sum(axis=1))) * 1e6, converted
 
 
-class _Builder(Builder):
-    """Small operations that make and consume large tensors."""
+class _Chain(Builder):
+    """Small operations with large tensors between them, and how they are cut.
 
-    def __init__(self, size: tuple[int, int], image: bool) -> None:
+    Widen | narrow, widen | … | narrow. A fan has many tensors from one submodel to another: what a tensor costs, and a
+    submodel does not.
+    """
+
+    def __init__(self, size: tuple[int, int], *, image: bool = False, fan: bool = False) -> None:
         super().__init__()
-        self.image, self.large = image, size[0] if image else size[1]
-        self.shape = [1, _NARROW, size[1], size[1]] if image else [1, size[0], _NARROW]
-        self.bytes = 4 * size[0] * (size[1] ** 2 if image else size[1])
-        self.stages: dict[str, int] = {}
-        self.parameter = self.keep(self.op.parameter(self.shape, np.float32), 0)
+        self.image, self._large = image, size[0] if image else size[1]
+        self.bytes = 4 * size[0] * (size[1] ** 2 if image else size[1])  # of each tensor
+        self.tensors = 3 * _BOUNDARIES if fan else _BOUNDARIES
+        self.submodels = 2 if fan else _BOUNDARIES + 1
+        self.stages: dict[str, int] = {}  # submodel of each node by name
+        shape = [1, _NARROW, size[1], size[1]] if image else [1, size[0], _NARROW]
+        node = parameter = self._keep(self.op.parameter(shape, np.float32), 0)
+        if fan:
+            wide = [self._widen(parameter, 0) for _ in range(self.tensors)]
+            node = self._keep(self.op.concat([self._narrow(one, 1) for one in wide], 2), 1)
+        else:
+            for stage in range(_BOUNDARIES):
+                node = self._narrow(self._widen(node, stage), stage + 1)
+        result = self._keep(self.op.result(node), self.submodels - 1)
+        self.model = ov.Model([result], [parameter], "ov_hsdag boundaries")
 
-    def keep(self, node: Any, stage: int) -> Any:
+    def _keep(self, node: Any, stage: int) -> Any:
         node.set_friendly_name(f"node{len(self.stages)}")
         self.stages[node.get_friendly_name()] = stage
         return node
 
-    def widen(self, source: Any, stage: int) -> Any:
-        return self._linear(source, _NARROW, self.large, stage)
+    def _widen(self, source: Any, stage: int) -> Any:
+        return self._linear(source, _NARROW, self._large, stage)
 
-    def narrow(self, source: Any, stage: int) -> Any:
-        return self._linear(source, self.large, _NARROW, stage)
+    def _narrow(self, source: Any, stage: int) -> Any:
+        return self._linear(source, self._large, _NARROW, stage)
 
     def _linear(self, source: Any, channels: int, out: int, stage: int) -> Any:
         node = (self.conv if self.image else self.layer)(source, channels, out)
-        self.keep(node.input_value(1).get_node(), stage)  # the weights
-        return self.keep(node, stage)
-
-    def model(self, node: Any, stage: int) -> ov.Model:
-        return ov.Model([self.keep(self.op.result(node), stage)], [self.parameter], "ov_hsdag boundaries")
-
-
-def _chain(size: tuple[int, int], *, image: bool) -> _Chain:
-    """Widen | narrow, widen | … | narrow."""
-    builder = _Builder(size, image)
-    node = builder.parameter
-    for stage in range(_BOUNDARIES):
-        node = builder.narrow(builder.widen(node, stage), stage + 1)
-    model = builder.model(node, _BOUNDARIES)
-    return _Chain(model, builder.stages, _BOUNDARIES, builder.bytes, _BOUNDARIES + 1, image)
-
-
-def _fan(size: tuple[int, int]) -> _Chain:
-    """Many tensors from one submodel to another: what a tensor costs, and a submodel does not."""
-    builder = _Builder(size, image=False)
-    wide = [builder.widen(builder.parameter, 0) for _ in range(3 * _BOUNDARIES)]
-    narrow = [builder.narrow(node, 1) for node in wide]
-    joined = builder.keep(builder.op.concat(narrow, 2), 1)
-    model = builder.model(joined, 1)
-    return _Chain(model, builder.stages, len(wide), builder.bytes, 2, False)
+        self._keep(node.input_value(1).get_node(), stage)  # the weights
+        return self._keep(node, stage)

@@ -25,8 +25,7 @@ from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.model import colocation
 from ov_hsdag.model.affinities import set_affinities
-from ov_hsdag.model.graph import ComputationGraph
-from ov_hsdag.model.inputs import TimedInputs, timed_inputs
+from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.shapes import smaller_shapes
 from ov_hsdag.problem.analysis import ModelAnalysis
 from ov_hsdag.problem.problem import PlacementProblem
@@ -35,8 +34,6 @@ from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 
 Advance = Callable[[str], None]
-Fusions = tuple[NDArray[np.int32], NDArray[np.float64]]
-"""`PlacementProblem.fused_with` and `.fusion_penalty_us`."""
 
 # Of a budget, in relation to a device: what the placements get that tell of partition boundaries.
 _BOUNDARIES_SHARE = 1.5
@@ -63,7 +60,7 @@ def calibrate_prepared(
     Returns the costs of the measured devices, whose `boundaries` is None where those were not, and times of each
     device. Raises RunError where no device runs the whole model (or says what it runs), or none did so in time.
     """
-    calibration = _Calibration(prepared, core, profile, advance, Deadline(seconds, now))
+    calibration = ModelCalibration(prepared, core, profile, advance, Deadline(seconds, now))
     calibration.measure_operations()
     calibration.measure_boundaries()
     calibration.warn_of_missing()
@@ -94,11 +91,13 @@ class NotRunnableError(RunError):
     """Each device has tried to run the model, and failed."""
 
 
-class _Calibration:
-    """A model's calibration, in steps."""
+class ModelCalibration:
+    """A model's calibration, in steps. Arguments as of `calibrate_prepared`."""
+
+    problem: PlacementProblem  # with the measured costs, from `measure_operations` on
 
     def __init__(
-        self, prepared: ModelAnalysis, core: ov.Core, profile: Profile, advance: Advance, deadline: Deadline
+        self, prepared: ModelAnalysis, core: ov.Core, profile: Profile, advance: Advance, deadline: Deadline = UNLIMITED
     ) -> None:
         self._prepared, self._core, self._profile = prepared, core, profile
         self._advance, self._deadline = advance, deadline
@@ -110,8 +109,8 @@ class _Calibration:
         }
         self.alone: dict[str, NodeTimes] = {}  # of the devices that run the whole model
         self.times: dict[str, NodeTimes] = {}  # of all devices that were measured, those first
-        self.problem: PlacementProblem | None = None  # with the measured costs
-        self.boundaries = False  # whether the costs of partition boundaries were measured
+        # of `fit_scale_factors`, where partition boundaries were measured; ones where the model cannot be split
+        self.factors: NDArray[np.float64] | None = None
 
     def measure_operations(self) -> None:
         """Each device alone, then those that do not run the whole model. Raises RunError where none does."""
@@ -123,7 +122,8 @@ class _Calibration:
             share = self._deadline.share(1 / (len(names) - number + _BOUNDARIES_SHARE))
             self._advance(self._deadline.describe(f"measuring the whole model on {name}"))
             try:
-                self.alone[name] = self._alone(name, share)
+                us = self._profile.device(name).submodel_us
+                self.alone[name] = self._node_times(self._prepared.model, name, name, share, submodel_us=us)
             except RuntimeError as error:
                 failed += 1
                 errors.append(f"{name}: {one_line(error)}")
@@ -141,12 +141,7 @@ class _Calibration:
                 with suppress(RuntimeError, OutOfTime):
                     helped = self._helped(name, next(iter(self.alone)), share)
                     self.times.update({name: helped} if helped else {})
-        found = measured_fusions(self._prepared.graph, self._roofline, self.times, self._profile)
-        self.problem = latency_problem(self._prepared, self._profile, self.times, found)
-
-    def _alone(self, name: str, deadline: Deadline) -> NodeTimes:
-        submodel_us = self._profile.device(name).submodel_us
-        return self._node_times(self._prepared.model, name, name, deadline, submodel_us=submodel_us)
+        self.problem = self._problem(self.times)
 
     def _node_times(self, model: ov.Model, runs_on: str, name: str, deadline: Deadline, **options: Any) -> NodeTimes:
         """Times of the device `name` in a model that is compiled for `runs_on`; options: see `node_times`."""
@@ -181,9 +176,7 @@ class _Calibration:
         graph, weights = self._prepared.graph, self._weights[name]
         nothing = np.full(graph.nodes, -1, np.int32)
         guess = NodeTimes(name, weights, nothing, nothing >= 0, float(weights.sum()), 0)
-        unfused = np.stack([nothing, nothing], axis=1), np.zeros((graph.nodes, 2))
-        both = {name: guess, helper: self.alone[helper]}
-        problem = latency_problem(self._prepared, self._profile, both, unfused)
+        problem = self._problem({name: guess, helper: self.alone[helper]})
         placement = all_supported_on(problem, 0)
         inside = (placement == 0)[problem.groups] & (weights > 0)
         if not inside.any():
@@ -194,28 +187,40 @@ class _Calibration:
 
     def measure_boundaries(self) -> None:
         """Scale factors on what partition boundaries cost, where all devices were measured."""
-        assert self.problem is not None  # set by `measure_operations`
+        alone = tuple(self.alone)
         if not len(self.times) == len(self._prepared.devices) > 1:
             return
-        alone = tuple(self.alone)
         # Each device alone, and a split.
         if not self._has_memory({**dict.fromkeys(alone, 1), alone[0]: 2}):
             return
+        problem = self.problem
+        helped = range(len(alone), len(problem.devices))
+        placements = draw(problem) + [all_supported_on(problem, device) for device in helped]
+        if not placements:
+            self.factors = np.ones(5)
+            return
         try:
-            factors = measure_scale_factors(
-                self._prepared.model, self.problem, alone, self._core, self._inputs, self._advance, self._deadline
+            us = measure_latencies(
+                self._prepared.model,
+                problem,
+                alone,
+                self._core,
+                self._inputs,
+                placements,
+                self._advance,
+                self._deadline,
             )
         except RuntimeError as error:
             raise RunError(f"calibrating failed: {one_line(error)}") from error
-        if factors is not None:
-            self.problem = scaled(self.problem, alone, factors)
-            self.boundaries = True
+        if len(us):
+            self.factors = fit_scale_factors(terms(problem, placements[: len(us)], alone), us)
+            self.problem = scaled(problem, alone, self.factors)
 
     def warn_of_missing(self) -> None:
         """Warns of what there was no time or memory for. Who uses the costs reports devices without any."""
         coarse = [name for name, found in self.times.items() if found.copies == 0]
         missing = [f"single operations on {', '.join(coarse)}"] if coarse else []
-        if not self.boundaries and len(self.times) == len(self._prepared.devices) > 1:
+        if self.factors is None and len(self.times) == len(self._prepared.devices) > 1:
             missing.append("what submodels and transfers cost")
         if missing:
             warnings.warn(
@@ -226,22 +231,62 @@ class _Calibration:
     def costs(self) -> ModelCosts:
         """What was measured."""
         problem = self.problem
-        assert problem is not None and problem.fused_with is not None and problem.fusion_penalty_us is not None
+        fused_with, fusion_penalty_us = problem.fusions
         when = when_measured()
         devices = {
             name: DeviceCosts(
                 identity(self._core, name),
                 when,
                 problem.node_us[:, column],
-                problem.fused_with[:, column],
-                problem.fusion_penalty_us[:, column],
+                fused_with[:, column],
+                fusion_penalty_us[:, column],
             )
             for column, name in enumerate(self.times)
         }
         boundaries = BoundaryCosts(
             problem.devices, problem.submodel_us, problem.transfer_us, problem.transfer_us_per_byte
         )
-        return ModelCosts(graph_hash(self._prepared.graph), devices, boundaries if self.boundaries else None)
+        return ModelCosts(graph_hash(self._prepared.graph), devices, None if self.factors is None else boundaries)
+
+    def _problem(self, times: Mapping[str, NodeTimes]) -> PlacementProblem:
+        """The problem of placing the model on devices for latency, without memory limits.
+
+        The profile says what submodels and transfers cost, and what operations take by themselves; `times` gives the
+        devices and their order, and what they fuse: where single operations were not measured, as the roofline model
+        says.
+        """
+        prepared, profile, names = self._prepared, self._profile, tuple(times)
+        graph, roofline = prepared.graph, self._roofline
+        found, own = [], []
+        for name, measured in times.items():
+            device = profile.device(name)
+            if measured.copies:
+                found.append(fusions(graph, measured.parts, measured.us, roofline.alone_us(device)))
+                own.append(measured.own_layout)
+            else:
+                slower = measured.us.sum() / max(roofline.node_us(device).sum(), 1e-9)
+                found.append((roofline.fused_with, roofline.fusion_penalty_us(device) * slower))
+                own.append(own_layout(graph))
+        fused_with, penalty_us = (np.stack(columns, axis=1) for columns in zip(*found, strict=True))
+        fused_with, penalty_us = with_layouts(
+            graph, fused_with, penalty_us, np.stack(own, axis=1), profile.layout_us_per_byte(names)
+        )
+        transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
+        return PlacementProblem(
+            graph=graph,
+            devices=names,
+            objective="latency",
+            node_us=np.stack([measured.us for measured in times.values()], axis=1),
+            supported=prepared.supported[:, [prepared.devices.index(name) for name in names]],
+            groups=graph.legality.groups,
+            transfer_us=transfer_us,
+            transfer_us_per_byte=transfer_us_per_byte,
+            submodel_us=profile.submodel_us(names),
+            memory_bytes=np.full(len(names), -1, np.int64),
+            rule=colocation.split_rule(ov.__version__),
+            fused_with=fused_with,
+            fusion_penalty_us=penalty_us,
+        )
 
 
 def when_measured() -> str:
@@ -249,93 +294,14 @@ def when_measured() -> str:
     return f"measured {datetime.date.today().isoformat()} with OpenVINO {ov.__version__}"
 
 
-def measured_fusions(
-    graph: ComputationGraph, roofline: Roofline, times: Mapping[str, NodeTimes], profile: Profile
-) -> Fusions:
-    """What devices fuse, and the penalties of broken fusions, from what they executed as one, both [nodes, devices].
-
-    The profile says what operations take by themselves. Where single operations of a device were not measured, its
-    fusions are those of the roofline model.
-    """
-    found = []
-    own = []
-    for name, measured in times.items():
-        device = profile.device(name)
-        if measured.copies:
-            found.append(fusions(graph, measured.parts, measured.us, roofline.alone_us(device)))
-            own.append(measured.own_layout)
-        else:
-            slower = measured.us.sum() / max(roofline.node_us(device).sum(), 1e-9)
-            found.append((roofline.fused_with, roofline.fusion_penalty_us(device) * slower))
-            own.append(own_layout(graph))
-    return with_layouts(
-        graph,
-        np.stack([fused for fused, _ in found], axis=1),
-        np.stack([penalty for _, penalty in found], axis=1),
-        np.stack(own, axis=1),
-        profile.layout_us_per_byte(tuple(times)),
-    )
-
-
-def latency_problem(
-    prepared: ModelAnalysis, profile: Profile, times: Mapping[str, NodeTimes], fusions: Fusions
-) -> PlacementProblem:
-    """The problem of placing a model on the measured devices for latency, without memory limits.
-
-    The profile says what submodels and transfers cost; `times` gives the devices and their order.
-    """
-    names = tuple(times)
-    transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
-    fused_with, fusion_penalty_us = fusions
-    return PlacementProblem(
-        graph=prepared.graph,
-        devices=names,
-        objective="latency",
-        node_us=np.stack([measured.us for measured in times.values()], axis=1),
-        supported=prepared.supported[:, [prepared.devices.index(name) for name in names]],
-        groups=prepared.graph.legality.groups,
-        transfer_us=transfer_us,
-        transfer_us_per_byte=transfer_us_per_byte,
-        submodel_us=profile.submodel_us(names),
-        memory_bytes=np.full(len(names), -1, np.int64),
-        rule=colocation.split_rule(ov.__version__),
-        fused_with=fused_with,
-        fusion_penalty_us=fusion_penalty_us,
-    )
-
-
-def measure_scale_factors(
-    model: ov.Model,
-    problem: PlacementProblem,
-    alone: Sequence[str],
-    core: ov.Core,
-    inputs: TimedInputs,
-    advance: Advance,
-    deadline: Deadline = UNLIMITED,
-) -> NDArray[np.float64] | None:
-    """Factors on the simulator's terms, see `fit_scale_factors`: ones where the model cannot be split, None: no time.
-
-    Arguments and errors as of `measure_latencies`.
-    """
-    helped = [device for device, name in enumerate(problem.devices) if name not in alone]
-    placements = draw(problem) + [all_supported_on(problem, device) for device in helped]
-    if not placements:
-        return np.ones(5)
-    latencies = measure_latencies(model, problem, alone, core, inputs, placements, advance, deadline)
-    if not len(latencies):
-        return None
-    return fit_scale_factors(terms(problem, placements[: len(latencies)], alone), latencies)
-
-
 def scaled(problem: PlacementProblem, alone: Sequence[str], factors: NDArray[np.float64]) -> PlacementProblem:
     """The problem with its costs multiplied by the factors of `fit_scale_factors`; alone: run the whole model."""
     submodels, transfers, layouts, fused, helped = factors
-    assert problem.fusion_penalty_us is not None  # set when it was made
     return replace(
         problem,
         node_us=problem.node_us * np.where([name in alone for name in problem.devices], 1.0, helped),
         submodel_us=problem.submodel_us * submodels,
         transfer_us=problem.transfer_us * transfers,
         transfer_us_per_byte=problem.transfer_us_per_byte * transfers,
-        fusion_penalty_us=problem.fusion_penalty_us * np.where(layout_ends(problem.graph), layouts, fused)[:, None],
+        fusion_penalty_us=problem.fusions[1] * np.where(layout_ends(problem.graph), layouts, fused)[:, None],
     )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.calibration.boundaries import Boundaries, measure_boundaries
-from ov_hsdag.calibration.calibrate import latency_problem, measure_scale_factors, measured_fusions, when_measured
+from ov_hsdag.calibration.calibrate import ModelCalibration, when_measured
 from ov_hsdag.calibration.executions import Counters, Executions
 from ov_hsdag.calibration.models import PREFIX, image_network, microbenchmark_model, token_network
-from ov_hsdag.calibration.node_times import node_times, shares
+from ov_hsdag.calibration.node_times import shares
 from ov_hsdag.calibration.regression import Figures, Samples, fit_figures
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.profile import DeviceProfile, Profile
@@ -71,23 +72,19 @@ def calibrate_devices(
         figures = _device_figures(core, names, known, stages)
         stages.begin("boundaries")
         boundaries = measure_boundaries(core, names, stages)
-        uncorrected = Profile.of(_document(core, known, names, figures, boundaries), "the calibration")
-        boundaries = _corrected(core, names, uncorrected, boundaries, stages)
+        boundaries = _corrected(core, known, figures, boundaries, stages)
     except RuntimeError as error:
         raise RunError(f"calibrating failed: {one_line(error)}") from error
-    reports = {name: DeviceReport(figures[name][0].error, boundaries.error) for name in names}
-    return _document(core, known, names, figures, boundaries), reports
+    reports = {name: DeviceReport(figures[name].error, boundaries.error) for name in names}
+    return _document(core, known, figures, boundaries), reports
 
 
-_DeviceFigures = dict[str, tuple[Figures, Sequence[str]]]
-
-
-def _device_figures(core: ov.Core, names: Sequence[str], known: Profile, stages: Stages) -> _DeviceFigures:
-    """Figures of each device, and the operation types that they are of, fitted to the microbenchmarks."""
+def _device_figures(core: ov.Core, names: Sequence[str], known: Profile, stages: Stages) -> dict[str, Figures]:
+    """Figures of each device, fitted to the microbenchmarks."""
     model = microbenchmark_model()
     graph = ComputationGraph.from_model(model)
     roofline = Roofline(graph)
-    found: _DeviceFigures = {}
+    found = {}
     for name in names:
         stages.begin(f"layers on {name}")
         device = known.device(name)
@@ -97,24 +94,22 @@ def _device_figures(core: ov.Core, names: Sequence[str], known: Profile, stages:
             for kind in samples.kinds
         ]
         bands = [device.gbps_of(kind) for kind in samples.kinds]
-        found[name] = fit_figures(samples, np.array(rates), np.array(bands), device.launch_us), samples.kinds
+        found[name] = fit_figures(samples, np.array(rates), np.array(bands), device.launch_us)
     return found
 
 
 def _corrected(
-    core: ov.Core, names: Sequence[str], profile: Profile, boundaries: Boundaries, stages: Stages
+    core: ov.Core, known: Profile, figures: Mapping[str, Figures], boundaries: Boundaries, stages: Stages
 ) -> Boundaries:
     """Boundaries as they are in networks: of tokens first, which tell of submodels and transfers, then of images."""
-    stages.begin(_NETWORKS[0])
-    submodels, transfers, *_ = _probed(core, names, profile, boundaries, token_network(), stages)
+    submodels, transfers, *_ = _probed(core, known, figures, boundaries, stages, 0)
     boundaries = replace(
         boundaries,
         submodel_us=boundaries.submodel_us * submodels,
         tensor_us=boundaries.tensor_us * transfers,
         us_per_byte=boundaries.us_per_byte * transfers,
     )
-    stages.begin(_NETWORKS[1])
-    submodels, transfers, layouts, *_ = _probed(core, names, profile, boundaries, image_network(), stages)
+    submodels, transfers, layouts, *_ = _probed(core, known, figures, boundaries, stages, 1)
     return replace(
         boundaries,
         submodel_us=boundaries.submodel_us * np.sqrt(submodels),
@@ -123,42 +118,31 @@ def _corrected(
 
 
 def _probed(
-    core: ov.Core, names: Sequence[str], profile: Profile, boundaries: Boundaries, network: ov.Model, advance: Advance
-) -> NDArray[np.float64]:
-    """Scale factors on the boundaries' costs in a probe network, see `fit_scale_factors`, float64 [5]."""
-    prepared = prepare(network, names, core, profile)
-    graph = prepared.graph
-    roofline, (inputs,) = Roofline(graph), timed_inputs(network)
-    weights = {name: shares(graph, roofline, roofline.node_us(profile.device(name))) for name in names}
-    times = {
-        name: node_times(network, name, core, graph=graph, weights=weights[name], inputs=inputs, advance=advance)
-        for name in names
-    }
-    problem = latency_problem(prepared, profile, times, measured_fusions(graph, roofline, times, profile))
-    problem = replace(
-        problem,
-        submodel_us=boundaries.submodel_us,
-        transfer_us=boundaries.tensor_us,
-        transfer_us_per_byte=boundaries.us_per_byte,
-    )
-    factors = measure_scale_factors(network, problem, names, core, inputs, advance)
-    return np.ones(5) if factors is None else factors
-
-
-def _document(
     core: ov.Core,
     known: Profile,
-    names: Sequence[str],
-    figures: Mapping[str, tuple[Figures, Sequence[str]]],
+    figures: Mapping[str, Figures],
     boundaries: Boundaries,
-) -> dict[str, Any]:
+    stages: Stages,
+    network: int,
+) -> NDArray[np.float64]:
+    """Scale factors on the boundaries' costs in a probe network, see `fit_scale_factors`, float64 [5]."""
+    stages.begin(_NETWORKS[network])
+    model = (token_network, image_network)[network]()
+    profile = Profile.of(_document(core, known, figures, boundaries), "the calibration")
+    calibration = ModelCalibration(prepare(model, tuple(figures), core, profile), core, profile, stages)
+    calibration.measure_operations()
+    calibration.measure_boundaries()
+    return np.ones(5) if calibration.factors is None else calibration.factors
+
+
+def _document(core: ov.Core, known: Profile, figures: Mapping[str, Figures], boundaries: Boundaries) -> dict[str, Any]:
     """The profile as JSON; its schema is costs/profile.schema.json."""
     how = when_measured()
     return {
         "version": 1,
         "devices": {
-            name: _entry(core, known.device(name), *figures[name], boundaries, number, how)
-            for number, name in enumerate(names)
+            name: _entry(core, known.device(name), found, boundaries, number, how)
+            for number, (name, found) in enumerate(figures.items())
         },
         "links": [
             {
@@ -167,9 +151,7 @@ def _document(
                 "us": {"value": round(float(boundaries.tensor_us[i, j]), 3), "source": how + _CHAINS},
                 "gbps": {"value": _rate(boundaries.us_per_byte[i, j]), "source": how + _CHAINS},
             }
-            for i, a in enumerate(names)
-            for j, b in enumerate(names)
-            if i != j
+            for (i, a), (j, b) in permutations(enumerate(figures), 2)
         ],
     }
 
@@ -221,7 +203,6 @@ def _entry(
     core: ov.Core,
     known: DeviceProfile,
     figures: Figures,
-    kinds: Sequence[str],
     boundaries: Boundaries,
     number: int,
     how: str,
@@ -238,9 +219,9 @@ def _entry(
     peak_source = kept("peak_gflops")["source"]
     if peak == fastest:
         peak_source = f"{precision}: {how}, the fastest of a built-in set of layers; others: {peak_source}"
-    rates, bands = (dict(zip(kinds, fitted, strict=True)) for fitted in (figures.rate_gflops, figures.gbps))
+    rates, bands = (dict(zip(figures.kinds, fitted, strict=True)) for fitted in (figures.rate_gflops, figures.gbps))
     efficiency = {**known.efficiency, **{f"{kind}@{precision}": _round(rate / peak) for kind, rate in rates.items()}}
-    usual = float(np.median([bands[kind] for kind in kinds if kind in _STREAMING] or [known.memory_gbps]))
+    usual = float(np.median([band for kind, band in bands.items() if kind in _STREAMING] or [known.memory_gbps]))
     elementwise = float(np.median([rate for kind, rate in rates.items() if kind in _STREAMING]))
     efficiency[f"default@{precision}"] = _round(min(elementwise / peak, 1.0))
     gbps = {"default": _round(usual), **{kind: _round(rate) for kind, rate in bands.items()}}

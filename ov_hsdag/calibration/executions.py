@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ov_hsdag.devices import virtual
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.replay import Replay
@@ -66,6 +67,27 @@ class SingleRequest:
             raise OutOfTime(f"an inference takes more than {limit:.1f} s")
         self.request.wait()
         return self.clock() - start
+
+
+class TimedModel:
+    """A compiled model whose inferences are timed: seconds of `compiling` it, and of a `typical` one."""
+
+    def __init__(self, core: ov.Core, model: ov.Model, device: str, inputs: TimedInputs, deadline: Deadline) -> None:
+        """Compiles and runs it. Raises RuntimeError where that fails, OutOfTime at the deadline."""
+        self._deadline = deadline
+        begin = deadline.now()
+        compiled = core.compile_model(model, device, virtual.compile_properties(device))
+        self.compiling = deadline.now() - begin
+        self._request = SingleRequest(compiled, inputs)
+        first = self.run()
+        # The first one is slow: it allocates.
+        self.typical = min(first, self.run()) if deadline.left > 4 * first else first
+
+    def run(self, *, refill: bool = False) -> float:
+        """Seconds of an inference; refill: after another one, which brings back into caches what others displaced."""
+        if refill:
+            self._request.run(self._deadline.left)
+        return self._request.run(self._deadline.left)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.calibration.executions import WARM_UP, Counters, Executions, SingleRequest
+from ov_hsdag.calibration.executions import WARM_UP, Counters, Executions, TimedModel
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.devices import virtual
 from ov_hsdag.model.graph import NodeKind
@@ -130,32 +130,26 @@ class _Session:
     """
 
     def __init__(self, model: ov.Model, device: str, core: ov.Core, inputs: TimedInputs, deadline: Deadline) -> None:
-        """Compiles it and runs it once or twice. Raises as `node_times`."""
+        """Compiles it and runs it. Raises as `node_times`."""
         self._model, self._device, self._core, self._inputs = model, device, core, inputs
         self._deadline = deadline
-        begin = deadline.now()
-        self._config = virtual.compile_properties(device)
-        self._plain = SingleRequest(core.compile_model(model, device, self._config), inputs)
-        self._compiling = deadline.now() - begin
-        first = self._plain.run(deadline.left)
-        # The first one is slow: it allocates.
-        self._typical = self._plain.run(deadline.left) if deadline.left > first else first
+        self._plain = TimedModel(core, model, device, inputs, deadline)
         self._seconds: list[float] = []
 
     @property
     def latency(self) -> float:
         """Seconds of an inference."""
-        return statistics.median(self._seconds or [self._typical])
+        return statistics.median(self._seconds or [self._plain.typical])
 
     def count(self, graph: ComputationGraph, *, few: bool) -> Executions | None:
         """Compiles a copy with counters and runs it; what it executes, or None where there is no time for that.
 
         few: whether fewer inferences than usual are better than none. Raises RuntimeError where it does not run.
         """
-        deadline = self._deadline
-        runs = int(np.clip(_SECONDS / max(self._typical, 1e-6) / 2, _FEWEST_RUNS, _MOST_RUNS))
+        deadline, typical = self._deadline, max(self._plain.typical, 1e-6)
+        runs = int(np.clip(_SECONDS / typical / 2, _FEWEST_RUNS, _MOST_RUNS))
         warm_up = WARM_UP
-        affordable = (deadline.left - self._compiling) / max(self._typical, 1e-6)
+        affordable = (deadline.left - self._plain.compiling) / typical
         beside = True  # whether a plain inference runs beside each counted one
         if affordable < warm_up + 2 * runs:
             if affordable < 2 or not few:
@@ -163,11 +157,12 @@ class _Session:
             beside = affordable >= 3
             warm_up, runs = 1, max(int((affordable - 1) / 2), 1)
         try:
-            compiled = self._core.compile_model(self._model, self._device, {**self._config, "PERF_COUNT": True})
+            properties = virtual.compile_properties(self._device, {"PERF_COUNT": True})
+            compiled = self._core.compile_model(self._model, self._device, properties)
             counters = Counters(compiled, self._inputs, warm_up, deadline)
             for _ in range(runs):
                 if beside:
-                    self._seconds.append(self._plain.run(deadline.left))
+                    self._seconds.append(self._plain.run())
                 counters.run()
         except OutOfTime:  # the machine has become slower
             return None

@@ -34,6 +34,7 @@ class Samples:
 class Figures:
     """What was fitted."""
 
+    kinds: tuple[str, ...]  # names of types, [types]
     rate_gflops: Floats  # rate that operations of a type reach, 10^9 operations a second, float64 [types]
     gbps: Floats  # bandwidth that they reach, 10^9 bytes a second, float64 [types]
     launch_us: float  # start of an executed operation
@@ -69,7 +70,8 @@ def fit_figures(samples: Samples, rate_gflops: Floats, gbps: Floats, launch_us: 
     ]
     theta = start + min(found, key=lambda result: result.cost).x * spread
     error = np.abs(np.expm1(np.log(np.maximum(predicted(theta), _FLOOR_US)) - measured))
-    return Figures(np.exp(theta[:types]), np.exp(theta[types:-1]), float(np.exp(theta[-1])), float(np.median(error)))
+    rate, band, launch = np.exp(theta[:types]), np.exp(theta[types:-1]), float(np.exp(theta[-1]))
+    return Figures(samples.kinds, rate, band, launch, float(np.median(error)))
 
 
 def fit_costs(rows: Floats, us: Floats, weights: Floats) -> Floats:

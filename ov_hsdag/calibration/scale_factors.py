@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from ov_hsdag.calibration.executions import SingleRequest
+from ov_hsdag.calibration.executions import TimedModel
 from ov_hsdag.costs.fusions import layout_ends
-from ov_hsdag.devices import virtual
 from ov_hsdag.model.affinities import remove_affinities, set_affinities
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.problem.problem import topological_groups
@@ -139,7 +138,7 @@ def measure_latencies(
     model = model.clone()
     found: list[float] = []
     try:
-        yardsticks = [_Yardstick(core, model, name, inputs, deadline) for name in alone]
+        yardsticks = [TimedModel(core, model, name, inputs, deadline) for name in alone]
         singles = np.stack([problem.single(problem.devices.index(name)) for name in alone])
         unit = float(problem.evaluate(singles).latency_us.sum())
         compiling = max(one.compiling for one in yardsticks)
@@ -151,7 +150,7 @@ def measure_latencies(
                 break
             advance(deadline.describe(f"measuring splits over {hetero}, {number + 1} of {len(placements)}"))
             set_affinities(model, problem.affinity(placement))
-            placed = _Yardstick(core, model, hetero, inputs, deadline)
+            placed = TimedModel(core, model, hetero, inputs, deadline)
             remove_affinities(model)
             compiling = max(compiling, placed.compiling)
             rounds, refill = plan
@@ -179,23 +178,3 @@ def _plan(left: float, placements: int, compiling: float, one_round: float) -> t
     if left < compiling + 2 * one_round:
         return None
     return int(np.clip(share / one_round - 1, 1, _ROUNDS)), False
-
-
-class _Yardstick:
-    """A compiled model whose inferences are timed: seconds of `compiling` it, and of a `typical` one."""
-
-    def __init__(self, core: ov.Core, model: ov.Model, device: str, inputs: TimedInputs, deadline: Deadline) -> None:
-        """Compiles and runs it. Raises RuntimeError where that fails, OutOfTime at the deadline."""
-        self._deadline = deadline
-        begin = deadline.now()
-        compiled = core.compile_model(model, device, virtual.compile_properties(device))
-        self.compiling = deadline.now() - begin
-        self._request = SingleRequest(compiled, inputs)
-        first = self.run(refill=False)
-        self.typical = min(first, self.run(refill=False)) if deadline.left > 4 * first else first
-
-    def run(self, *, refill: bool) -> float:
-        """Seconds of an inference; refill: after another one, which brings back into caches what others displaced."""
-        if refill:
-            self._request.run(self._deadline.left)
-        return self._request.run(self._deadline.left)
