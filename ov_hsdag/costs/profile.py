@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs.schema import Schema, Violation, check, child_path, shown
+from ov_hsdag.costs.schema import Violation, check, child_path, shown
 from ov_hsdag.utils.errors import UserError, shortened
 from ov_hsdag.utils.reading import SETTINGS, once, read_json
 
@@ -205,12 +205,13 @@ def load_builtin(stem: str) -> DeviceProfile:
     """One built-in profile by the name of its file. Raises UserError: there is no such profile."""
     if stem not in builtin_names():
         raise UserError(f'there is no built-in profile "{stem}"; there are {", ".join(builtin_names())}')
-    (profile,) = Profile.load(BUILTIN_DIRECTORY / f"{stem}.json").devices.values()
+    path = BUILTIN_DIRECTORY / f"{stem}.json"
+    (profile,) = Profile.of(read_json(path, SETTINGS), str(path)).devices.values()
     return replace(profile, builtin=stem)
 
 
 @cache
-def _schema() -> Schema:
+def _schema() -> dict[str, Any]:
     return dict(json.loads(SCHEMA_PATH.read_text(encoding="utf-8")))
 
 
