@@ -51,12 +51,6 @@ _START = 120.0
 PATIENCE = 120.0
 """Seconds that compiling, or a trial, may take before a worker counts as hanging."""
 
-# A trial may take so many times what its first inferences let expect, and so many seconds more.
-_TRIAL_TIMES, _TRIAL_MORE = 8, 10.0
-
-# How much longer than its warm-up says a long trial may take.
-_SLOWER = 3
-
 # What a worker may take to quit, or a killed one to be gone.
 _GRACE = 5.0
 
@@ -325,20 +319,6 @@ class Worker:
             if stream is not None:
                 with contextlib.suppress(OSError):
                     stream.close()
-
-
-@dataclass(frozen=True)
-class TimedWorker:
-    """A worker that has compiled something, with a time limit of trials that follows from how long that took."""
-
-    worker: Worker  # of the candidate
-    prepared: float  # seconds that compiling and the first inferences took
-    patience: float  # seconds that a trial may take at most, unless the warm-up says that it takes about as long
-
-    def rate(self, seconds: float) -> float:
-        """See `Worker.rate`."""
-        patience = max(self.patience, _SLOWER * self.worker.shortest_trial)
-        return self.worker.rate(seconds, min(_TRIAL_TIMES * (seconds + self.prepared) + _TRIAL_MORE, patience))
 
 
 StartWorker = Callable[[Path, str, str], Worker]
