@@ -52,12 +52,9 @@ def _dropped(folder: Path) -> float:
     """Bytes of inactive files in memory, 0 where that is not known."""
     try:
         lines = (folder / "memory.stat").read_text().splitlines()
-    except (OSError, ValueError):
-        return 0.0
-    entries = dict(line.split(" ", 1) for line in lines if " " in line)
-    try:
+        entries = dict(line.split(" ", 1) for line in lines if " " in line)
         return float(entries.get("total_inactive_file", entries.get("inactive_file", "0")))
-    except ValueError:
+    except (OSError, ValueError):
         return 0.0
 
 
