@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 WATCHED = {
     "openvino._ov_api": "ov_hsdag.integration.core",
     "openvino.runtime.ie_api": "ov_hsdag.integration.core",  # where Core was in 2024
-    "openvino.tools.ovc.main": "ov_hsdag.integration.ovc",
-    "openvino.tools.mo.convert_impl": "ov_hsdag.integration.mo",
+    "openvino.tools.ovc.main": "ov_hsdag.integration.converters",
+    "openvino.tools.mo.convert_impl": "ov_hsdag.integration.converters",
 }
 """OpenVINO module → our module whose ``patch(module)`` is called once the former has been executed."""
 

@@ -16,7 +16,7 @@ import pytest
 
 import ov_hsdag
 from ov_hsdag.cli import app, console
-from ov_hsdag.integration import ovc as hook
+from ov_hsdag.integration import converters as hook
 from tests.conftest import ONE_CORE
 from tests.processes import ended
 

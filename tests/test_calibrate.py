@@ -15,7 +15,8 @@ import openvino as ov
 import openvino.opset13 as op
 import pytest
 
-from ov_hsdag.calibration import boundaries, calibrate, device_profile, models, node_times, scale_factors
+from ov_hsdag.calibration import boundaries, calibrate, models, node_times, scale_factors
+from ov_hsdag.calibration import machine as machines
 from ov_hsdag.calibration.executions import Counters, Execution, Executions, SingleRequest
 from ov_hsdag.calibration.regression import Samples, fit_costs, fit_figures
 from ov_hsdag.costs import cost_model
@@ -34,7 +35,7 @@ from ov_hsdag.placing.place import place
 from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError, UserError
-from ov_hsdag.utils.timing import OutOfTime
+from ov_hsdag.utils.timing import Deadline, OutOfTime
 from research.zoo.catalog import ZOO
 from research.zoo.lacking import Lacking
 from tests.commands import assert_one_error_line, ran, run
@@ -111,7 +112,7 @@ def test_executed_time_of_a_split_model_has_an_operation_of_its_submodel(two_cpu
     assert len({submodel for submodel, _ in us}) > 1
     found = Executions.of(compiled, problem.graph, us)
     assert found.unexplained_us == 0
-    assert found.total_us == pytest.approx(sum(us.values()))
+    assert sum(item.us for item in found.items) == pytest.approx(sum(us.values()))
     device = placement[problem.groups]
     for item in found.items:
         assert len({device[node] for node in item.nodes}) <= 1
@@ -344,7 +345,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
         patch.setattr(models, "_LAYERS", 1)
         patch.setattr(scale_factors, "_CONTIGUOUS", (2, 4))
         patch.setattr(scale_factors, "_ROUNDS", 2)
-        patch.setattr(device_profile, "_COPIES", 1)
+        patch.setattr(machines, "_COPIES", 1)
         patch.setattr(node_times, "_SECONDS", 0.02)
         done = ran("calibrate", "--device", HETERO, "--output", profile, "--model", source, "--verbose")
         TOLD.extend(done.stderr.splitlines())
@@ -510,7 +511,7 @@ def calibrated(core: ov.Core, machine: SlowMachine, seconds: float) -> tuple[Mod
     machine.time = 0.0
     machine.inferences = machine.compilations = 0
     told: list[str] = []
-    costs, times = calibrate.calibrate_prepared(analysis, core, profile, told.append, seconds, machine.now)
+    costs, times = calibrate.calibrate_prepared(analysis, core, profile, told.append, Deadline(seconds, machine.now))
     return costs, times, told
 
 

@@ -27,7 +27,8 @@ from ov_hsdag.calibration.correction import Corrector, Fit, Terms
 from ov_hsdag.cli.app import app
 from ov_hsdag.cli.finetune import duration
 from ov_hsdag.devices import device_set, virtual
-from ov_hsdag.measuring.evaluator import Judge, Measurement, Measurer
+from ov_hsdag.measuring.evaluator import Judge, Measurement
+from ov_hsdag.measuring.measurer import Measurer
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.policy.bundle import WEIGHTS_FILE
 from ov_hsdag.policy.config import HSDAGConfig, Widths

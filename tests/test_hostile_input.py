@@ -38,6 +38,7 @@ from ov_hsdag.model.stored_placement import RT_INFO
 from ov_hsdag.policy.bundle import SHIPPED, WEIGHTS_FILE, PolicyFolder, check_folder
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage import files
 from ov_hsdag.storage.folder_writing import MARKER, _refuse_foreign
 from ov_hsdag.storage.model_folder import longest_context
 from ov_hsdag.storage.overwriting import constants_of, external_data, refuse_input
@@ -473,14 +474,17 @@ def test_what_others_put_into_the_temporary_folder_stops_no_measuring(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    name = f"{process._FOLDER}999999999-x"
-    (tmp_path / name).symlink_to(tmp_path / name)
+    name = files.temporary_name(tmp_path / "ov_hsdag-measure").name
+    loop, link = (tmp_path / name.replace(f"-{os.getpid()}-", f"-{pid}-") for pid in (999999999, 999999998))
+    loop.symlink_to(loop)
     (tmp_path / "kept").mkdir()
     os.utime(tmp_path / "kept", (1, 1))
-    (tmp_path / f"{process._FOLDER}999999998-x").symlink_to(tmp_path / "kept")
+    link.symlink_to(tmp_path / "kept")
+    for path in (loop, link):
+        os.utime(path, (1, 1), follow_symlinks=False)
     model = random_model(1)
     with process.Workshop(model, timed_inputs(model), "latency"):
-        assert (tmp_path / "kept").is_dir()
+        assert (tmp_path / "kept").is_dir() and not loop.is_symlink() and not link.is_symlink()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")

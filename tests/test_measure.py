@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -11,7 +10,8 @@ import pytest
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.agreement import largest_difference
-from ov_hsdag.measuring.evaluator import Measurement, Measurer, alternate
+from ov_hsdag.measuring.evaluator import Measurement
+from ov_hsdag.measuring.measurer import Measurer
 from ov_hsdag.measuring.process import Candidate, Worker
 from ov_hsdag.measuring.runner import Runner
 from ov_hsdag.model.inputs import random_inputs, timed_inputs
@@ -28,26 +28,10 @@ def problem_of(name: str, core: ov.Core, objective: str) -> tuple[ov.Model, Plac
     return model, build_problem(model, PAIR, objective=objective, core=core)
 
 
-def test_a_steady_drift_cancels() -> None:
-    """On a machine that gets slower with every trial."""
-    speed = (math.exp(-0.2 * trial) for trial in itertools.count(1))
-    trials = alternate(lambda _: 10.0 * next(speed), lambda _: 15.0 * next(speed), 4, 1.0)
-    assert len(trials) == 4
-    ratios = [own / other for own, other in trials]
-    assert max(abs(ratio - 1.5) for ratio in ratios) > 0.2
-    assert math.exp(np.log(ratios).mean()) == pytest.approx(1.5)
-
-
-@pytest.mark.parametrize(("worth", "rounds"), [(0.0, 5), (1.1, 5), (1.5, 1), (1.2, 4)])
-def test_what_is_clearly_worse_gets_fewer_rounds(worth: float, rounds: int) -> None:
-    # 1.15 is hopeless against 1.2 once 1.2 * (1 - 0.15 / n) is above it.
-    assert len(alternate(lambda _: 1.0, lambda _: 1.15, 5, 1.0, worth)) == rounds
-
-
 class Paced(Worker):
     """A real worker whose rates are those of a machine that gets slower with every trial."""
 
-    trials = 0
+    trials, drift = 0, 0.1
 
     def compile(self, candidate: Candidate, limit: float) -> list[np.ndarray]:
         devices = set((candidate.affinity or {}).values()) or {candidate.device}
@@ -57,7 +41,7 @@ class Paced(Worker):
     def rate(self, seconds: float, limit: float) -> float:
         super().rate(seconds, limit)
         Paced.trials += 1
-        return self.speed * math.exp(-0.1 * Paced.trials)
+        return self.speed * math.exp(-Paced.drift * Paced.trials)
 
 
 @pytest.mark.parametrize("objective", ["throughput", "latency"])
@@ -88,6 +72,17 @@ def test_placements_are_compared_with_the_best_single_device(core: ov.Core, obje
 
     assert [node.get_friendly_name() for node in model.get_ops()] == before
     assert not any("affinity" in node.get_rt_info() for node in model.get_ops())
+
+
+def test_what_is_clearly_worse_gets_fewer_rounds(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Paced, "drift", 0.0)
+    model, problem = problem_of("squeezenet", core, "latency")
+    measurer = Measurer(model, PAIR, "latency", core, reference="CPU_B", rounds=5, seconds=0.01, start_worker=Paced)
+    # A third is hopeless against 0.35 once 0.35 * (1 - 0.15 / n) is above it.
+    for worth, rounds in ((0.0, 5), (0.3, 5), (0.5, 1), (0.35, 4)):
+        found = measurer.measure(problem.affinity(problem.single(0)), worth=worth)
+        assert len(found.rates) == len(found.ratios) == rounds
+        assert found.ratio == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("objective", ["throughput", "latency"])

@@ -19,7 +19,7 @@ from openvino.tools.ovc import main as ovc_main
 import ov_hsdag
 from ov_hsdag.devices.requests import requests_in_flight
 from ov_hsdag.integration import converters
-from ov_hsdag.integration import ovc as hook
+from ov_hsdag.integration import converters as hook
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils import progress
 from tests.processes import ended

@@ -63,7 +63,7 @@ sys.modules.update(dict.fromkeys(("torch", "safetensors")))  # importing them fa
 import openvino as ov, ov_hsdag
 from openvino.tools.ovc import main as ovc
 from ov_hsdag.cli import app
-from ov_hsdag.integration import ovc as hook
+from ov_hsdag.integration import converters as hook
 
 def told(placement):
     print(placement.policy, "hsdag" in placement.baselines, "search" in placement.baselines)

@@ -55,8 +55,8 @@ from scipy.stats import spearmanr
 from benchmarks.common.bound_worker import bound_to_cores, submodel_devices
 from benchmarks.common.tables import markdown
 from ov_hsdag.calibration.calibrate import calibrate_prepared
-from ov_hsdag.calibration.device_profile import calibrate_devices
 from ov_hsdag.calibration.executions import SingleRequest
+from ov_hsdag.calibration.machine import calibrate as calibrate_machine
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import SUFFIX, ModelCosts
 from ov_hsdag.devices import virtual
@@ -301,8 +301,7 @@ def calibrate(models: list[ZooModel], core: ov.Core, work: Path, lacks: Collecti
     path = work / "profile.json"
     if not path.exists():
         start = time.perf_counter()
-        document, _ = calibrate_devices(core, DEVICES.names)
-        write_json(path, document)
+        calibrate_machine(DEVICES.names, core=core).save(path)
         print(f"devices calibrated in {time.perf_counter() - start:.1f} s", file=sys.stderr)
     profile = Profile.load(path)
     for model in models:

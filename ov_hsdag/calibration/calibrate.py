@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -47,20 +46,19 @@ def calibrate_prepared(
     core: ov.Core,
     profile: Profile,
     advance: Advance = lambda _: None,
-    seconds: float = math.inf,
-    now: Callable[[], float] = time.monotonic,
+    deadline: Deadline = UNLIMITED,
 ) -> tuple[ModelCosts, dict[str, NodeTimes]]:
     """Measures a model on each device alone, or with the help of another where a device does not run all of it.
 
     Devices that run nothing of it are left out. profile: says what one run of the whole model cannot: how the time of
-    what is executed as one is divided. seconds: budget of wall time but for a compilation that has begun. What there is
+    what is executed as one is divided. deadline: of all but a compilation that has begun. What there is
     no time for comes from the profile, with a warning: rounds and placements are saved first, then single operations,
     then devices.
 
     Returns the costs of the measured devices, whose `boundaries` is None where those were not, and times of each
     device. Raises RunError where no device runs the whole model (or says what it runs), or none did so in time.
     """
-    calibration = ModelCalibration(prepared, core, profile, advance, Deadline(seconds, now))
+    calibration = ModelCalibration(prepared, core, profile, advance, deadline)
     calibration.measure_operations()
     calibration.measure_boundaries()
     calibration.warn_of_missing()
@@ -78,13 +76,13 @@ def calibrate_where_it_runs(
 
     Returns the analysis with the sizes that run, and the costs.
     """
-    end, tried = time.monotonic() + seconds, prepared
+    deadline, tried = Deadline(seconds), prepared
     for shapes in smaller_shapes(prepared.model, prepared.shapes):
         try:
-            return tried, calibrate_prepared(tried, core, profile, advance, max(end - time.monotonic(), 0.0))[0]
+            return tried, calibrate_prepared(tried, core, profile, advance, deadline)[0]
         except NotRunnableError:
             tried = replace(prepared, graph=prepared.graph.resized(prepared.model, shapes), shapes=shapes)
-    return tried, calibrate_prepared(tried, core, profile, advance, max(end - time.monotonic(), 0.0))[0]
+    return tried, calibrate_prepared(tried, core, profile, advance, deadline)[0]
 
 
 class NotRunnableError(RunError):

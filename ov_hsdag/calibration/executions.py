@@ -164,11 +164,6 @@ class Executions:
     items: tuple[Execution, ...]  # those that took time, or compute operations
     unexplained_us: float  # time of executed nodes that neither compute nor serve an operation
 
-    @property
-    def total_us(self) -> float:
-        """Time of all executed nodes."""
-        return self.unexplained_us + sum(item.us for item in self.items)
-
     def alike(self, graph: ComputationGraph) -> Executions:
         """The same, with the median time of what executes the same operations on the same shapes.
 

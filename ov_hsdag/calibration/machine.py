@@ -1,26 +1,57 @@
-"""Calibration of a machine: a profile of its devices, and the measured costs of models."""
+"""Calibration of a machine: a profile of its devices, and the measured costs of models.
+
+Devices are measured with microbenchmarks, partition boundaries and probe networks.
+"""
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
 
-from ov_hsdag.calibration.calibrate import calibrate_prepared
-from ov_hsdag.calibration.device_profile import DeviceReport, calibrate_devices, stages_of
-from ov_hsdag.calibration.node_times import NodeTimes
-from ov_hsdag.costs.profile import Profile
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.calibration.boundaries import Boundaries, measure_boundaries
+from ov_hsdag.calibration.calibrate import ModelCalibration, calibrate_prepared
+from ov_hsdag.calibration.device_profile import profile_document
+from ov_hsdag.calibration.executions import Counters, Executions
+from ov_hsdag.calibration.models import PREFIX, image_network, microbenchmark_model, token_network
+from ov_hsdag.calibration.node_times import NodeTimes, shares
+from ov_hsdag.calibration.regression import Figures, Samples, fit_figures
+from ov_hsdag.costs.builtin import builtin_profile
+from ov_hsdag.costs.profile import DeviceProfile, Profile
+from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.costs.stored import ModelCosts
+from ov_hsdag.devices import discovery, virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import new_core
-from ov_hsdag.model.inputs import example_shapes
+from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.inputs import example_shapes, timed_inputs
 from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.arguments import check_argument, check_in_memory
+from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.progress import Stages
+from ov_hsdag.utils.timing import Deadline
+
+# Probe networks; a stage each.
+_NETWORKS = ("a network of tokens", "a network of images")
+
+# The model of microbenchmarks is compiled so often, and each copy runs so often.
+_COPIES, _RUNS = 3, 6
+
+
+@dataclass(frozen=True)
+class DeviceReport:
+    """How well a device's figures explain what was measured."""
+
+    microbenchmarks: float  # median relative error of their times
+    boundaries: float  # median relative error of the costs of partition boundaries
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,13 +98,126 @@ def calibrate(
     names = DeviceSet.parse(device).names
     core = core or new_core()
     examples = example_shapes(models, shapes or {})
-    stages = Stages(report or (lambda _: None), stages_of(names) + len(models))
-    document, reports = calibrate_devices(core, names, stages)
+    check_devices(core, names)
+    stages = Stages(report or (lambda _: None), len(names) + 1 + len(_NETWORKS) + len(models))
+    known = builtin_profile(names, core)
+    try:
+        figures = _device_figures(core, names, known, stages)
+        stages.begin("boundaries")
+        boundaries = measure_boundaries(core, names, stages)
+        boundaries = _corrected(core, known, figures, boundaries, stages)
+    except RuntimeError as error:
+        raise RunError(f"calibrating failed: {one_line(error)}") from error
+    document = profile_document(core, known, figures, boundaries)
     profile = Profile.of(document, "the calibration")
     measured = []
     for model, example in zip(models, examples, strict=True):
         stages.begin(model.get_friendly_name())
         analysis = prepare(model.clone(), names, core, profile, shapes=example)
-        measured.append(calibrate_prepared(analysis, core, profile, stages, seconds))
+        measured.append(calibrate_prepared(analysis, core, profile, stages, Deadline(seconds)))
     costs, times = zip(*measured, strict=True) if measured else ((), ())
+    reports = {name: DeviceReport(figures[name].error, boundaries.error) for name in names}
     return Calibration(profile, document, reports, costs, times)
+
+
+def check_devices(core: ov.Core, names: Sequence[str]) -> None:
+    """Raises UserError where a device is not at hand."""
+    for name in discovery.absent(core, names):
+        there = ", ".join(core.available_devices) or "none"
+        raise UserError(f'device "{name}" is not at hand: calibrating measures; this machine has {there}')
+
+
+def _device_figures(core: ov.Core, names: Sequence[str], known: Profile, stages: Stages) -> dict[str, Figures]:
+    """Figures of each device, fitted to the microbenchmarks."""
+    model = microbenchmark_model()
+    graph = ComputationGraph.from_model(model)
+    roofline = Roofline(graph)
+    found = {}
+    for name in names:
+        stages.begin(f"layers on {name}")
+        device = known.device(name)
+        samples = _samples(core, model, graph, roofline, device, stages)
+        rates = [
+            device.peak_gflops[device.precision] * device.efficiency_of(kind, device.precision)
+            for kind in samples.kinds
+        ]
+        bands = [device.gbps_of(kind) for kind in samples.kinds]
+        found[name] = fit_figures(samples, np.array(rates), np.array(bands), device.launch_us)
+    return found
+
+
+def _corrected(
+    core: ov.Core, known: Profile, figures: Mapping[str, Figures], boundaries: Boundaries, stages: Stages
+) -> Boundaries:
+    """Boundaries as they are in networks: of tokens first, which tell of submodels and transfers, then of images."""
+    submodels, transfers, *_ = _probed(core, known, figures, boundaries, stages, 0)
+    boundaries = replace(
+        boundaries,
+        submodel_us=boundaries.submodel_us * submodels,
+        tensor_us=boundaries.tensor_us * transfers,
+        us_per_byte=boundaries.us_per_byte * transfers,
+    )
+    submodels, transfers, layouts, *_ = _probed(core, known, figures, boundaries, stages, 1)
+    return replace(
+        boundaries,
+        submodel_us=boundaries.submodel_us * np.sqrt(submodels),
+        layout_us_per_byte=boundaries.layout_us_per_byte * layouts * transfers**0.5,
+    )
+
+
+def _probed(
+    core: ov.Core,
+    known: Profile,
+    figures: Mapping[str, Figures],
+    boundaries: Boundaries,
+    stages: Stages,
+    network: int,
+) -> NDArray[np.float64]:
+    """Scale factors on the boundaries' costs in a probe network, see `fit_scale_factors`, float64 [5]."""
+    stages.begin(_NETWORKS[network])
+    model = (token_network, image_network)[network]()
+    profile = Profile.of(profile_document(core, known, figures, boundaries), "the calibration")
+    calibration = ModelCalibration(prepare(model, tuple(figures), core, profile), core, profile, stages)
+    calibration.measure_operations()
+    calibration.measure_boundaries()
+    return np.ones(5) if calibration.factors is None else calibration.factors
+
+
+def _samples(
+    core: ov.Core,
+    model: ov.Model,
+    graph: ComputationGraph,
+    roofline: Roofline,
+    device: DeviceProfile,
+    stages: Stages,
+) -> Samples:
+    """What the layers of a device take, of microbenchmarks."""
+    name, (inputs,) = device.name, timed_inputs(model)
+    config = {**virtual.compile_properties(name), "PERF_COUNT": True}
+    times: dict[str, list[float]] = {}
+    executions: Executions | None = None
+    for copy in range(_COPIES):
+        stages(f"measuring layers on {name}, {copy + 1} of {_COPIES}")
+        compiled = core.compile_model(model, name, config)
+        counters = Counters(compiled, inputs)
+        for _ in range(_RUNS):
+            counters.run()
+        executions = Executions.of(compiled, graph, counters.us())
+        for item in executions.items:
+            times.setdefault(item.name, []).append(item.us)
+    assert executions is not None
+    moved = roofline.moved_bytes(device)
+    executed = shares(graph, roofline, np.ones(graph.nodes)) > 0
+    kinds: dict[str, int] = {}
+    us: list[float] = []
+    rows: list[tuple[int, int, float, float, bool]] = []
+    for item in executions.items:
+        nodes = [node for node in item.nodes if executed[node]]
+        if item.us <= 0 or not any(graph.names[node].startswith(PREFIX) for node in nodes):
+            continue
+        for node in nodes:
+            kind = kinds.setdefault(graph.types[node], len(kinds))
+            rows.append((len(us), kind, graph.flops[node], moved[node], not roofline.fused[node]))
+        us.append(statistics.median(times[item.name]))
+    sample, kind_of, flops, bytes_, launched = (np.array(column) for column in zip(*rows, strict=True))
+    return Samples(np.array(us), sample, kind_of, flops, bytes_, launched, tuple(kinds))

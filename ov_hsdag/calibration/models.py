@@ -50,18 +50,17 @@ IMAGES = ((64, 7), (128, 14), (256, 28), (64, 56), (256, 56))
 def microbenchmark_model() -> ov.Model:
     """The model of all layers. Inputs are f32; weights are drawn from a seed."""
     builder = _Microbenchmarks()
-    for index, (channels, out, kernel, side, stride) in enumerate(CONVOLUTIONS):
-        builder.convolution(f"Convolution/{index}", channels, out, kernel, side, stride)
-    for index, (channels, kernel, side, stride) in enumerate(DEPTHWISE):
-        builder.depthwise(f"GroupConvolution/{index}", channels, kernel, side, stride)
-    for index, (rows, inner, out) in enumerate(PRODUCTS):
-        builder.product(f"MatMul/{index}", rows, inner, out)
-    for index, (heads, rows, size) in enumerate(ATTENTIONS):
-        builder.attention(f"ScaledDotProductAttention/{index}", heads, rows, size)
-    for index, (rows, columns) in enumerate(TOKENS):
-        builder.on_tokens(index, rows, columns)
-    for index, (channels, side) in enumerate(IMAGES):
-        builder.on_images(index, channels, side)
+    layers: tuple[tuple[Callable[..., None], tuple[tuple[int, ...], ...]], ...] = (
+        (builder.convolution, CONVOLUTIONS),
+        (builder.depthwise, DEPTHWISE),
+        (builder.product, PRODUCTS),
+        (builder.attention, ATTENTIONS),
+        (builder.on_tokens, TOKENS),
+        (builder.on_images, IMAGES),
+    )
+    for make, sizes in layers:
+        for index, size in enumerate(sizes):
+            make(index, *size)
     return builder.model()
 
 
@@ -98,32 +97,26 @@ class _Microbenchmarks(Builder):
         results = [self.op.result(node) for node in self._results]
         return ov.Model(results, list(self._parameters.values()), "ov_hsdag layers")
 
-    def convolution(self, name: str, channels: int, out: int, kernel: int, side: int, stride: int) -> None:
+    def convolution(self, index: int, channels: int, out: int, kernel: int, side: int, stride: int) -> None:
         node = self.conv(self._input(1, channels, side, side), channels, out, kernel, stride)
-        self._keep(name, node)
+        self._results.append(self._named(f"Convolution/{index}", node))
 
-    def depthwise(self, name: str, channels: int, kernel: int, side: int, stride: int) -> None:
+    def depthwise(self, index: int, channels: int, kernel: int, side: int, stride: int) -> None:
         weights = self.weights(channels, 1, 1, kernel, kernel)
         pad = [kernel // 2] * 2
-        source = self.conv(self._input(1, 16, side, side), 16, channels)
-        node = self.op.group_convolution(source, weights, [stride] * 2, pad, pad, [1, 1])
-        self._results.append(self.conv(self._keep(name, node, end=False), channels, 16))
+        node = self.op.group_convolution(self._image(channels, side), weights, [stride] * 2, pad, pad, [1, 1])
+        self._end_image(self._named(f"GroupConvolution/{index}", node))
 
-    def product(self, name: str, rows: int, inner: int, out: int) -> None:
-        self._keep(name, self.layer(self._input(1, rows, inner), inner, out))
+    def product(self, index: int, rows: int, inner: int, out: int) -> None:
+        self._results.append(self._named(f"MatMul/{index}", self.layer(self._input(1, rows, inner), inner, out)))
 
-    def attention(self, name: str, heads: int, rows: int, size: int) -> None:
-        shape = (1, rows, heads, size)
-        sides = []
-        for _ in range(3):
-            split = self.op.reshape(self._tokens(rows, heads * size), np.array(shape), False)
-            sides.append(self.op.transpose(split, np.array([0, 2, 1, 3])))
-        node = self.op.scaled_dot_product_attention(*sides, causal=False)
-        node.set_friendly_name(PREFIX + name)
-        back = self.op.reshape(
-            self.op.transpose(node, np.array([0, 2, 1, 3])), np.array((1, rows, heads * size)), False
-        )
-        self._end(back)
+    def attention(self, index: int, heads: int, rows: int, size: int) -> None:
+        op, order = self.op, np.array([0, 2, 1, 3])
+        split, joined = np.array((1, rows, heads, size)), np.array((1, rows, heads * size))
+        sides = [op.transpose(op.reshape(self._tokens(rows, heads * size), split, False), order) for _ in range(3)]
+        node = op.scaled_dot_product_attention(*sides, causal=False)
+        self._named(f"ScaledDotProductAttention/{index}", node)
+        self._end_tokens(op.reshape(op.transpose(node, order), joined, False))
 
     def on_tokens(self, index: int, rows: int, columns: int) -> None:
         op = self.op
@@ -140,8 +133,7 @@ class _Microbenchmarks(Builder):
             "ReduceMean": lambda x: op.reduce_mean(x, np.array([1]), True),
         }
         for kind, make in table.items():
-            node = self._keep(f"{kind}/tokens{index}", make(self._tokens(rows, columns)), end=False)
-            self._end(node)
+            self._end_tokens(self._named(f"{kind}/tokens{index}", make(self._tokens(rows, columns))))
         # What stands at a matrix product is fused with it: a norm stands between.
         fused: dict[str, Callable[[Any], Any]] = {
             "Softmax": lambda x: op.softmax(x, 2),
@@ -150,8 +142,7 @@ class _Microbenchmarks(Builder):
             "Gelu": lambda x: op.gelu(x, "erf"),
         }
         for kind, make in fused.items():
-            node = self._keep(f"{kind}/tokens{index}", make(norm(self._tokens(rows, columns))), end=False)
-            self._end(norm(node))
+            self._end_tokens(norm(self._named(f"{kind}/tokens{index}", make(norm(self._tokens(rows, columns))))))
 
     def on_images(self, index: int, channels: int, side: int) -> None:
         op = self.op
@@ -163,16 +154,14 @@ class _Microbenchmarks(Builder):
             "Concat": lambda x: op.concat([x, self._image(32, side)], 1),
         }
         for kind, make in table.items():
-            node = self._keep(f"{kind}/image{index}", make(self._image(channels, side)), end=False)
-            self._results.append(self.conv(node, channels + 32 if kind == "Concat" else channels, 16))
+            self._end_image(self._named(f"{kind}/image{index}", make(self._image(channels, side))))
         fused: dict[str, Callable[[Any], Any]] = {
             "Relu": op.relu,
             "Swish": op.swish,
             "Add": lambda x: op.add(x, self._pooled(channels, side)),
         }
         for kind, make in fused.items():
-            node = self._keep(f"{kind}/image{index}", make(self._pooled(channels, side)), end=False)
-            self._results.append(self.conv(node, channels, 16))
+            self._end_image(self._named(f"{kind}/image{index}", make(self._pooled(channels, side))))
 
     def _input(self, *shape: int) -> Any:
         if shape not in self._parameters:
@@ -191,13 +180,14 @@ class _Microbenchmarks(Builder):
     def _tokens(self, rows: int, columns: int) -> Any:
         return self.layer(self._input(1, rows, 16), 16, columns)
 
-    def _end(self, node: Any) -> None:
+    def _end_tokens(self, node: Any) -> None:
         self._results.append(self.layer(node, int(node.get_output_shape(0)[-1]), 16))
 
-    def _keep(self, name: str, node: Any, *, end: bool = True) -> Any:
+    def _end_image(self, node: Any) -> None:
+        self._results.append(self.conv(node, int(node.get_output_shape(0)[1]), 16))
+
+    def _named(self, name: str, node: Any) -> Any:
         node.set_friendly_name(PREFIX + name)
-        if end:
-            self._results.append(node)
         return node
 
 

@@ -61,8 +61,8 @@ def calibrate(
     if examples and not models:
         raise UserError("--shape is of a model's input: give the model, too (--model)")
 
-    from ov_hsdag.calibration.device_profile import check_devices
     from ov_hsdag.calibration.machine import calibrate as calibrate_machine
+    from ov_hsdag.calibration.machine import check_devices
 
     names = DeviceSet.parse(device).names
     if ray is not None:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs.schema import Schema, Violation, check, child_path, shown
+from ov_hsdag.costs.schema import Violation, check, child_path, shown
 from ov_hsdag.utils.errors import UserError, shortened
 from ov_hsdag.utils.reading import SETTINGS, once, read_json
 
@@ -41,7 +41,6 @@ class DeviceProfile:
     name: str  # device name, "GPU.1"
     kind: str  # "CPU", "GPU" or "NPU"
     description: str  # what the figures describe, for people
-    matches: tuple[str, ...]  # regular expressions for FULL_DEVICE_NAME of the devices that it describes
     precision: str  # floating-point precision that the device infers in: "f32", "f16" or "bf16"
     peak_gflops: Mapping[str, float]  # peak rate by precision; "i8" counts for quantised operations
     efficiency: Mapping[str, float]  # share of the peak that operations reach, see `efficiency_of` for its keys
@@ -51,8 +50,9 @@ class DeviceProfile:
     submodel_us: float  # call of one submodel
     link_us: float  # start of one transfer from or to host memory
     link_gbps: float | None  # bandwidth to host memory; None where the device computes in host memory itself
-    unsupported: tuple[str, ...]  # operation types that the device cannot run
     sources: Mapping[str, str]  # where each figure comes from, by its name; those of guesses begin with "estimate"
+    matches: tuple[str, ...] = ()  # regular expressions for FULL_DEVICE_NAME of the devices that it describes
+    unsupported: tuple[str, ...] = ()  # operation types that the device cannot run
     # bandwidth that operation types reach, where that is not `memory_gbps`: what the operation before left in caches
     # comes faster than from memory
     gbps: Mapping[str, float] = field(default_factory=dict)
@@ -205,12 +205,13 @@ def load_builtin(stem: str) -> DeviceProfile:
     """One built-in profile by the name of its file. Raises UserError: there is no such profile."""
     if stem not in builtin_names():
         raise UserError(f'there is no built-in profile "{stem}"; there are {", ".join(builtin_names())}')
-    (profile,) = Profile.load(BUILTIN_DIRECTORY / f"{stem}.json").devices.values()
+    path = BUILTIN_DIRECTORY / f"{stem}.json"
+    (profile,) = Profile.of(read_json(path, SETTINGS), str(path)).devices.values()
     return replace(profile, builtin=stem)
 
 
 @cache
-def _schema() -> Schema:
+def _schema() -> dict[str, Any]:
     return dict(json.loads(SCHEMA_PATH.read_text(encoding="utf-8")))
 
 
@@ -229,23 +230,19 @@ def _read(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is no JSON: {error.msg} in line {error.lineno}, column {error.colno}") from error
     except ValueError as error:  # nested too deep, numbers with thousands of digits
         raise UserError(f"{path} is no JSON: {error}") from error
-    except (Violation, _BadJson) as error:
+    except Violation as error:
         raise UserError(f"{path}: {error}") from error
     except RecursionError as error:  # parsed, but too deep to be shown
         raise UserError(f"{path}: expected a profile, got JSON that is nested too deep") from error
     return dict(document)
 
 
-class _BadJson(Exception):
-    pass
-
-
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return once(pairs, lambda key: _BadJson(f"expected every key once in an object, got {shown(key)} twice"))
+    return once(pairs, lambda key: Violation(f"expected every key once in an object, got {shown(key)} twice"))
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise _BadJson(f"expected numbers as JSON has them, got {text}")
+    raise Violation(f"expected numbers as JSON has them, got {text}")
 
 
 def _device(name: str, entry: Mapping[str, Any], origin: str) -> DeviceProfile:
@@ -256,30 +253,14 @@ def _device(name: str, entry: Mapping[str, Any], origin: str) -> DeviceProfile:
             raise UserError(f"{origin}: {path}: expected one of {expected}, got {shown(entry['builtin'])}")
         return replace(load_builtin(entry["builtin"]), name=name)
 
-    def figure(key: str) -> float:
-        return float(entry[key]["value"])
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {one: float(number) for one, number in value.items()}
+        return None if value is None else float(value)
 
-    def table(key: str) -> dict[str, float]:
-        return {item: float(value) for item, value in entry[key]["value"].items()}
-
-    link_gbps = entry["link_gbps"]["value"]
-    return DeviceProfile(
-        name=name,
-        kind=entry["kind"],
-        description=entry["description"],
-        matches=tuple(entry.get("matches", ())),
-        precision=entry["precision"],
-        peak_gflops=table("peak_gflops"),
-        efficiency=table("efficiency"),
-        memory_gbps=figure("memory_gbps"),
-        memory_bytes=int(entry["memory_bytes"]["value"]),
-        launch_us=figure("launch_us"),
-        submodel_us=figure("submodel_us"),
-        link_us=figure("link_us"),
-        link_gbps=None if link_gbps is None else float(link_gbps),
-        unsupported=tuple(entry.get("unsupported", ())),
-        gbps=table("gbps") if "gbps" in entry else {},
-        layout_gbps=figure("layout_gbps") if "layout_gbps" in entry else None,
-        cores=int(entry.get("cores", 0)),
-        sources={key: value["source"] for key, value in entry.items() if isinstance(value, dict)},
-    )
+    values: dict[str, Any] = {key: part["value"] if isinstance(part, dict) else part for key, part in entry.items()}
+    values |= {key: plain(value) for key, value in values.items() if isinstance(entry[key], dict)}
+    values |= {key: int(values[key]) for key in ("memory_bytes", "cores") if key in values}
+    values |= {key: tuple(values[key]) for key in ("matches", "unsupported") if key in values}
+    sources = {key: part["source"] for key, part in entry.items() if isinstance(part, dict)}
+    return DeviceProfile(name=name, sources=sources, **values)

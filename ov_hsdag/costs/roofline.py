@@ -8,8 +8,8 @@ in docs/profiles.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,26 +117,18 @@ class Roofline:
         stored = np.array([name in LOW_BITS for name in graph.output_types])
         size[stored] = graph.output_bytes[stored]
         decompressed = self.folded & self._of_types(DECOMPRESSION)
-        shrinking = decompressed[graph.output_node]
-        if not shrinking.any():
-            return np.asarray(size, np.float64)
-        while True:  # one round per operation of the longest chain of decompression, which are three or four
-            smaller = np.minimum(size, self._per_input(size)[graph.output_node])
-            if np.array_equal(smaller[shrinking], size[shrinking]):
-                return np.asarray(size, np.float64)
-            size[shrinking] = smaller[shrinking]
+        most = np.where(decompressed, 0.0, np.inf)
+        # One round per operation of the longest chain of decompression, which are three or four.
+        return _settled(size, lambda size: np.minimum(size, (self._per_input(size) + most)[graph.output_node]))
 
     def _find_folded(self) -> NDArray[np.bool_]:
         graph = self._graph
         constant = graph.kinds == NodeKind.CONSTANT
         foldable = (graph.kinds == NodeKind.OP) & ~self._of_types(NOT_FOLDED) & (np.diff(graph.input_ptr) > 0)
-        folded = constant
-        while True:
-            live_inputs = self._per_node(graph.input_node, ~folded[graph.input_source])
-            grown = constant | (foldable & (live_inputs == 0))
-            if np.array_equal(grown, folded):
-                return np.asarray(folded)
-            folded = grown
+        return _settled(
+            constant,
+            lambda folded: constant | (foldable & (self._per_node(graph.input_node, ~folded[graph.input_source]) == 0)),
+        )
 
     def _find_fused(self) -> NDArray[np.int32]:
         """The operation before, for element-wise ones in a chain after a convolution or matrix product; else -1."""
@@ -149,16 +141,10 @@ class Roofline:
             & (graph.output_bytes[graph.input_output] == self._node_output_bytes[graph.input_node])
         )
         consumer, producer = graph.input_node[fusing], graph.input_source[fusing]
-        anchored = self._of_types(ANCHORS)
-        fused = np.zeros(graph.nodes, bool)
-        while True:
-            grown = fused.copy()
-            grown[consumer[anchored[producer] | fused[producer]]] = True
-            if np.array_equal(grown, fused):
-                break
-            fused = grown
+        within = _settled(
+            self._of_types(ANCHORS), lambda within: within | (np.bincount(consumer, within[producer], graph.nodes) > 0)
+        )[producer]
         before = np.full(graph.nodes, -1, np.int32)
-        within = anchored[producer] | fused[producer]
         # The first input where several could be the one.
         before[consumer[within][::-1]] = producer[within][::-1]
         return before
@@ -168,13 +154,12 @@ class Roofline:
         low = np.array([name in LOW_BITS for name in graph.output_types], bool)
         stored_low = np.zeros(graph.nodes, bool)
         stored_low[graph.output_node[low]] = True
-        weights = self.folded & (self._fake_quantized | stored_low)
-        while True:  # through the decompression of the weights
-            through = self._per_node(graph.input_node, weights[graph.input_source]) > 0
-            grown = weights | (self.folded & through)
-            if np.array_equal(grown, weights):
-                break
-            weights = grown
+        weights = _settled(  # through the decompression of the weights
+            self.folded & (self._fake_quantized | stored_low),
+            lambda weights: (
+                weights | (self.folded & (self._per_node(graph.input_node, weights[graph.input_source]) > 0))
+            ),
+        )
         anchors = np.flatnonzero(self._of_types(ANCHORS) & (np.diff(graph.input_ptr) >= 2))
         first = graph.input_source[graph.input_ptr[anchors]]
         second = graph.input_source[graph.input_ptr[anchors] + 1]
@@ -192,3 +177,10 @@ class Roofline:
     def _per_input(self, output_values: NDArray[np.generic]) -> NDArray[np.float64]:
         """Sums over the tensors that each node reads, float64 [nodes]."""
         return self._per_node(self._graph.input_node, output_values[self._graph.input_output])
+
+
+def _settled(values: NDArray[Any], step: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+    """What a step, applied again and again, leaves as it is."""
+    while not np.array_equal(after := step(values), values):
+        values = after
+    return values

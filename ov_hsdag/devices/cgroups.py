@@ -24,11 +24,7 @@ def cpu_limit(groups: Path = _GROUPS, own: Path = _OWN) -> float:
 
 def memory_limit(groups: Path = _GROUPS, own: Path = _OWN) -> float:
     """Bytes that the process may use; inf without a limit. Arguments as of `cpu_limit`."""
-    found = [math.inf]
-    for folder in _folders("memory", groups, own):
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            found += [limit for limit in _numbers(folder / name, 1) if limit > 0]
-    return min(found)
+    return min((limit for limit, _ in _memory(groups, own)), default=math.inf)
 
 
 def free_memory(groups: Path = _GROUPS, own: Path = _OWN) -> float:
@@ -36,28 +32,25 @@ def free_memory(groups: Path = _GROUPS, own: Path = _OWN) -> float:
 
     Files that the kernel keeps in memory and would drop count as free.
     """
-    found = [math.inf]
+    return min((free for _, free in _memory(groups, own)), default=math.inf)
+
+
+def _memory(groups: Path, own: Path) -> Iterator[tuple[float, float]]:
+    """The limit of each control group that has one, and what is free of it, bytes."""
     for folder in _folders("memory", groups, own):
-        for limit_name, used_name in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
-            limit, used = _numbers(folder / limit_name, 1), _numbers(folder / used_name, 1)
-            if limit and used and limit[0] > 0:
-                found.append(max(limit[0] - used[0] + _dropped(folder), 0.0))
-    return min(found)
+        for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            limit, used = (_numbers(folder / name, 1) for name in names)
+            if limit and limit[0] > 0:
+                yield limit[0], max(limit[0] - used[0] + _dropped(folder), 0.0) if used else math.inf
 
 
 def _dropped(folder: Path) -> float:
     """Bytes of inactive files in memory, 0 where that is not known."""
     try:
         lines = (folder / "memory.stat").read_text().splitlines()
-    except (OSError, ValueError):
-        return 0.0
-    entries = dict(line.split(" ", 1) for line in lines if " " in line)
-    try:
+        entries = dict(line.split(" ", 1) for line in lines if " " in line)
         return float(entries.get("total_inactive_file", entries.get("inactive_file", "0")))
-    except ValueError:
+    except (OSError, ValueError):
         return 0.0
 
 

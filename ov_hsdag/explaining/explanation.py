@@ -68,7 +68,6 @@ class Move:
     cost_us: float  # what the objective grows by, µs; negative where the move pays, inf where it is infeasible
     parts: Parts  # what the time of one request grows by, feasible or not
     infeasible: int  # as in `Evaluation.infeasible`
-    excess_bytes: int  # what the memory limit of the fullest device is exceeded by, 0 where none is
 
 
 @dataclass(frozen=True)
@@ -156,12 +155,11 @@ class Explanation:
         problem = self.problem
         found = problem.breakdown(self._with(group, device))
         result = found.evaluation
-        over = result.memory_bytes[0] - problem.memory_limits
         value = result.latency_us if problem.objective == "latency" else result.period_us
         infeasible = int(result.infeasible[0])
         cost = np.inf if infeasible else float(value[0]) - self.score_us
         parts = Parts(*(found.latency_us[0] - self.breakdown.latency_us[0]).tolist())
-        self._moves[group, device] = Move(group, device, cost, parts, infeasible, int(max(over.max(), 0)))
+        self._moves[group, device] = Move(group, device, cost, parts, infeasible)
         return self._moves[group, device]
 
     @cached_property
@@ -296,7 +294,7 @@ class Explanation:
         over = problem.evaluate(self._with(group, device)).memory_bytes[0] - problem.memory_limits
         full = int(np.argmax(over))
         scale = 1.0 if problem.storage_ratio is None else float(problem.storage_ratio[full])
-        missing = format_bytes(move.excess_bytes * scale)
+        missing = format_bytes(int(over[full]) * scale)
         text = f"on {there}, {problem.devices[full]} would need {missing} more than it may have"
         saved = -move.parts.total
         return Reason("memory", f"{text} (and {saved:,.1f} µs less)" if saved > 0 else text, move=move)

@@ -7,6 +7,7 @@ people send around.
 from __future__ import annotations
 
 import platform
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from ov_hsdag._version import __version__
 from ov_hsdag.explaining.explained_model import CostSources, ExplainedModel
 from ov_hsdag.explaining.explanation import Explanation
-from ov_hsdag.explaining.timeline import Stage, one_request, pipelined, stages, submodel_us
+from ov_hsdag.explaining.timeline import one_request, pipelined, stages, submodel_us
 from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.names import NameTree
@@ -79,14 +80,9 @@ def write(
         write_report(path, picture_data(found.explanation, found.placement, title))
 
 
-def picture_data(
-    explained: Explanation, placement: Placement, title: str, sequence: list[Stage] | None = None
-) -> dict[str, Any]:
-    """The part of a report that takes a single simulation, and that pictures need.
-
-    title: what the model is called. sequence: its `stages`, where they are known.
-    """
-    sequence = stages(explained) if sequence is None else sequence
+def picture_data(explained: Explanation, placement: Placement, title: str) -> dict[str, Any]:
+    """The part of a report that takes a single simulation; all that pictures need. title: what the model is called."""
+    sequence = stages(explained)
     problem, result = explained.problem, explained.evaluation
     operations = np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))
     found = {
@@ -102,7 +98,7 @@ def picture_data(
         "submodels": {"device": explained.submodel_device.tolist(), "us": submodel_us(explained)},
         "cuts": {name: [getattr(cut, own) for cut in explained.cuts] for name, own in _CUTS.items()},
         "stages": {name: [getattr(stage, name) for stage in sequence] for name in ("submodel", "cut", "us")},
-        "starts": {"one": one_request(sequence)},
+        "starts": {"one": one_request(sequence), "several": pipelined(sequence, REQUESTS)},
         "memory": _memory(explained),
         "record": {
             **{name: getattr(placement, name) for name in _RECORD},
@@ -125,7 +121,7 @@ def report_data(
 
     What `picture_data` has, and more: "summary", as of `ExplainedModel.summary`; "nodes", columns with a value for each
     node; "names", the tree of their names; "edges", pairs of nodes with the bytes of their tensors; "texts", the table
-    of texts; "starts" of several requests, too; "done". Constants, and what is computed of them alone, are not among
+    of texts; "done". Constants, and what is computed of them alone, are not among
     the nodes: their bytes are with the node that reads them.
 
     done: what else is known of how the placement was made, such as {"command": "ov-hsdag place …"}. tell: called with
@@ -136,7 +132,8 @@ def report_data(
     shown = ~problem.graph.legality.constant & (problem.graph.kinds != NodeKind.CONSTANT)
     # A model, or an output of one, may be of constants alone.
     drawn = np.flatnonzero(shown | (problem.graph.kinds == NodeKind.RESULT))
-    texts: dict[str, int] = {}
+    texts: defaultdict[str, int] = defaultdict()
+    texts.default_factory = texts.__len__
     tell("simulating moves")
     summary = found.summary()
     nodes = _nodes(explained, drawn, texts, tell)
@@ -148,16 +145,14 @@ def report_data(
     for block in experts(problem.graph):
         members = position[block.nodes][position[block.nodes] >= 0]
         tree.put_together(members.tolist(), f"{block.chosen} of {block.all} experts")
-    sequence = stages(explained)
-    data = picture_data(explained, found.placement, title, sequence)
+    data = picture_data(explained, found.placement, title)
     data["cuts"]["node"] = [int(position[cut.node]) for cut in explained.cuts]
-    data["starts"]["several"] = plain(pipelined(sequence, REQUESTS), _DIGITS)
     more = {
         "summary": {name: value for name, value in summary.items() if name not in ("cuts", "submodels")},
         "nodes": nodes,
         "names": {
             "parent": tree.parent,
-            "part": [texts.setdefault(part, len(texts)) for part in tree.part],
+            "part": [texts[part] for part in tree.part],
             "name": tree.name,
             "scope": tree.scope,
         },
@@ -178,14 +173,14 @@ def _nodes(
         if number % 1000 == 999:
             tell(f"reasons of {number + 1:,} of {len(drawn):,} operations")
         reason = explained.reason(node)
-        why.append(texts.setdefault(reason.text, len(texts)))
-        kinds.append(texts.setdefault(reason.kind, len(texts)))
+        why.append(texts[reason.text])
+        kinds.append(texts[reason.kind])
         other.append(position.get(reason.other, -1))
     supported = problem.supported[drawn]
     weights, states = _held(explained)
     return {
-        "type": [texts.setdefault(graph.types[node], len(texts)) for node in drawn],
-        "output": [texts.setdefault(_output(graph, node), len(texts)) for node in drawn.tolist()],
+        "type": [texts[graph.types[node]] for node in drawn],
+        "output": [texts[_output(graph, node)] for node in drawn.tolist()],
         "device": explained.device[drawn],
         "submodel": explained.submodel[drawn],
         "group": problem.groups[drawn],

@@ -7,7 +7,6 @@ are functions that compute, on any node with a free core (`Cluster.map`).
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import socket
 import threading
@@ -23,6 +22,7 @@ from urllib.parse import urlsplit
 from ov_hsdag.fleet.job import OUT, Job, came_as, digest_of
 from ov_hsdag.fleet.job_runner import JobRunner
 from ov_hsdag.fleet.machines import RESOURCE, Kind, Machine, kinds, others
+from ov_hsdag.fleet.node import check_ray
 from ov_hsdag.storage.files import write_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
@@ -53,12 +53,9 @@ class Cluster:
 
         Raises UserError where Ray is not installed, or nothing answers at that address.
         """
-        try:
-            import ray
-        except ImportError as error:
-            raise UserError(
-                "--ray needs ray: install ov-hsdag with this extra, in its source folder with pip install '.[ray]'"
-            ) from error
+        check_ray()
+        import ray
+
         _check_reachable(address)
         self.ray: Any = ray
         try:
@@ -102,9 +99,8 @@ class Cluster:
         def one(number: int) -> str | UserError | RunError:
             kind, job, folder = jobs[number]
             try:
-                return _RemoteJob(
-                    self, kind, job, folder, digests, over, partial(tell, number), partial(log, number)
-                ).run()
+                told, logged = partial(tell, number), partial(log, number)
+                return _RemoteJob(self, kind, job, folder, digests, over, told, logged).run()
             except (UserError, RunError) as error:
                 return error
 
@@ -245,12 +241,7 @@ class _RemoteJob:
         self.where = f"{self.kind.describe()} on {host}"
         for digest in self._ask(runner.lacking.remote(list(paths))):
             self._send(runner, digest, paths[digest])
-        words = job.words
-        for name, data in self.saved.items():
-            files[name] = self._send_bytes(runner, data)
-            words = job.resumed
-        self._ask(runner.begin.remote(list(words), files))
-        stamps: dict[str, str] = {}
+        self._ask(runner.begin.remote(list(job.resumed if self.saved else job.words), files, self.saved))
         tail = ""
         while True:
             events = self._ask(runner.events.remote(1.0, job.saved))
@@ -261,13 +252,9 @@ class _RemoteJob:
                 elif line:
                     tail = text
                     self.tell(f"{self.where}: {text}")
-            changed = [name for name, stamp in events["saved"].items() if stamps.get(name) != stamp]
-            if changed:
-                stamps = events["saved"]
-                records = self._ask(runner.records.remote(changed))
-                self.saved.update(records)
-                for name, data in records.items():
-                    write_bytes(self.folder / came_as(name), [data])
+            self.saved.update(events["saved"])
+            for name, data in events["saved"].items():
+                write_bytes(self.folder / came_as(name), [data])
             if events["status"] is not None:
                 break
         if events["status"]:
@@ -278,22 +265,11 @@ class _RemoteJob:
 
     def _send(self, runner: Any, digest: str, path: Path) -> None:
         """A file, in pieces: none of the two machines holds it in memory."""
-        size, sent = path.stat().st_size, 0
+        size = path.stat().st_size
         with open(path, "rb") as file:
-            while True:
-                piece = file.read(_PIECE)
-                last = sent + len(piece) >= size
+            for sent in range(0, max(size, 1), _PIECE):
                 self.tell(f"{self.where}: sending {path.name}, {sent / max(size, 1):.0%}")
-                self._ask(runner.take.remote(digest, sent, piece, last))
-                sent += len(piece)
-                if last:
-                    return
-
-    def _send_bytes(self, runner: Any, data: bytes) -> str:
-        digest = hashlib.sha256(data).hexdigest()
-        if self._ask(runner.lacking.remote([digest])):
-            self._ask(runner.take.remote(digest, 0, data, True))
-        return digest
+                self._ask(runner.take.remote(digest, sent, file.read(_PIECE), sent + _PIECE >= size))
 
     def _fetch(self, runner: Any) -> None:
         """Brings what the job wrote."""

@@ -33,6 +33,9 @@ FOLDER = "OV_HSDAG_WORKER_FOLDER"
 
 _STORE, _JOB = "files", "job-"
 
+# What a job prints, in its folder.
+_PRINTED = "printed"
+
 # Bytes of files that are kept beyond a job.
 _MOST = 64 << 30
 
@@ -60,9 +63,7 @@ class JobRunner:
     """One job after the other; `begin` starts one."""
 
     def __init__(self) -> None:
-        given = os.environ.get(FOLDER)
-        self._own = None if given else tempfile.TemporaryDirectory(prefix="ov-hsdag-site-")
-        self._root = Path(given or (self._own.name if self._own else ""))
+        self._root = Path(os.environ[FOLDER])
         self._store = self._root / _STORE
         self._store.mkdir(parents=True, exist_ok=True)
         for left in self._root.glob(f"{_JOB}*"):  # of a driver that has gone: there is one job at a time
@@ -72,8 +73,8 @@ class JobRunner:
         self._job = self._root
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._out = b""
-        self._readers: list[threading.Thread] = []
+        self._reader: threading.Thread | None = None
+        self._stamps: dict[str, tuple[int, int]] = {}  # of the files that were reported as saved
 
     def host(self) -> str:
         """The name of this machine."""
@@ -98,41 +99,44 @@ class JobRunner:
         part.chmod(0o444)
         os.replace(part, kept)
 
-    def begin(self, words: Sequence[str], files: Mapping[str, str]) -> None:
-        """Start the command; files: path in the job's folder → digest of its content, which is kept here."""
+    def begin(self, words: Sequence[str], files: Mapping[str, str], saved: Mapping[str, bytes] | None = None) -> None:
+        """Start the command.
+
+        files: path in the job's folder → digest of its content, which is kept here. saved: path → content, of what
+        `events` has reported elsewhere.
+        """
         self._forget(set(files.values()))
-        self._job = Path(tempfile.mkdtemp(prefix=_JOB, dir=self._root))
+        self._job, self._stamps = Path(tempfile.mkdtemp(prefix=_JOB, dir=self._root)), {}
+        for name in {**files, **(saved or {})}:
+            (self._job / safe(name)).parent.mkdir(parents=True, exist_ok=True)
         for name, digest in files.items():
-            target = self._job / safe(name)
-            target.parent.mkdir(parents=True, exist_ok=True)
             kept = self._kept(digest)
             os.utime(kept)
             # What is only read may be the very file that is kept.
-            _place(kept, target, link=not safe(name).is_relative_to(OUT))
+            _place(kept, self._job / safe(name), link=not safe(name).is_relative_to(OUT))
+        for name, data in (saved or {}).items():
+            (self._job / safe(name)).write_bytes(data)
         environment = {name: value for name, value in os.environ.items() if name not in _RAYS}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=self._job,
-            env={**environment, "PYTHONUNBUFFERED": "1", "COLUMNS": "100000"},
-            start_new_session=True,
-        )
-        self._readers = [
-            threading.Thread(target=self._read_out, args=(self._process.stdout,), daemon=True),
-            threading.Thread(target=self._read_lines, args=(self._process.stderr,), daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
+        with open(self._job / _PRINTED, "wb") as printed:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), *words],
+                stdin=subprocess.PIPE,
+                stdout=printed,
+                stderr=subprocess.PIPE,
+                cwd=self._job,
+                env={**environment, "PYTHONUNBUFFERED": "1", "COLUMNS": "100000"},
+                start_new_session=True,
+            )
+        self._reader = threading.Thread(target=self._read_lines, args=(self._process.stderr,), daemon=True)
+        self._reader.start()
 
     def events(self, seconds: float, saved: str = "") -> dict[str, Any]:
         """What has happened since the last call; waits for something at most so many seconds.
 
-        "lines": of its standard error; "status": of the exit, negative for a signal, None while it runs; "saved": for
-        each file of what is saved, what is equal as long as the file is; "out": its standard output, once it has ended.
+        "lines": of its standard error; "status": of the exit, negative for a signal, None while it runs; "saved":
+        contents of those files of what is saved that have changed; "out": its standard output, once it has ended.
         """
-        assert self._process is not None
+        assert self._process is not None and self._reader is not None
         end = time.monotonic() + seconds
         lines: list[str] = []
         status: int | None = None
@@ -141,28 +145,22 @@ class JobRunner:
                 lines.append(self._lines.get(timeout=0.05))
             status = self._process.poll()
         if status is not None:
-            for reader in self._readers:
-                reader.join(5)
+            self._reader.join(5)
         while not self._lines.empty():
             lines.append(self._lines.get())
-        stamps = {}
+        changed = {}
         for name, found in self._below(saved) if saved else ():
-            if found.st_size <= _RECORD and not name.rpartition("/")[2].startswith(PREFIX):
-                stamps[name] = f"{found.st_mtime_ns} {found.st_ino}"
-        out = self._out.decode(errors="replace") if status is not None else ""
-        return {"lines": lines, "status": status, "saved": stamps, "out": out}
+            stamp = found.st_mtime_ns, found.st_ino
+            recorded = found.st_size <= _RECORD and not name.rpartition("/")[2].startswith(PREFIX)
+            if recorded and self._stamps.get(name) != stamp:
+                with contextlib.suppress(FileNotFoundError):
+                    changed[name], self._stamps[name] = self.read(name), stamp
+        out = "" if status is None else (self._job / _PRINTED).read_text("utf-8", "replace")
+        return {"lines": lines, "status": status, "saved": changed, "out": out}
 
     def listing(self, folder: str) -> dict[str, int]:
         """Sizes of the files below a folder of the job, or of the file of that name; by their paths in the job."""
         return {name: status.st_size for name, status in self._below(folder)}
-
-    def records(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Contents of files of the job, but of those that have gone."""
-        found = {}
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                found[name] = self.read(name)
-        return found
 
     def read(self, name: str, offset: int = 0, size: int = -1) -> bytes:
         """A piece of a file of the job."""
@@ -213,11 +211,6 @@ class JobRunner:
             if path.name not in needed:
                 total -= path.stat().st_size
                 path.unlink()
-
-    def _read_out(self, stream: IO[bytes]) -> None:
-        self._out = b""
-        while data := stream.read1(1 << 16):  # type: ignore[attr-defined]
-            self._out += data
 
     def _read_lines(self, stream: IO[bytes]) -> None:
         for line in stream:

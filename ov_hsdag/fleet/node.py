@@ -37,6 +37,14 @@ runpy.run_module("ray.scripts.scripts", run_name="__main__", alter_sys=True)
 """
 
 
+def check_ray() -> None:
+    """Raises UserError where Ray is not installed."""
+    if find_spec("ray") is None:
+        raise UserError(
+            "this needs ray: install ov-hsdag with this extra, in its source folder with pip install '.[ray]'"
+        )
+
+
 def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
     """Make this machine a node with these labels (`machines.announcement`); returns when the cluster has gone.
 
@@ -44,10 +52,7 @@ def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
     without Ray, RunError where the node could not join or was ended, KeyboardInterrupt once all that it had started has
     ended.
     """
-    if find_spec("ray") is None:
-        raise UserError(
-            "a worker needs ray: install ov-hsdag with this extra, in its source folder with pip install '.[ray]'"
-        )
+    check_ray()
     with (
         _asked_to_end() as signals,
         tempfile.TemporaryDirectory(prefix="ov-hsdag-worker-", ignore_cleanup_errors=True) as folder,

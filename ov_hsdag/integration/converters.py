@@ -1,7 +1,7 @@
-"""What OpenVINO's converters share: `--placement` and its options, checked at once, and a placing after the conversion.
+"""``ovc MODEL --placement HETERO:…``, and the same of ``mo`` (openvino-dev 2024.6): converters with a placement step.
 
-ovc and mo have no plug-in point, but both are argparse: their parsers get our options, which leave the namespace as
-soon as they are checked, and their convert functions get a step behind them. Without ``--placement`` nothing differs.
+They have no plug-in point, but both are argparse: their parsers get our options, which are checked at once and leave
+the namespace then, and their convert functions get a step behind them. Without ``--placement`` nothing differs.
 """
 
 from __future__ import annotations
@@ -219,3 +219,57 @@ def _errors_end_the_command() -> Iterator[None]:
             reason = f"placing the model failed: {reason} (--verbose shows more)"
         print(f"error: {reason}", file=sys.stderr)
         raise SystemExit(2 if isinstance(error, UserError) else 1) from error
+
+
+def patch(module: Any) -> None:
+    """Replace what a converter calls; ``module`` is openvino.tools.ovc.main or openvino.tools.mo.convert_impl.
+
+    A second call does nothing. mo runs its main.py as a script in a second process, whose first import that module is:
+    what the script takes from there and from two other modules is replaced where it is defined.
+    """
+    if getattr(module._convert, "__ov_hsdag__", False):
+        return
+    placed: list[ov.Model] = []
+    if module.__name__ == "openvino.tools.mo.convert_impl":
+        from openvino import runtime
+        from openvino.tools.mo.utils import cli_parser
+
+        compressed: list[bool] = []  # whether mo was asked for f16 weights
+        cli_parser.get_all_cli_parser = wrap_parser(cli_parser.get_all_cli_parser, _output_of_mo)
+        module._convert = wrap_convert(_noting(module._convert, compressed), placed)
+        # mo compresses before it serializes, but placing may fold the conversions away again.
+        runtime.serialize = wrap_save(runtime.serialize, placed, lambda *_, **__: compressed == [True])
+    else:
+        from openvino.tools.ovc import cli_parser
+
+        cli_parser.get_all_cli_parser = wrap_parser(cli_parser.get_all_cli_parser, _output_of_ovc)
+        module._convert = wrap_convert(module._convert, placed)
+        module.save_model = wrap_save(module.save_model, placed, lambda compress_to_fp16=True: compress_to_fp16)
+
+
+def _output_of_ovc(namespace: argparse.Namespace) -> str:
+    from openvino.tools.ovc.cli_parser import get_model_name_from_args
+    from openvino.tools.ovc.error import Error
+
+    try:
+        return os.fsdecode(get_model_name_from_args(namespace))
+    except Error as error:
+        raise UserError(str(error)) from error
+
+
+def _output_of_mo(namespace: argparse.Namespace) -> str:
+    from openvino.tools.mo.utils.cli_parser import get_model_name_from_args
+
+    # A copy: the function stores the name, and mo would then take it for an option that the user gave.
+    name = get_model_name_from_args(argparse.Namespace(**vars(namespace)))
+    return os.path.join(namespace.output_dir, f"{name}.xml")
+
+
+def _noting(original: Callable[..., Any], compressed: list[bool]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def _convert(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        compressed[:] = [bool(getattr(result[1], "compress_to_fp16", False))]
+        return result
+
+    return _convert

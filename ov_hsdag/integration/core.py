@@ -210,6 +210,7 @@ def _placed(
     model = _carrier(core, given, weights)
     if model is None:
         return None
+    from ov_hsdag.devices import runtime_options
     from ov_hsdag.model.placement import Placement
 
     placement = Placement.of(model)
@@ -229,7 +230,8 @@ def _placed(
     device = f"HETERO:{','.join(usable)}"
     # Without a list of devices, which the device string has now.
     rest = config and {key: value for key, value in config.items() if key != PRIORITIES}
-    return _Placed(model, device, _properties(core, model, device, rest), placement, supports)
+    properties = runtime_options.compile_properties(core, model, device, rest) or rest
+    return _Placed(model, device, properties, placement, supports)
 
 
 def _carrier(core: ov.Core, given: object, weights: bytes | None) -> ov.Model | None:
@@ -376,23 +378,16 @@ def _without_affinities(given: object) -> object:
     return copy
 
 
-def _properties(
-    core: ov.Core, model: ov.Model, device: str, config: Mapping[str, Any] | None
-) -> Mapping[str, Any] | None:
-    """The configuration completed by what HETERO would drop: the model's options and virtual devices' limits."""
-    from ov_hsdag.devices import runtime_options
-
-    return runtime_options.compile_properties(core, model, device, config) or config
-
-
 def _of_unplaced(
     core: ov.Core, given: object, weights: bytes | None, device: str, config: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """The same for a model whose placement is not followed, or that has none."""
+    """The configuration, with what HETERO would drop, of a model whose placement is not followed, or that has none."""
     with contextlib.suppress(Exception):  # it is about to be compiled, and OpenVINO says what is wrong with it
         model = _carrier(core, given, weights)
         if model is not None:
-            return _properties(core, model, device, config)
+            from ov_hsdag.devices import runtime_options
+
+            return runtime_options.compile_properties(core, model, device, config) or config
     return _with_limits(device, config)
 
 

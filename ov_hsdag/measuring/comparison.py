@@ -23,16 +23,7 @@ from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.agreement import disagreement, finite, tolerance
 from ov_hsdag.measuring.evaluator import Measurement, in_unit
-from ov_hsdag.measuring.process import (
-    PATIENCE,
-    Candidate,
-    StartWorker,
-    TimedWorker,
-    Worker,
-    WorkerError,
-    WorkerTimeout,
-    Workshop,
-)
+from ov_hsdag.measuring.process import PATIENCE, Candidate, StartWorker, Worker, WorkerError, WorkerTimeout, Workshop
 from ov_hsdag.measuring.together import Beside
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.workload import Phase
@@ -47,6 +38,12 @@ COMPILING = 0.6
 
 # A candidate whose trials are long is compiled only where there is time for so many rounds of it.
 _FEWEST_ROUNDS = 3
+
+# A trial may take so many times what its first inferences let expect, and so many seconds more.
+_TRIAL_TIMES, _TRIAL_MORE = 8, 10.0
+
+# How much longer than its warm-up says a long trial may take.
+_SLOWER = 3
 
 _NO_TIME = "there was no time left to measure it"
 _NO_TIME_TO_COMPILE = "there was no time left to compile it"
@@ -131,6 +128,19 @@ class Comparison:
         self._candidates[name] = candidate
         self._room.add(name, needs)
 
+    def renew(self, name: str, candidate: Candidate) -> None:
+        """Takes a candidate in the place of what had its name, and compiles it at once, in the same worker if it can.
+
+        It is not tried alone where it fails.
+        """
+        self._candidates[name] = candidate
+        self.failed.pop(name, None)
+        self._room.most = math.inf  # what was too much may have been the one before
+        try:
+            self._check({name: self._compile(name, self._end)})
+        except WorkerError as error:
+            self._fail(name, str(error))
+
     def busy_us(self, name: str) -> list[float]:
         """Processor time of a candidate's submodels in an inference, medians of its trials, µs; empty if not known.
 
@@ -181,6 +191,12 @@ class Comparison:
         known = ran.intersection(self._simple) or ran
         return choice.infer(rounds).best(known) if known else None
 
+    def evict(self, name: str) -> None:
+        """Ends the worker of a candidate, which is compiled again when it is tried."""
+        worker = self._workers.pop(name, None)
+        if worker is not None:
+            worker.end()
+
     def close(self) -> None:
         """Ends the workers and removes what they shared."""
         self._workshop.close()
@@ -210,7 +226,7 @@ class Comparison:
                 self._fail(name, str(error))
             except WorkerError as error:
                 if outputs:  # perhaps for lack of memory
-                    self._evict(name)
+                    self.evict(name)
                     self._waiting.append(name)
                 else:
                     self._fail(name, str(error))
@@ -280,9 +296,9 @@ class Comparison:
         if worker is not None and worker.alive and worker.compiled:
             self._workers[name] = self._workers.pop(name)  # used last
             return worker
-        self._evict(name)
+        self.evict(name)
         while self._workers and not self._room.fits(name, self._workers):
-            self._evict(next(iter(self._workers)))
+            self.evict(next(iter(self._workers)))
         others = list(self._workers)
         try:
             outputs = self._compile(name, self._end)
@@ -292,7 +308,7 @@ class Comparison:
             if not others:
                 raise
             for other in (*others, name):
-                self._evict(other)
+                self.evict(other)
             outputs = self._compile(name, self._end)
             self._room.most = len(others)  # that and this one were too many
         self._check({name: outputs})
@@ -300,14 +316,9 @@ class Comparison:
             raise WorkerError(self.failed[name])
         return self._workers[name]
 
-    def _evict(self, name: str) -> None:
-        worker = self._workers.pop(name, None)
-        if worker is not None:
-            worker.end()
-
     def _fail(self, name: str, why: str) -> None:
         self.failed[name] = why
-        self._evict(name)
+        self.evict(name)
 
     # What is compared.
 
@@ -333,7 +344,7 @@ class Comparison:
                 lost = choice.beaten(choice.infer(found), alive)
                 alive = [name for name in alive if name not in lost]
                 for name in lost:
-                    self._evict(name)
+                    self.evict(name)
             took = (time.monotonic() - begin) / (number + 1)
             if not alive or (halving and len(alive) == 1) or time.monotonic() + took > until:
                 break
@@ -343,7 +354,7 @@ class Comparison:
         """Compiles waiting candidates, one at least and as many as there is room for beside the anchor."""
         for name in list(self._workers):
             if name != anchor:
-                self._evict(name)
+                self.evict(name)
         batch = [anchor] if anchor else []
         joined = 0
         while waiting and (not joined or self._room.fits(waiting[0], self._workers)):
@@ -382,13 +393,14 @@ class Comparison:
             if "SIGKILL" not in str(error) or not others:
                 raise
             for other in (*others, name):
-                self._evict(other)
+                self.evict(other)
             rate = self._trial(self._admit(name), name, seconds)
             self._room.most = len(others)
             return rate
 
     def _trial(self, worker: Worker, name: str, seconds: float) -> float:
-        rate = TimedWorker(worker, self.seconds[name], self._patience).rate(seconds)
+        patience = max(self._patience, _SLOWER * worker.shortest_trial)
+        rate = worker.rate(seconds, min(_TRIAL_TIMES * (seconds + self.seconds[name]) + _TRIAL_MORE, patience))
         known = self.phase_rates.setdefault(name, {})
         for phase, of_phase in worker.rates.items():
             known.setdefault(phase, []).append(of_phase)

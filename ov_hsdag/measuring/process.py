@@ -3,7 +3,7 @@
 A `Workshop` is a model in a temporary folder, with workers that compile and run it (`ov_hsdag.measuring.worker`).
 Whatever a worker does, its parent gets an answer or a `WorkerError` with the reason in one line.
 
-Nothing is left behind: workers quit when they are told to, and when the pipe from their parent closes, however their
+Nothing is left behind: workers end with the pipe from their parent, however their
 parent ended; the folder is removed by the parent, else by a worker, else by the next workshop of the machine.
 """
 
@@ -15,20 +15,16 @@ import itertools
 import json
 import os
 import queue
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import weakref
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from socket import gethostname
 from typing import IO, Any
 
 from numpy.typing import NDArray
@@ -38,7 +34,7 @@ from ov_hsdag.measuring import worker
 from ov_hsdag.measuring.together import Beside
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.storage.files import process_runs, save_model
+from ov_hsdag.storage.files import remove_leftovers, save_model, temporary_name
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import read_arrays
@@ -49,21 +45,14 @@ _START = 120.0
 PATIENCE = 120.0
 """Seconds that compiling, or a trial, may take before a worker counts as hanging."""
 
-# A trial may take so many times what its first inferences let expect, and so many seconds more.
-_TRIAL_TIMES, _TRIAL_MORE = 8, 10.0
-
-# How much longer than its warm-up says a long trial may take.
-_SLOWER = 3
-
-# What a worker may take to quit, or a killed one to be gone.
+# What a worker that was killed may take to be gone.
 _GRACE = 5.0
 
-# Seconds after which a folder that nothing was written to is not in use.
+# Seconds after which a folder that nothing was written to is not in use. Containers may share the place of it and the
+# host's name, and not the process numbers: what is in use changes often.
 _UNUSED = 3600.0
 
 _ENTRY = "ov_hsdag.measuring.worker:main"
-
-_FOLDER = f"ov_hsdag-measure-{zlib.crc32(gethostname().encode()):08x}-"
 
 
 @dataclass(frozen=True)
@@ -131,8 +120,10 @@ class Workshop:
         operations of the model. beside: other models that run at the same time.
         """
         try:
-            _remove_leftovers()
-            self.folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
+            place = Path(tempfile.gettempdir()) / "ov_hsdag-measure"
+            remove_leftovers(place, _UNUSED)
+            self.folder = temporary_name(place)
+            self.folder.mkdir(0o700)
         except OSError as error:
             raise _no_folder(error) from error
         self._objective = objective
@@ -220,7 +211,7 @@ class Worker:
         try:
             threading.Thread(target=_collect, args=(self._process.stdout, self._answers), daemon=True).start()
         except RuntimeError as error:  # the system gives no more threads
-            self._kill()
+            self.end()
             if self._process.stdout is not None:
                 self._process.stdout.close()
             raise OSError(errno.EAGAIN, str(error)) from error
@@ -244,7 +235,7 @@ class Worker:
             self.compiled = True
             return arrays
         except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-            self._kill()
+            self.end()
             raise WorkerError(f"its files or answers are damaged: {one_line(error)}") from error
         finally:
             ways.unlink(missing_ok=True)
@@ -259,18 +250,21 @@ class Worker:
         rate, self.rates = answer.get("rate"), answer.get("rates", {})
         self.busy_us = answer.get("busy_us", [])
         if not isinstance(rate, float | int) or not 0 < rate < float("inf"):
-            self._kill()
+            self.end()
             raise WorkerError(f"it answered {rate!r} where a rate was asked for")
         return float(rate)
 
     def end(self) -> None:
         """Ends the process, whatever it does. Nothing happens the second time."""
-        if self.alive and self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                worker.write_frame(self._process.stdin, {"do": "quit"})
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_GRACE)
-        self._kill()
+        self.alive = False
+        self._process.kill()
+        # A process that hangs in a device's driver is gone only when the driver lets it go.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE)
+        for stream in (self._process.stdin, self._log):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
 
     def _ask(self, command: Mapping[str, Any], limit: float, doing: str) -> dict[str, Any]:
         if not self.alive or self._process.stdin is None:
@@ -286,12 +280,12 @@ class Worker:
         try:
             answer = self._answers.get(timeout=max(limit, 0.0))
         except queue.Empty:
-            self._kill()
+            self.end()
             raise WorkerTimeout(f"no answer within {limit:.0f} s of {doing}") from None
         if answer is None:
             raise WorkerError(self._obituary(doing))
         if isinstance(answer, Exception):
-            self._kill()
+            self.end()
             raise WorkerError(f"its worker answered with garbage while {doing}")
         if "error" in answer:
             raise WorkerError(str(answer["error"]))
@@ -304,7 +298,7 @@ class Worker:
         status = self._process.returncode
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
-        self._kill()
+        self.end()
         if status is None:
             how = "closed its pipe"
         elif status < 0:
@@ -312,31 +306,6 @@ class Worker:
         else:
             how = f"ended with status {status}"
         return f"its worker {how} while {doing}" + (f": {lines[-1][:200]}" if lines else "")
-
-    def _kill(self) -> None:
-        self.alive = False
-        self._process.kill()
-        # A process that hangs in a device's driver is gone only when the driver lets it go.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE)
-        for stream in (self._process.stdin, self._log):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-
-
-@dataclass(frozen=True)
-class TimedWorker:
-    """A worker that has compiled something, with a time limit of trials that follows from how long that took."""
-
-    worker: Worker  # of the candidate
-    prepared: float  # seconds that compiling and the first inferences took
-    patience: float  # seconds that a trial may take at most, unless the warm-up says that it takes about as long
-
-    def rate(self, seconds: float) -> float:
-        """See `Worker.rate`."""
-        patience = max(self.patience, _SLOWER * self.worker.shortest_trial)
-        return self.worker.rate(seconds, min(_TRIAL_TIMES * (seconds + self.prepared) + _TRIAL_MORE, patience))
 
 
 StartWorker = Callable[[Path, str, str], Worker]
@@ -373,17 +342,3 @@ def _close(folder: Path, workers: list[Worker], owner: int) -> None:
 
 def _no_folder(error: OSError) -> RunError:
     return RunError(f"measuring needs a temporary folder (TMPDIR): {one_line(error)}")
-
-
-def _remove_leftovers() -> None:
-    """Removes folders whose process was killed before any worker could remove them.
-
-    Containers may share the folder and the host's name, and not the process numbers: what is in use changes often.
-    """
-    for entry in os.scandir(tempfile.gettempdir()):
-        match = re.match(re.escape(_FOLDER) + r"(\d+)-", entry.name)
-        # Anybody may have put something of that name there: links that lead nowhere, say.
-        with contextlib.suppress(OSError):
-            left = match and entry.is_dir(follow_symlinks=False) and not process_runs(int(match[1]))
-            if left and time.time() - entry.stat(follow_symlinks=False).st_mtime > _UNUSED:
-                shutil.rmtree(entry.path, ignore_errors=True)

@@ -5,7 +5,7 @@ A plugin that crashes, hangs or runs out of memory takes its process with it and
 framed, over the two pipes that were the process's standard input and output. Those descriptors are then given away,
 as OpenVINO's plugins print to them.
 
-Commands, by "do": "compile" (ways: a file, what runs each model; outputs: file or null), "trial" (seconds), "quit". An
+Commands, by "do": "compile" (ways: a file, what runs each model; outputs: file or null), "trial" (seconds). An
 answer with "error" says that OpenVINO refused; the worker is as good as before. The first answer comes unasked, when
 OpenVINO is imported and the model is read.
 """
@@ -13,6 +13,7 @@ OpenVINO is imported and the model is read.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import queue
@@ -74,33 +75,26 @@ def read_frame(stream: IO[bytes]) -> dict[str, Any] | None:
 
 
 def write_inputs(path: Path, phases: Sequence[TimedInputs]) -> None:
-    """Writes what is timed as .npz, no pickles. Raises OSError."""
-    arrays: dict[str, Any] = {}
-    about = []
-    for number, one in enumerate(phases):
-        about.append({"name": one.name, "count": one.count, "past": one.past})
-        for kind, inferences in (("before", one.before), ("steps", one.steps)):
-            for inference, inputs in enumerate(inferences):
-                arrays |= {f"{number}.{kind}.{inference}.{port}": array for port, array in enumerate(inputs)}
-    np.savez(path, about=np.array(json.dumps(about)), **arrays)
+    """Writes what is timed as .npz, no pickles: all arrays one after the other, and their numbers. Raises OSError."""
+    inferences = [inputs for one in phases for inputs in (*one.before, *one.steps)]
+    about = [
+        {"before": len(one.before), "steps": len(one.steps), "name": one.name, "count": one.count, "past": one.past}
+        for one in phases
+    ]
+    counts = np.array([len(inputs) for inputs in inferences], np.int64)
+    arrays = (array for inputs in inferences for array in inputs)
+    np.savez(path, *arrays, about=np.array(json.dumps(about)), counts=counts)
 
 
 def read_inputs(path: Path) -> list[TimedInputs]:
     """What `write_inputs` wrote."""
     with np.load(path) as data:
+        arrays = (data[f"arr_{number}"] for number in itertools.count())
+        found = iter([list(itertools.islice(arrays, count)) for count in data["counts"].tolist()])
         about = json.loads(str(data["about"]))
-        found: dict[tuple[int, str], dict[int, dict[int, NDArray[Any]]]] = {}
-        for key in data.files:
-            if key != "about":
-                number, kind, inference, port = key.split(".")
-                steps = found.setdefault((int(number), kind), {})
-                steps.setdefault(int(inference), {})[int(port)] = data[key]
-
-    def inferences(number: int, kind: str) -> list[list[NDArray[Any]]]:
-        steps = found.get((number, kind), {})
-        return [[steps[step][port] for port in sorted(steps[step])] for step in sorted(steps)]
-
-    return [TimedInputs(inferences(n, "steps") or [[]], inferences(n, "before"), **one) for n, one in enumerate(about)]
+    for one in about:
+        one |= {kind: list(itertools.islice(found, one[kind])) for kind in ("before", "steps")}
+    return [TimedInputs(**one) for one in about]
 
 
 class Station:
@@ -178,15 +172,9 @@ class Station:
 
 
 def _listen(stream: IO[bytes], folder: Path, commands: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Hands commands on.
-
-    Ends the process on "quit", whatever it is doing, and when its parent has gone: then nobody else is left to remove
-    the folder.
-    """
+    """Hands commands on. Ends the process when its parent has gone: then nobody else is left to remove the folder."""
     try:
         while (command := read_frame(stream)) is not None:
-            if command["do"] == "quit":
-                os._exit(0)
             commands.put(command)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -201,7 +189,7 @@ def _give_away(descriptor: int, to: int) -> int:
 
 
 def main(folder: str, objective: str, station: Callable[[Path, str], Station] = Station) -> None:
-    """Works until a command says quit; `station` makes what answers commands, from the other two."""
+    """Works until its parent ends it, or is gone; `station` makes what answers commands, from the other two."""
     null = os.open(os.devnull, os.O_RDONLY)
     stdin, stdout = os.fdopen(_give_away(0, null), "rb"), os.fdopen(_give_away(1, 2), "wb")
     with contextlib.suppress(OSError):  # where memory runs out, Linux is to end this process before the user's

@@ -15,12 +15,14 @@ import contextlib
 import errno
 import filecmp
 import json
+import math
 import os
 import re
 import secrets
 import shutil
 import socket
 import tempfile
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -167,19 +169,25 @@ def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], com
         new_bin.unlink(missing_ok=True)
 
 
-def remove_leftovers(target: Path) -> None:
-    """Remove the temporary files, or folders, for a target whose processes no longer run."""
+def remove_leftovers(target: Path, unused: float = -math.inf) -> None:
+    """Remove the temporary files, or folders, for a target whose processes no longer run.
+
+    unused: seconds for which nothing was written to them.
+    """
     ours = _key(target.name)
     host = _key(socket.gethostname())
     for entry in os.scandir(target.parent):
         match = _TEMPORARY.fullmatch(entry.name)
         # Whether a process of another host (a shared directory) still runs is not known here.
-        if match and match[1] == ours and match[2] == host and not process_runs(int(match[3]), match[4]):
+        if not match or match[1] != ours or match[2] != host or process_runs(int(match[3]), match[4]):
+            continue
+        with contextlib.suppress(OSError):  # in a folder of temporary files they may be anybody's
+            if time.time() - entry.stat(follow_symlinks=False).st_mtime <= unused:
+                continue
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
             else:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(entry.path)
+                os.unlink(entry.path)
 
 
 def _install(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:

@@ -17,7 +17,8 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import definition, new_core
-from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, TRIAL_SECONDS, Judge, Measurement, Measurer
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge, Measurement
+from ov_hsdag.measuring.measurer import TRIAL_SECONDS, Measurer
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.shapes import input_shapes

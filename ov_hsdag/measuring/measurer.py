@@ -1,0 +1,105 @@
+"""Judging one placement after the other by measuring each against the same reference."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring import choice
+from ov_hsdag.measuring.comparison import Comparison
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Measurement, in_unit, simple_candidate
+from ov_hsdag.measuring.process import Candidate, StartWorker
+from ov_hsdag.utils.errors import RunError
+from ov_hsdag.utils.lazy import ov
+
+TRIAL_SECONDS = 0.7
+"""Of a trial of a placement, and of its reference."""
+
+# After n rounds a placement is given up when its best ratio is below this share of what it has to beat: 0.85, 0.925, …
+_HOPELESS = 0.15
+
+# Name of whatever is measured: placements share a worker, as starting one takes longer than compiling a small model.
+_PLACEMENT = "placement"
+
+
+class Measurer:
+    """A comparison of the reference with one placement at a time; a `Judge`."""
+
+    def __init__(
+        self,
+        model: ov.Model,
+        devices: DeviceSet,
+        objective: str,
+        core: ov.Core,
+        *,
+        reference: str | None = None,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        rounds: int = 3,
+        seconds: float = TRIAL_SECONDS,
+        start_worker: StartWorker | None = None,
+    ) -> None:
+        """Compiles the reference: a device or `HETERO_DEFAULT`; None: the best single device, found by measuring.
+
+        model: normalized; not changed. rounds: trials of the reference and of the placement, `seconds` each. Raises
+        RunError where neither a device alone nor HETERO runs the model.
+        """
+        self._devices, self._objective = devices, objective
+        self._rounds, self._seconds = rounds, seconds
+        simple = {name: simple_candidate(name, devices) for name in ([reference] if reference else devices)}
+        comparison = Comparison(model, devices, simple, objective, core, shapes=shapes, start_worker=start_worker)
+        self._comparison = comparison
+        if reference is None and not comparison.ready:
+            comparison.renew(HETERO_DEFAULT, simple_candidate(HETERO_DEFAULT, devices))
+        found = comparison.trials(rounds=rounds if reference is None else 1, seconds=seconds)
+        if not comparison.ready:
+            self.close()
+            why = "; ".join(f"{name}: {error}" for name, error in comparison.failed.items())
+            what = f"no device of {devices.hetero} runs" if reference is None else f"{reference} does not run"
+            raise RunError(f"{what} the model: {why}")
+        self.reference = choice.infer(found).best(comparison.ready)
+        self.singles = {name: self._measurement(name, found) for name in comparison.ready}
+        for name in self.singles.keys() - {self.reference}:
+            comparison.evict(name)
+
+    def close(self) -> None:
+        """Ends the workers, which otherwise happens when this object is forgotten."""
+        self._comparison.close()
+
+    def measure(self, affinity: Mapping[str, str], *, worth: float = 0.0, rounds: int | None = None) -> Measurement:
+        """See `Judge.measure`. `affinity` has every node of the model. Raises RunError: the reference runs no more."""
+        begin = time.perf_counter()
+        comparison, failed = self._comparison, self._comparison.failed
+        comparison.renew(_PLACEMENT, Candidate.placed(self._devices, affinity))
+        found: list[choice.Round] = []
+        restarted = False
+        while _PLACEMENT not in failed and len(found) < (rounds or self._rounds):
+            if self.reference in failed:  # no fault of the placement's
+                if restarted:
+                    raise RunError(f"{self.reference} runs no more: {failed[self.reference]}")
+                comparison.renew(self.reference, simple_candidate(self.reference, self._devices))
+                restarted = True
+            pair = (self.reference, _PLACEMENT)
+            found += [
+                one for one in comparison.trials(pair, 1, self._seconds, begin=len(found)) if len(one) == len(pair)
+            ]
+            if found and max(self._ratios(_PLACEMENT, found)) < worth * (1 - _HOPELESS / len(found)):
+                break
+        return replace(self._measurement(_PLACEMENT, found), seconds=time.perf_counter() - begin)
+
+    def _ratios(self, name: str, rounds: Sequence[choice.Round]) -> tuple[float, ...]:
+        return tuple(rates[name] / rates[self.reference] for rates in map(dict, rounds))
+
+    def _measurement(self, name: str, rounds: Sequence[choice.Round]) -> Measurement:
+        """What rounds gave in which that and the reference ran."""
+        if name in self._comparison.failed:
+            return Measurement(0.0, error=self._comparison.failed[name])
+        ratios = self._ratios(name, rounds)
+        ratio = statistics.median(ratios)
+        # From the ratio: medians of the two need not come from the same trials.
+        rate = statistics.median(dict(one)[self.reference] for one in rounds)
+        values = in_unit(rate * ratio, self._objective), in_unit(rate, self._objective)
+        rates = tuple(dict(one)[name] for one in rounds)
+        return Measurement(ratio, *values, ratios, self._comparison.submodels[name], rates=rates)
