@@ -13,17 +13,14 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ov_hsdag.devices import virtual
-from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.replay import Replay
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
-
-if TYPE_CHECKING:
-    from ov_hsdag.model.graph import ComputationGraph
 
 # What `wait_for` takes fits into 32 bits: 23 days, in ms.
 _LONGEST_MS = 2e9

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +12,10 @@ from numpy.typing import NDArray
 from ov_hsdag.calibration.executions import WARM_UP, Counters, Executions, TimedModel
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.devices import virtual
-from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
-
-if TYPE_CHECKING:
-    from ov_hsdag.model.graph import ComputationGraph
 
 Floats = NDArray[np.float64]
 Advance = Callable[[str], None]

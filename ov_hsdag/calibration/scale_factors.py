@@ -11,7 +11,6 @@ launch costs) is part of the latency of a device that runs the model alone, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +20,9 @@ from ov_hsdag.calibration.executions import TimedModel
 from ov_hsdag.costs.fusions import layout_ends
 from ov_hsdag.model.affinities import remove_affinities, set_affinities
 from ov_hsdag.model.inputs import TimedInputs
-from ov_hsdag.problem.problem import topological_groups
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
-
-if TYPE_CHECKING:
-    from ov_hsdag.problem.problem import PlacementProblem
 
 Floats = NDArray[np.float64]
 

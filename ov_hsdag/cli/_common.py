@@ -7,11 +7,11 @@ import functools
 import inspect
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields, make_dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -27,9 +27,6 @@ from ov_hsdag.storage.folder_writing import check_folder_output
 from ov_hsdag.storage.model_folder import is_model_folder, longest_context, model_files
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.lazy import ov
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 def _option(name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,8 +32,6 @@ from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.progress import Tell
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ov_hsdag.training.finetune import Entry, Report
 
 Folder = Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,8 +19,6 @@ from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.progress import Tell, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from ov_hsdag.fleet.cluster import Cluster
     from ov_hsdag.training.pretrain import Report
 

@@ -9,19 +9,15 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.costs.op_types import ANCHORS, ELEMENTWISE, LOW_BITS
+from ov_hsdag.costs.profile import Profile
 from ov_hsdag.model.experts import experts
-from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.utils.lazy import ov
-
-if TYPE_CHECKING:
-    from ov_hsdag.costs.profile import Profile
-    from ov_hsdag.model.graph import ComputationGraph
 
 Floats = NDArray[np.float64]
 

@@ -9,18 +9,14 @@ in docs/profiles.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.costs.op_types import ANCHORS, DECOMPRESSION, ELEMENTWISE, LOW_BITS, NOT_FOLDED, PARTIAL_READS, VIEWS
-from ov_hsdag.model.graph import NodeKind
-
-if TYPE_CHECKING:
-    from ov_hsdag.costs.profile import DeviceProfile
-    from ov_hsdag.model.graph import ComputationGraph
-
+from ov_hsdag.costs.profile import DeviceProfile
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
 
 _FLOAT_BITS = {
     "f64": 64, "f32": 32, "f16": 16, "bf16": 16, "f8e4m3": 8, "f8e5m2": 8, "f8e8m0": 8, "f4e2m1": 4, "nf4": 4,

@@ -13,20 +13,18 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.devices import cpu, discovery, virtual
 from ov_hsdag.devices.device_set import kind_of
+from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import TABLES, parse_json, read_bytes, read_json
-
-if TYPE_CHECKING:
-    from ov_hsdag.model.graph import ComputationGraph
 
 FORMAT_VERSION = 1
 

@@ -16,7 +16,9 @@ import functools
 import inspect
 import os
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ov_hsdag._env import disabled, has_virtual_devices
@@ -26,9 +28,6 @@ from ov_hsdag.utils.lazy import opset13, ov
 from ov_hsdag.utils.reading import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import ModuleType
-
     from ov_hsdag.model.placement import Placement
 
 PRIORITIES = "MULTI_DEVICE_PRIORITIES"

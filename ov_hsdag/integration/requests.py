@@ -10,15 +10,14 @@ Imported while openvino itself is being imported: nothing of weight at the top, 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ov_hsdag.devices.requests import requests_in_flight
 from ov_hsdag.utils.lazy import ov
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from types import ModuleType
-
     from ov_hsdag.model.placement import Placement
 
 OPTIMAL_NUMBER = "OPTIMAL_NUMBER_OF_INFER_REQUESTS"

@@ -8,16 +8,14 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.replay import Replay, infer, mean_rate
 from ov_hsdag.utils.lazy import ov
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 # Of larger outputs so many last values are compared: logits of a prompt have hundreds of megabytes.
 _COMPARED = 1 << 22

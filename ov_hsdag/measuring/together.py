@@ -9,15 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from numpy.typing import NDArray
 
 from ov_hsdag.measuring.runner import Copies, Runner
+from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.lazy import ov
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from ov_hsdag.model.inputs import TimedInputs
 
 # Runs that a model may be ahead of the slowest one, beside its requests in flight.
 _AHEAD = 2

@@ -22,9 +22,10 @@ import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ov_hsdag.devices.requests import requests_in_flight
 from ov_hsdag.measuring.runner import Copies, Runner, submodels_of, thread_ids
@@ -32,9 +33,6 @@ from ov_hsdag.measuring.together import Together
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.errors import one_line
 from ov_hsdag.utils.reading import parse_json
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 SETTINGS = "settings.json"
 """File of the folder that all workers share, with the libraries of extensions; of an application counts and order."""

@@ -14,22 +14,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.policy.config import HSDAGConfig
-from ov_hsdag.policy.features import FEATURE_VERSION
+from ov_hsdag.policy.features import FEATURE_VERSION, PolicyInput
 from ov_hsdag.policy.forward import Network
 from ov_hsdag.policy.safetensors import read_tensors
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import SETTINGS, WEIGHTS, read_bytes, read_json
-
-if TYPE_CHECKING:
-    from ov_hsdag.policy.features import PolicyInput
 
 FORMAT_VERSION = 2
 
