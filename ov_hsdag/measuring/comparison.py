@@ -272,8 +272,8 @@ class Comparison:
         if self._reference is None:
             # What is no number in a single device's outputs may be so in the model; where another has numbers, it is
             # not.
-            singles = [name for name in self._candidates if name in outputs and self._is_single(name)]
-            singles = singles or [name for name in self._candidates if name in outputs][:1]
+            ran = [name for name in self._candidates if name in outputs]
+            singles = [name for name in ran if self._candidates[name].device in self._devices.names] or ran[:1]
             if not singles:
                 return
             reference = min(singles, key=lambda name: not finite(outputs[name]))
@@ -283,9 +283,6 @@ class Comparison:
             told = disagreement(expected, arrays, self._accepted, reference)
             if told:
                 self._fail(name, told)
-
-    def _is_single(self, name: str) -> bool:
-        return self._candidates[name].device in self._devices.names
 
     def _admit(self, name: str) -> Worker:
         """A candidate's worker, in which it is compiled; others make room where necessary.

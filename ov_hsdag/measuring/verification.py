@@ -382,7 +382,11 @@ class Verification:
 
     def _depends_on_inputs(self, outputs: list[Outputs]) -> bool:
         first, *others = outputs
-        varying = any(not _same(array, other[number]) for other in others for number, array in enumerate(first))
+        varying = any(
+            not np.array_equal(array, other[number], equal_nan=bool(np.issubdtype(array.dtype, np.floating)))
+            for other in others
+            for number, array in enumerate(first)
+        )
         return varying or not self._model.get_parameters()
 
     def _nothing_compared(self, outputs: list[Outputs]) -> list[str]:
@@ -448,10 +452,6 @@ def _outputs(compiled: ov.CompiledModel, inputs: Sequence[Sequence[Inputs]]) -> 
         else:
             request = compiled.create_infer_request()
     return results
-
-
-def _same(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    return np.array_equal(a, b, equal_nan=bool(np.issubdtype(a.dtype, np.floating)))
 
 
 def _known(array: NDArray[Any]) -> NDArray[np.bool_]:

@@ -270,16 +270,13 @@ class Application:
                 found[f"on {device}"] = np.array(same, np.int64)
         alone = [member.problem.scores(np.stack([way.placement for way in member.ways])) for member in self.members]
         found |= {"whole": whole[0], "alone": np.array([one.argmin() for one in alone], np.int64)}
-        split = [self.with_splits(start, search or Multilevel()) for start in self._starts(whole, found["alone"])]
+        starts = [*whole[: _STARTS - 1], found["alone"]]
+        split = [self.with_splits(start, search or Multilevel()) for start in starts]
         found["together"] = split[int(self.ranks(np.stack(split)).argmin())]
         fitting = np.isfinite(self.scores(np.stack(list(found.values()))))
         if not fitting.any():
             raise RunError(self._why_nothing_fits(found["together"]))
         return {name: one for (name, one), fits in zip(found.items(), fitting, strict=True) if fits}
-
-    def _starts(self, whole: NDArray[np.int64], alone: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-        yield from whole[: _STARTS - 1]
-        yield alone
 
     def best(self, found: Mapping[str, NDArray[np.int64]]) -> str:
         """Name of the best of `plan`; a later one has to win by more than `MARGIN`."""

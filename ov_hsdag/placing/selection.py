@@ -20,6 +20,7 @@ from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, in_unit,
 from ov_hsdag.measuring.process import Candidate, StartWorker, require_temporary_folder
 from ov_hsdag.measuring.trials import FIRST_ROUNDS, Trials, ratio_figures
 from ov_hsdag.model.gains import out_of_time, placer_of, times
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
@@ -349,7 +350,9 @@ def _why(
     """Why a candidate was chosen, as people are told; "" where it is its gain over the best single device."""
     rival, leader = decision.rival, decision.leader
     if decision.chosen not in simple:
-        if not rival or _is_single(rival, devices, simple):
+        # A device, or HETERO's own choice where that gives one of them everything.
+        singles = [simple[name] for name in devices.names if name in simple]
+        if not rival or any(np.array_equal(simple[rival], single) for single in singles):
             return ""
         gain = decision.ratio(decision.chosen, rival)
         return f"{times(gain.median, (gain.low, gain.high), rival)}, the best that needs no placement"
@@ -364,11 +367,6 @@ def _why(
     if gain.median < 1 + choice.GAIN:
         return f"{placer_of(leader)} is within {choice.GAIN:.0%} of {rival}, kept simple"
     return f"{placer_of(leader)} is not better beyond the noise, {times(gain.median, (gain.low, gain.high), rival)}"
-
-
-def _is_single(name: str, devices: DeviceSet, simple: Mapping[str, Placed]) -> bool:
-    """Whether a simple candidate is a device, or HETERO's own choice gives one of them everything."""
-    return any(np.array_equal(simple[name], simple[device]) for device in devices.names if device in simple)
 
 
 def _needs(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, dict[str, int]]:
@@ -419,8 +417,6 @@ def _pipeline_hint(model: ov.Model, problem: PlacementProblem, core: ov.Core) ->
     A file holds affinities and no hints. HETERO splits by the answer that `query_model` gives under the same hint; with
     each legality group on the device of most of its operations, that is the same split or a legal one next to it.
     """
-    from ov_hsdag.model.placement import Placement
-
     hint = simple_candidate(PIPELINE_HINT, DeviceSet(problem.devices))
     plain = model.clone()
     Placement.strip(plain)

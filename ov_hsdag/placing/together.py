@@ -226,7 +226,7 @@ def _measured(
     names = [name for name, one in found.items() if distinct.setdefault(one.tobytes(), name) == name]
     judged = application.judge(np.stack([found[name] for name in names]))
     scores = dict(zip(names, judged.score(application.objective), strict=True))
-    simple = [name for name in names if _is_whole(application, found[name])]
+    simple = [name for name in names if set(application.describe(found[name].tolist()).values()) <= {*devices.names}]
     names = [*simple, *(name for name in names if name not in simple)]
     needs = {
         name: dict(zip(devices.names, row.tolist(), strict=True))
@@ -270,13 +270,6 @@ def _measured(
             return None
         key = "latency_us" if application.objective == "latency" else "runs_per_second"
         return decision.chosen, trials.figures(decision, application.objective, key)
-
-
-def _is_whole(application: Application, assignment: NDArray[np.int64]) -> bool:
-    return all(
-        member.ways[way].name in application.devices
-        for member, way in zip(application.members, assignment.tolist(), strict=True)
-    )
 
 
 def _candidate(application: Application, assignment: NDArray[np.int64], devices: DeviceSet) -> Candidate:

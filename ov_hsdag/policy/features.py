@@ -273,11 +273,6 @@ class _Contiguous:
         )
 
 
-def _alone(view: CoarseView) -> Floats:
-    """Time of the model on each device, µs [D]; where it has to leave work to others, they are as fast as they can."""
-    return np.where(np.isfinite(view.us), view.us, view.best[:, None]).sum(axis=0)
-
-
 def _edges(view: CoarseView, position: Floats, found: _Contiguous) -> Floats:
     """Features of edges, [edges, 7]."""
     edges = view.edge_index.shape[1]
@@ -398,7 +393,8 @@ def _signed(ratio: Floats) -> Floats:
 def _devices(problem: PlacementProblem, view: CoarseView, found: _Contiguous) -> Floats:
     """Features of devices, [D, 20]."""
     devices = len(problem.devices)
-    alone = _alone(view)
+    # Time of the model on each device; where it has to leave work to others, they are as fast as they can.
+    alone = np.where(np.isfinite(view.us), view.us, view.best[:, None]).sum(axis=0)
     total = view.best.sum()
     limited = np.isfinite(problem.memory_limits)
     ones = np.ones(devices)
