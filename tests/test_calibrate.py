@@ -32,8 +32,7 @@ from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placing.place import place
-from ov_hsdag.problem.analysis import prepare
-from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.problem.pricing import build_problem, prepare
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.timing import Deadline, OutOfTime
 from research.zoo.catalog import ZOO

@@ -24,8 +24,7 @@ from ov_hsdag.placers.experts import ExpertsApart
 from ov_hsdag.placing.candidates import find_candidates
 from ov_hsdag.placing.memory_fit import fit
 from ov_hsdag.placing.place import place
-from ov_hsdag.problem.analysis import prepare
-from ov_hsdag.problem.pricing import Session, WorkloadProblem, resolve_profile
+from ov_hsdag.problem.pricing import Session, WorkloadProblem, prepare, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError

@@ -24,8 +24,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload, decoder_shapes
 from ov_hsdag.placers.filling import Filling
 from ov_hsdag.placing.memory_fit import ContextProblems, ExpertsToMove, Fit, fit, verdict
-from ov_hsdag.problem.analysis import ModelAnalysis, prepare
-from ov_hsdag.problem.pricing import Session, resolve_profile
+from ov_hsdag.problem.pricing import ModelAnalysis, Session, prepare, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.compat import opset13 as ops

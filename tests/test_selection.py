@@ -27,9 +27,8 @@ from ov_hsdag.measuring.process import Worker
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placing import selection
-from ov_hsdag.problem.analysis import prepare
 from ov_hsdag.problem.copies import COPIES
-from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.problem.pricing import build_problem, prepare
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.byte_sizes import format_bytes, round_up
 from ov_hsdag.utils.errors import RunError, UserError

@@ -18,7 +18,7 @@ from ov_hsdag.measuring.verification import F32, verify
 from ov_hsdag.model.inputs import conversations
 from ov_hsdag.model.replay import infer
 from ov_hsdag.model.shapes import counted_input_shapes, fitting_input_shapes
-from ov_hsdag.problem.analysis import prepare
+from ov_hsdag.problem.pricing import prepare
 from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError
 

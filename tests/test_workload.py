@@ -16,8 +16,7 @@ import ov_hsdag
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.workload import Workload, decoder_shapes, past_length
 from ov_hsdag.placers.mincut import MinCut
-from ov_hsdag.problem.analysis import ModelAnalysis, prepare
-from ov_hsdag.problem.pricing import Session, resolve_profile
+from ov_hsdag.problem.pricing import ModelAnalysis, Session, prepare, resolve_profile
 from ov_hsdag.utils.errors import UserError
 from tests.commands import ran, run
 from tests.conftest import GENEROUS

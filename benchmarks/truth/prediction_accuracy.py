@@ -65,8 +65,7 @@ from ov_hsdag.measuring.runner import Runner
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placers.mincut import MinCut
-from ov_hsdag.problem.analysis import prepare
-from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.problem.pricing import build_problem, prepare
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from ov_hsdag.storage.files import write_json, write_text
 from ov_hsdag.utils.errors import RunError, UserError

@@ -26,7 +26,7 @@ from ov_hsdag.model import colocation
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.shapes import smaller_shapes
-from ov_hsdag.problem.analysis import ModelAnalysis
+from ov_hsdag.problem.pricing import ModelAnalysis
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, one_line
 from ov_hsdag.utils.lazy import ov

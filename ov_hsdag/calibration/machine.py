@@ -31,7 +31,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.inputs import example_shapes, timed_inputs
-from ov_hsdag.problem.analysis import prepare
+from ov_hsdag.problem.pricing import prepare
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.arguments import check_argument, check_in_memory
 from ov_hsdag.utils.errors import RunError, UserError, one_line

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,48 +96,29 @@ def _compile_alone(
     model: ov.Model, graph: ComputationGraph, nodes: Sequence[int], device: str, core: ov.Core
 ) -> list[bool]:
     """Whether the device compiles each of the nodes as a model of its own, with its constant inputs."""
-    if not nodes:
-        return []
-    constant = {graph.names[node] for node in np.flatnonzero(graph.legality.constant)}
-    copies = {node.get_friendly_name(): node for node in model.clone().get_ops()}
-    kinds = [_kind(copies[graph.names[number]], constant) for number in nodes]
+    constant = {graph.names[node] for node in np.flatnonzero(graph.legality.constant)} if nodes else set()
+    copies = {node.get_friendly_name(): node for node in model.clone().get_ops()} if nodes else {}
     known: dict[str, bool] = {}
-    for number, kind in zip(nodes, kinds, strict=True):
+    found = []
+    for node in (copies[graph.names[number]] for number in nodes):
+        sources = [port.get_source_output() for port in node.inputs()]
+        live = [source.get_node().get_friendly_name() not in constant for source in sources]
+        # Equal for nodes that a plugin chooses the same kernel for, as far as can be told from outside.
+        inputs = [f"{source.get_element_type()} {source.get_partial_shape()}" for source in sources]
+        kind = f"{node.get_type_info()} {node.get_attributes()} {inputs} {live}"
         if kind not in known:
-            known[kind] = _compiles(_alone(copies[graph.names[number]], constant), device, core)
-    return [known[kind] for kind in kinds]
-
-
-def _kind(node: ov.Node, constant: Collection[str]) -> str:
-    """Equal for nodes that a plugin chooses the same kernel for, as far as can be told from outside."""
-    inputs = [
-        (str(port.get_element_type()), str(port.get_partial_shape()), _source_name(port) in constant)
-        for port in node.inputs()
-    ]
-    return f"{node.get_type_info()} {node.get_attributes()} {inputs}"
-
-
-def _source_name(port: ov.Input) -> str:
-    return str(port.get_source_output().get_node().get_friendly_name())
-
-
-def _alone(node: ov.Node, constant: Collection[str]) -> ov.Model:
-    """A model of this node: Parameters take the place of its inputs that are not constant."""
-    parameters = []
-    for port in node.inputs():
-        source = port.get_source_output()
-        if _source_name(port) not in constant:
-            parameters.append(op.Parameter(source.get_element_type(), source.get_partial_shape()))
-            port.replace_source_output(parameters[-1].output(0))
-    return ov.Model(node.outputs(), parameters, node.get_friendly_name())
-
-
-def _compiles(model: ov.Model, device: str, core: ov.Core) -> bool:
-    try:
-        core.compile_model(model, device, {"CACHE_DIR": ""})  # of no use to anybody later
-    except RuntimeError:
-        return False
-    return True
+            parameters = []
+            for port, source in compress(zip(node.inputs(), sources, strict=True), live):
+                parameters.append(op.Parameter(source.get_element_type(), source.get_partial_shape()))
+                port.replace_source_output(parameters[-1].output(0))
+            alone = ov.Model(node.outputs(), parameters, node.get_friendly_name())
+            try:
+                core.compile_model(alone, device, {"CACHE_DIR": ""})  # of no use to anybody later
+                known[kind] = True
+            except RuntimeError:
+                known[kind] = False
+        found.append(known[kind])
+    return found
 
 
 def require_support(

@@ -25,7 +25,7 @@ from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.placer import HSDAGPlacer
-from ov_hsdag.problem.analysis import ModelAnalysis
+from ov_hsdag.problem.pricing import ModelAnalysis
 from ov_hsdag.problem.problem import Evaluation, PlacementProblem
 from ov_hsdag.utils.byte_sizes import format_bytes, round_up
 from ov_hsdag.utils.errors import RunError, UserError, one_line

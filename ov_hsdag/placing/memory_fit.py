@@ -33,8 +33,7 @@ from ov_hsdag.placing.candidates import (
     sizes_are_guessed,
 )
 from ov_hsdag.placing.options import PlaceOptions
-from ov_hsdag.problem.analysis import ModelAnalysis
-from ov_hsdag.problem.pricing import Session, WorkloadProblem, resolve_profile
+from ov_hsdag.problem.pricing import ModelAnalysis, Session, WorkloadProblem, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.arguments import check_argument, check_in_memory
 from ov_hsdag.utils.byte_sizes import format_bytes

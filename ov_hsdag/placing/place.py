@@ -54,9 +54,8 @@ from ov_hsdag.placing.candidates import (
 from ov_hsdag.placing.memory_fit import ContextProblems, HostMemory
 from ov_hsdag.placing.options import PlaceOptions
 from ov_hsdag.policy.placer import HSDAGPlacer
-from ov_hsdag.problem.analysis import ModelAnalysis
 from ov_hsdag.problem.copies import COPIES, copies_summary
-from ov_hsdag.problem.pricing import Session, graph_of
+from ov_hsdag.problem.pricing import ModelAnalysis, Session, graph_of
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.byte_sizes import format_bytes

@@ -29,8 +29,7 @@ from ov_hsdag.placing import selection
 from ov_hsdag.placing.application import Application, Judged, Member, slower
 from ov_hsdag.placing.candidates import find_candidates, placement_of, policy_placers
 from ov_hsdag.placing.plan import Plan, PlannedModel
-from ov_hsdag.problem.analysis import ModelAnalysis
-from ov_hsdag.problem.pricing import Session
+from ov_hsdag.problem.pricing import ModelAnalysis, Session
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.errors import RunError, UserError
