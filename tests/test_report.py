@@ -196,7 +196,7 @@ def data_of(placement: Placement, title: str, done: dict[str, str] | None = None
     """What the report of a placement that was just made shows."""
     source = placement.source
     assert isinstance(source, ReportSource)
-    found = ExplainedModel(source.explanation, placement, source.sources)
+    found = ExplainedModel(source.explanation, placement, source.profile, source.measured)
     return report_data(found, title, done)
 
 

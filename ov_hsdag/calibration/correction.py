@@ -56,12 +56,8 @@ class Terms:
     @classmethod
     def join(cls, terms: Sequence[Terms]) -> Terms:
         """Returns the terms of all placements, in order."""
-        return cls(
-            np.concatenate([item.work for item in terms]),
-            np.concatenate([item.transfer for item in terms]),
-            np.concatenate([item.submodel for item in terms]),
-            np.concatenate([item.submodels for item in terms]),
-        )
+        columns = zip(*((item.work, item.transfer, item.submodel, item.submodels) for item in terms), strict=True)
+        return cls(*map(np.concatenate, columns))
 
     @cached_property
     def on_several(self) -> NDArray[np.bool_]:

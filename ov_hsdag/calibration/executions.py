@@ -13,14 +13,17 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ov_hsdag.devices import virtual
-from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.replay import Replay
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
+
+if TYPE_CHECKING:
+    from ov_hsdag.model.graph import ComputationGraph
 
 # What `wait_for` takes fits into 32 bits: 23 days, in ms.
 _LONGEST_MS = 2e9
@@ -71,7 +74,7 @@ class TimedModel:
 
     def __init__(self, core: ov.Core, model: ov.Model, device: str, inputs: TimedInputs, deadline: Deadline) -> None:
         """Compiles and runs it. Raises RuntimeError where that fails, OutOfTime at the deadline."""
-        self._deadline = deadline
+        self.deadline = deadline
         begin = deadline.now()
         compiled = core.compile_model(model, device, virtual.compile_properties(device))
         self.compiling = deadline.now() - begin
@@ -83,8 +86,8 @@ class TimedModel:
     def run(self, *, refill: bool = False) -> float:
         """Seconds of an inference; refill: after another one, which brings back into caches what others displaced."""
         if refill:
-            self._request.run(self._deadline.left)
-        return self._request.run(self._deadline.left)
+            self._request.run(self.deadline.left)
+        return self._request.run(self.deadline.left)
 
 
 @dataclass(frozen=True)
@@ -189,19 +192,12 @@ class Executions:
             by_name[name] = by_name.get(name, 0.0) + value
         items, unexplained = [], 0.0
         for name, value in by_name.items():
-            node = nodes.get(name)
-            if node is None and name in index:
-                node = _RuntimeNode((index[name],), "", [], [])
-            if node is None:
-                unexplained += value
-            elif node.originals:
-                items.append(Execution(name, node.originals, -1, False, node.layout, value))
+            node = nodes.get(name) or _RuntimeNode((index[name],) if name in index else (), "", [], [])
+            serves, leaving = (-1, False) if node.originals or name not in nodes else _served(name, nodes, submodels)
+            if node.originals or serves >= 0:
+                items.append(Execution(name, node.originals, serves, leaving, node.layout, value))
             else:
-                serves, leaving = _served(name, nodes, submodels)
-                if serves < 0:
-                    unexplained += value
-                else:
-                    items.append(Execution(name, (), serves, leaving, node.layout, value))
+                unexplained += value
         views = [
             Execution(name, node.originals, -1, False, node.layout, 0.0)
             for name, node in nodes.items()
@@ -254,27 +250,21 @@ class _RuntimeNode:
 def _runtime_nodes(compiled: ov.CompiledModel, index: Mapping[str, int]) -> dict[str, _RuntimeNode]:
     nodes: dict[str, _RuntimeNode] = {}
     for op in compiled.get_runtime_model().get_ordered_ops():
-        info = op.get_rt_info()
+        info = {key: str(getattr(value, "value", value)) for key, value in op.get_rt_info().items()}
         name = op.get_friendly_name()
-        if _text(info, "layerType") == "Const":
+        if info.get("layerType") == "Const":
             continue
-        originals = {index[part] for part in _text(info, "originalLayersNames").split(",") if part in index}
+        originals = {index[part] for part in info.get("originalLayersNames", "").split(",") if part in index}
         if not originals and name in index:
             originals = {index[name]}
         inputs = [value.get_node().get_friendly_name() for value in op.input_values()]
-        nodes[name] = _RuntimeNode(tuple(sorted(originals)), _text(info, "outputLayouts").partition(",")[0], inputs, [])
+        layout = info.get("outputLayouts", "").partition(",")[0]
+        nodes[name] = _RuntimeNode(tuple(sorted(originals)), layout, inputs, [])
     for name, node in nodes.items():
         for source in node.inputs:
             if source in nodes:
                 nodes[source].consumers.append(name)
     return nodes
-
-
-def _text(info: Mapping[str, Any], key: str) -> str:
-    if key not in info:
-        return ""
-    value = info[key]
-    return str(getattr(value, "value", value))
 
 
 def _served(name: str, nodes: Mapping[str, _RuntimeNode], submodels: Mapping[str, int]) -> tuple[int, bool]:

@@ -98,7 +98,9 @@ def calibrate(
     names = DeviceSet.parse(device).names
     core = core or new_core()
     examples = example_shapes(models, shapes or {})
-    check_devices(core, names)
+    for name in discovery.absent(core, names):
+        there = ", ".join(core.available_devices) or "none"
+        raise UserError(f'device "{name}" is not at hand: calibrating measures; this machine has {there}')
     stages = Stages(report or (lambda _: None), len(names) + 1 + len(_NETWORKS) + len(models))
     known = builtin_profile(names, core)
     try:
@@ -118,13 +120,6 @@ def calibrate(
     costs, times = zip(*measured, strict=True) if measured else ((), ())
     reports = {name: DeviceReport(figures[name].error, boundaries.error) for name in names}
     return Calibration(profile, document, reports, costs, times)
-
-
-def check_devices(core: ov.Core, names: Sequence[str]) -> None:
-    """Raises UserError where a device is not at hand."""
-    for name in discovery.absent(core, names):
-        there = ", ".join(core.available_devices) or "none"
-        raise UserError(f'device "{name}" is not at hand: calibrating measures; this machine has {there}')
 
 
 def _device_figures(core: ov.Core, names: Sequence[str], known: Profile, stages: Stages) -> dict[str, Figures]:
@@ -208,16 +203,13 @@ def _samples(
     assert executions is not None
     moved = roofline.moved_bytes(device)
     executed = shares(graph, roofline, np.ones(graph.nodes)) > 0
-    kinds: dict[str, int] = {}
-    us: list[float] = []
-    rows: list[tuple[int, int, float, float, bool]] = []
+    layers = []
     for item in executions.items:
         nodes = [node for node in item.nodes if executed[node]]
-        if item.us <= 0 or not any(graph.names[node].startswith(PREFIX) for node in nodes):
-            continue
-        for node in nodes:
-            kind = kinds.setdefault(graph.types[node], len(kinds))
-            rows.append((len(us), kind, graph.flops[node], moved[node], not roofline.fused[node]))
-        us.append(statistics.median(times[item.name]))
-    sample, kind_of, flops, bytes_, launched = (np.array(column) for column in zip(*rows, strict=True))
-    return Samples(np.array(us), sample, kind_of, flops, bytes_, launched, tuple(kinds))
+        if item.us > 0 and any(graph.names[node].startswith(PREFIX) for node in nodes):
+            layers.append((statistics.median(times[item.name]), nodes))
+    sample = np.repeat(np.arange(len(layers)), [len(nodes) for _, nodes in layers])
+    node = np.concatenate([nodes for _, nodes in layers])
+    kinds, kind = np.unique(np.array(graph.types)[node], return_inverse=True)
+    us = np.array([us for us, _ in layers])
+    return Samples(us, sample, kind, graph.flops[node], moved[node], ~roofline.fused[node], tuple(kinds.tolist()))

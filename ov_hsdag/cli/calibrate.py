@@ -62,7 +62,6 @@ def calibrate(
         raise UserError("--shape is of a model's input: give the model, too (--model)")
 
     from ov_hsdag.calibration.machine import calibrate as calibrate_machine
-    from ov_hsdag.calibration.machine import check_devices
 
     names = DeviceSet.parse(device).names
     if ray is not None:
@@ -75,7 +74,6 @@ def calibrate(
     begin = time.perf_counter()
     with console.result(as_json) as show:
         core = common.new_core()
-        check_devices(core, names)
         loaded = [common.read_model(core, path) for path in models]
         for path, one in zip(models, loaded, strict=True):
             one.set_friendly_name(path.name)  # what progress calls it

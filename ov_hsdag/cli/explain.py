@@ -202,14 +202,13 @@ def _experts(blocks: list[dict[str, Any]]) -> str:
 
 def _costs(found: ExplainedModel, model: str) -> str:
     """Which costs are used, and that the placement was made with others where it was."""
-    sources = found.sources
-    parts = [f"measured on {', '.join(sources.measured)}"] if sources.measured else []
-    profiles = {name: profile for name, profile in sources.profiles.items() if name not in sources.measured}
+    parts = [f"measured on {', '.join(found.measured)}"] if found.measured else []
+    profiles = {name: profile for name, profile in found.profiles.items() if name not in found.measured}
     parts += [
         f"{f'built-in profile {profile}' if profile else 'profile'} of {name}" for name, profile in profiles.items()
     ]
     made_with = (found.placement.predicted or {}).get("measured_costs", ())
-    lost = [name for name in made_with if name not in sources.measured]
+    lost = [name for name in made_with if name not in found.measured]
     text = f"costs: {', '.join(parts)}"
     if lost:
         text += (

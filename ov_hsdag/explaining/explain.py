@@ -11,7 +11,7 @@ from ov_hsdag.costs.stored import ModelCosts
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import new_core, register_defined
-from ov_hsdag.explaining.explained_model import CostSources, ExplainedModel
+from ov_hsdag.explaining.explained_model import ExplainedModel
 from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.model import complete
 from ov_hsdag.model.inputs import with_earlier_shapes
@@ -98,9 +98,8 @@ def explain(
     problem = session.price(analysis, objective or given.objective, costs, phases).problem
     whole = complete.complete(model, given.affinity, names, problem.graph)
     measured = tuple(costs.of(problem.graph, names, core)) if costs and not phases else ()
-    sources = CostSources.of(session.profile, names, measured)
     request = f"an inference (the mean of {asked.describe()})" if asked else "one request"
-    return ExplainedModel(Explanation(problem, problem.placement_of(whole)), given, sources, request)
+    return ExplainedModel(Explanation(problem, problem.placement_of(whole)), given, session.profile, measured, request)
 
 
 def placement_of(model: ov.Model) -> Placement | None:

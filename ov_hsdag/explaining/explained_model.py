@@ -23,27 +23,20 @@ from ov_hsdag.utils.errors import UserError
 _FEW = 3
 
 
-@dataclass(frozen=True)
-class CostSources:
-    """Where the costs of operations come from."""
-
-    profiles: dict[str, str]  # device → name of its built-in profile; "" where the figures are of a file
-    measured: tuple[str, ...]  # devices whose operations were measured
-
-    @classmethod
-    def of(cls, profile: Profile, devices: Sequence[str], measured: Sequence[str]) -> CostSources:
-        """Those of the devices of a problem that was priced with this profile."""
-        return cls({name: profile.device(name).builtin for name in devices}, tuple(measured))
-
-
 @dataclass(frozen=True, eq=False)
 class ExplainedModel:
     """A placed model and the explanation of its placement."""
 
     explanation: Explanation  # of the placement that HETERO would run
     placement: Placement  # with what was stored about it
-    sources: CostSources  # of the costs
+    profile: Profile  # that the costs are from
+    measured: tuple[str, ...]  # devices whose operations were measured
     request: str = "one request"  # what times are of
+
+    @property
+    def profiles(self) -> dict[str, str]:
+        """Device → name of its built-in profile; "" where the figures are of a file."""
+        return {name: self.profile.device(name).builtin for name in self.explanation.problem.devices}
 
     def __repr__(self) -> str:
         """The first line of what the command prints."""
@@ -160,11 +153,11 @@ class ExplainedModel:
         explained, problem = self.explanation, self.explanation.problem
         operations = problem.graph.kinds == NodeKind.OP
         us, places = submodel_us(explained), {one: place for place, one in enumerate(execution_order(explained), 1)}
-        found: dict[int, dict[str, Any]] = {}
+        found = []
         for number, device in enumerate(explained.submodel_device.tolist()):
             inside = np.flatnonzero((explained.submodel == number) & operations)
             names = problem.graph.names
-            found[number] = {
+            submodel = {
                 "device": problem.devices[device],
                 "operations": len(inside),
                 "us": us[number],
@@ -173,7 +166,8 @@ class ExplainedModel:
                 "last": names[inside[-1]] if len(inside) else None,
                 "types": dict(Counter(problem.graph.types[node] for node in inside).most_common(_FEW)),
             }
-        return list(found.values())
+            found.append(submodel)
+        return found
 
     def _experts(self) -> list[dict[str, Any]]:
         explained, problem = self.explanation, self.explanation.problem

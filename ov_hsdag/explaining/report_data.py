@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag._version import __version__
-from ov_hsdag.explaining.explained_model import CostSources, ExplainedModel
+from ov_hsdag.costs.profile import Profile
+from ov_hsdag.explaining.explained_model import ExplainedModel
 from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.explaining.timeline import one_request, pipelined, stages, submodel_us
 from ov_hsdag.model.experts import experts
@@ -49,16 +50,17 @@ _RECORD = ("predicted", "measured", "baselines", "chosen", "policy", "why", "not
 
 @dataclass(frozen=True, eq=False)
 class ReportSource:
-    """What `Placement.report` draws from: a placement, the problem that it is of, and where the costs come from."""
+    """What `Placement.report` draws from: the problem of a placement, and where the costs come from."""
 
     explanation: Explanation
-    sources: CostSources
+    profile: Profile
+    measured: tuple[str, ...]  # devices whose operations were measured
 
     def write(
         self, placement: Placement, path: str | PathLike[str], title: str, done: Mapping[str, Any] | None = None
     ) -> None:
         """See `Placement.report`."""
-        write(path, ExplainedModel(self.explanation, placement, self.sources), title, done)
+        write(path, ExplainedModel(self.explanation, placement, self.profile, self.measured), title, done)
 
     def image(self, placement: Placement) -> str:
         """The picture of the split, as an HTML element."""
@@ -272,6 +274,6 @@ def _made_by(found: ExplainedModel) -> dict[str, Any]:
     return {
         "date": datetime.now().astimezone().isoformat(" ", "minutes"),
         "versions": {"ov-hsdag": __version__, "OpenVINO": ov.__version__, "Python": platform.python_version()},
-        "profiles": found.sources.profiles,
-        "measured_costs": found.sources.measured,
+        "profiles": found.profiles,
+        "measured_costs": found.measured,
     }

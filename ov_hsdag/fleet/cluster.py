@@ -204,15 +204,11 @@ class _RemoteJob:
     def _await_machine(self) -> None:
         """Waits until there is a machine of the kind. Raises RunError where none comes."""
         end = time.monotonic() + _PATIENCE
-        while not self.over.is_set():
-            if self._is_there():
-                return
+        while not any(machine.kind == self.kind.number for machine in self.cluster.machines()):
             if time.monotonic() > end:
                 raise RunError(f"the last machine of its kind is gone: {self.kind.describe()}")
-            time.sleep(0.5)
-
-    def _is_there(self) -> bool:
-        return any(machine.kind == self.kind.number for machine in self.cluster.machines())
+            if self.over.wait(0.5):
+                return
 
     def _ask(self, reference: Any, waiting: str = "") -> Any:
         """What a call of the job runner returns. Raises _Lost where its machine is gone."""
@@ -225,8 +221,7 @@ class _RemoteJob:
             except exceptions.GetTimeoutError:
                 if waiting:
                     self.tell(waiting)
-                if not self._is_there():
-                    self._await_machine()
+                self._await_machine()
             except exceptions.RayTaskError:
                 raise
             except exceptions.RayError as error:

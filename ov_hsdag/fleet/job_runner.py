@@ -187,8 +187,7 @@ class JobRunner:
     def _below(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         """The files below a folder of the job, or the file of that name: paths in the job, and what they are."""
         base = self._job / safe(folder)
-        files = sorted(Path(path) / name for path, _, names in os.walk(base) for name in names)
-        for one in files or [base]:
+        for one in sorted(base.rglob("*")) or [base]:
             try:
                 status = one.lstat()
             except OSError:  # it is not there, or no longer

@@ -23,7 +23,6 @@ from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import definition, new_core
 from ov_hsdag.explaining.dominant_group import describe_dominant_group
-from ov_hsdag.explaining.explained_model import CostSources
 from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.explaining.report_data import ReportSource
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
@@ -535,7 +534,7 @@ def _placement(
         why=choice.why,
         notes=_notes(choice, problem),
         unsure=choice.unsure,
-        source=ReportSource(explanation, CostSources.of(request.session.profile, problem.devices, measured_costs)),
+        source=ReportSource(explanation, request.session.profile, tuple(measured_costs)),
     )
     placement.baselines.update({} if copies is None else {COPIES: copies})
     return placement
