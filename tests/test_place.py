@@ -60,7 +60,7 @@ def test_the_shipped_policy_is_asked_in_every_placing_without_torch(tmp_path: Pa
     code = """
 import sys
 sys.modules.update(dict.fromkeys(("torch", "safetensors")))  # importing them fails
-import openvino as ov, ov_hsdag
+import openvino as ov, openvino.passes, ov_hsdag
 from openvino.tools.ovc import main as ovc
 from ov_hsdag.cli import app
 from ov_hsdag.integration import converters as hook
