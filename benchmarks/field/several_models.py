@@ -102,7 +102,7 @@ def judged(given: Callable[[], Any], draw: Sequence[int], core: Any, seconds: fl
         rest = np.random.default_rng([*draw, 1]).permutation(len(whole) - MOST_WHOLE // 2)[: MOST_WHOLE // 2]
         whole = np.concatenate([whole[: MOST_WHOLE // 2], whole[MOST_WHOLE // 2 + rest]])
     named = {f"whole {n}": one for n, one in enumerate(whole)} | {"measured": plans[chosen], "predicted": predicted}
-    named |= {"alone": plans["alone"]} if "alone" in plans else {}
+    named |= {name: one for name, one in plans.items() if name == "alone" or name.startswith("on ")}
     distinct: dict[bytes, str] = {}
     same = {name: distinct.setdefault(one.tobytes(), name) for name, one in named.items()}
     names = list(distinct.values())
@@ -124,7 +124,7 @@ def judged(given: Callable[[], Any], draw: Sequence[int], core: Any, seconds: fl
         failed = dict(comparison.failed)
     found = choice.infer(trials)
     ran = [name for name in names if name in found.names and name not in failed]
-    wholes = [name for name in ran if name.startswith("whole")]
+    wholes = [name for name in ran if name.startswith(("whole", "on "))]
     singles = [
         name
         for name in wholes
