@@ -239,16 +239,23 @@ def test_an_inference_that_fails_is_an_exception_and_the_others_go_on(two_cpu_co
     queue = ov_hsdag.Copies([two_cpu_core.compile_model(only_forty(), name) for name in DEVICES.names])
     ran: list[int] = []
     queue.set_callback(lambda request, number: ran.append(number))
-    for number, size in enumerate((40, 80, 39)):  # of 39 nothing can be made; the next start would say so
-        queue.start_async(np.zeros(size, np.float32), number)
-    with pytest.raises(RuntimeError):
-        within(60, queue.wait_all)
+    raised = False
+    for number, size in enumerate((40, 39, 80)):  # of 39 nothing can be made
+        try:
+            queue.start_async(np.zeros(size, np.float32), number)
+        except RuntimeError:  # it has failed by now: what was to start has not
+            raised = True
+            queue.start_async(np.zeros(size, np.float32), number)
+    if not raised:
+        with pytest.raises(RuntimeError):
+            within(60, queue.wait_all)
+    within(60, queue.wait_all)
     with pytest.raises((RuntimeError, ValueError, TypeError)):
         queue.start_async({"no such input": np.zeros(40, np.float32)})
     for number in range(3, 20):  # no request is lost
         within(60, lambda number=number: queue.start_async(np.zeros(40, np.float32), number))
     queue.wait_all()
-    assert sorted(ran) == [0, 1, *range(3, 20)]
+    assert sorted(ran) == [0, *range(2, 20)]
     queue.set_callback(lambda request, number: 1 / 0)
     queue.start_async(np.zeros(40, np.float32))
     with pytest.raises(ZeroDivisionError):
