@@ -19,6 +19,7 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError
 from research.zoo.catalog import ZOO
+from tests.simulated_machine import Machine
 
 PAIR = DeviceSet(("CPU_A", "CPU_B"))
 
@@ -72,6 +73,18 @@ def test_placements_are_compared_with_the_best_single_device(core: ov.Core, obje
 
     assert [node.get_friendly_name() for node in model.get_ops()] == before
     assert not any("affinity" in node.get_rt_info() for node in model.get_ops())
+
+
+@pytest.mark.parametrize(("devices", "room"), [(2, 1), (3, 2), (3, 1)])
+def test_devices_that_are_not_in_memory_together_are_compared(core: ov.Core, devices: int, room: int) -> None:
+    speeds = {"CPU_A": 20.0, "CPU_B": 10.0, "CPU_C": 40.0}
+    names = tuple(speeds)[:devices]
+    machine = Machine(speeds, room)
+    model = ZOO["squeezenet"].build()
+    measurer = Measurer(model, DeviceSet(names), "throughput", core, start_worker=machine.start)
+    assert measurer.reference == max(names, key=speeds.__getitem__) and measurer.singles.keys() == set(names)
+    for name, single in measurer.singles.items():
+        assert single.ratio == pytest.approx(speeds[name] / speeds[measurer.reference], rel=0.1), name
 
 
 def test_what_is_clearly_worse_gets_fewer_rounds(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
-from ov_hsdag.measuring.comparison import Comparison
+from ov_hsdag.measuring.comparison import Comparison, measurements
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Measurement, in_unit, simple_candidate
 from ov_hsdag.measuring.process import Candidate, StartWorker
 from ov_hsdag.utils.errors import RunError
@@ -60,7 +60,8 @@ class Measurer:
             what = f"no device of {devices.hetero} runs" if reference is None else f"{reference} does not run"
             raise RunError(f"{what} the model: {why}")
         self.reference = choice.infer(found).best(comparison.ready)
-        self.singles = {name: self._measurement(name, found) for name in comparison.ready}
+        # Where not all of them are in memory together, some have no round in common.
+        self.singles = measurements(comparison.ready, comparison, found, objective, self.reference)
         for name in self.singles.keys() - {self.reference}:
             comparison.evict(name)
 
@@ -85,21 +86,21 @@ class Measurer:
             found += [
                 one for one in comparison.trials(pair, 1, self._seconds, begin=len(found)) if len(one) == len(pair)
             ]
-            if found and max(self._ratios(_PLACEMENT, found)) < worth * (1 - _HOPELESS / len(found)):
+            if found and max(self._ratios(found)) < worth * (1 - _HOPELESS / len(found)):
                 break
-        return replace(self._measurement(_PLACEMENT, found), seconds=time.perf_counter() - begin)
+        return replace(self._measurement(found), seconds=time.perf_counter() - begin)
 
-    def _ratios(self, name: str, rounds: Sequence[choice.Round]) -> tuple[float, ...]:
-        return tuple(rates[name] / rates[self.reference] for rates in map(dict, rounds))
+    def _ratios(self, rounds: Sequence[choice.Round]) -> tuple[float, ...]:
+        return tuple(rates[_PLACEMENT] / rates[self.reference] for rates in map(dict, rounds))
 
-    def _measurement(self, name: str, rounds: Sequence[choice.Round]) -> Measurement:
-        """What rounds gave in which that and the reference ran."""
-        if name in self._comparison.failed:
-            return Measurement(0.0, error=self._comparison.failed[name])
-        ratios = self._ratios(name, rounds)
+    def _measurement(self, rounds: Sequence[choice.Round]) -> Measurement:
+        """What rounds of the placement and the reference gave."""
+        if _PLACEMENT in self._comparison.failed:
+            return Measurement(0.0, error=self._comparison.failed[_PLACEMENT])
+        ratios = self._ratios(rounds)
         ratio = statistics.median(ratios)
         # From the ratio: medians of the two need not come from the same trials.
         rate = statistics.median(dict(one)[self.reference] for one in rounds)
         values = in_unit(rate * ratio, self._objective), in_unit(rate, self._objective)
-        rates = tuple(dict(one)[name] for one in rounds)
-        return Measurement(ratio, *values, ratios, self._comparison.submodels[name], rates=rates)
+        rates = tuple(dict(one)[_PLACEMENT] for one in rounds)
+        return Measurement(ratio, *values, ratios, self._comparison.submodels[_PLACEMENT], rates=rates)
