@@ -19,7 +19,6 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ov_hsdag.devices import virtual
-from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import worker
 from ov_hsdag.measuring.process import Worker
 from ov_hsdag.measuring.runner import Runner, thread_ids
@@ -39,7 +38,7 @@ class BoundStation(worker.Station):
 
     def _compiled(self, number: int, device: str, way: Mapping[str, Any]) -> Runner:
         order = [device] if way["affinity"] is None else self._submodels(number, device, way["affinity"])
-        with bound_to_cores(order, before=int(way["affinity"] is not None), devices=list(virtual.virtual_devices())):
+        with bound_to_cores(order, list(virtual.virtual_devices()), int(way["affinity"] is not None)):
             return super()._compiled(number, device, way)
 
     def _submodels(self, number: int, device: str, affinity: Mapping[str, str]) -> list[str]:
@@ -82,23 +81,21 @@ def submodel_devices(
 
 
 @contextmanager
-def bound_to_cores(
-    order: Sequence[str], before: int = 0, devices: Sequence[str] | DeviceSet = ()
-) -> Iterator[list[tuple[int, int]]]:
+def bound_to_cores(order: Sequence[str], devices: Sequence[str], before: int = 0) -> Iterator[list[tuple[int, int]]]:
     """Binds the threads of what is compiled inside to cores, one for each device; afterwards (thread, device) of each.
 
     A compiled model of the CPU plugin has a thread that runs it and one for callbacks, made in this order.
 
-    order: device of each model that is compiled. before: pairs of threads that come before those (HETERO's own).
-    devices: each has a core of its own. Raises RunError: other threads were made than these.
+    order: device of each model that is compiled. devices: each has a core of its own. before: pairs of threads that
+    come before those (HETERO's own). Raises RunError: other threads were made than these.
     """
     cores = dict(zip(devices, sorted(os.sched_getaffinity(0)), strict=False))
     known = thread_ids()
     bound: list[tuple[int, int]] = []
     yield bound
     new = sorted(thread_ids() - known)
-    if len(new) != 2 * (before + len(order)) or len(cores) < len(list(devices)):
+    if len(new) != 2 * (before + len(order)) or len(cores) < len(devices):
         raise RunError(f"{len(new)} threads for {len(order)} compiled models on {len(cores)} cores")
     for thread, device in zip(new[2 * before :: 2], order, strict=True):
         os.sched_setaffinity(thread, {cores[device]})
-        bound.append((thread, list(devices).index(device)))
+        bound.append((thread, devices.index(device)))

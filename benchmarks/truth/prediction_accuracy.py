@@ -250,9 +250,9 @@ def pinned_periods(name: str, text: str) -> list[list[float]]:
     # Stays here while the others run: what is freed leaves threads behind, which the next model takes over.
     profiled = core.compile_model(placed, DEVICES.hetero, virtual.compile_properties(DEVICES.hetero, PERF_COUNT))
     order = submodel_devices(profiled, inputs[0].steps[0], affinity)
-    with bound_to_cores([DEVICES.names[0]], devices=DEVICES) as rivals:
+    with bound_to_cores([DEVICES.names[0]], DEVICES.names) as rivals:
         rival = Runner(compiled(core, model, DEVICES.names[0]), inputs, "throughput", 2)
-    with bound_to_cores(order, before=1, devices=DEVICES) as stages:
+    with bound_to_cores(order, DEVICES.names, before=1) as stages:
         pipeline = Runner(compiled(core, placed, DEVICES.hetero), inputs, "throughput", REQUESTS)
     begin, used = time.perf_counter(), cpu_seconds(rivals + stages)
     periods = [(1 / pipeline.rate(SECONDS), 1 / rival.rate(SECONDS)) for _ in range(PERIODS)]

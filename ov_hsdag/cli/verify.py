@@ -52,10 +52,8 @@ def verify(
     if precision not in (DEPLOYED, F32):
         raise UserError(f"the precision must be '{DEPLOYED}' or '{F32}', got '{precision}'")
     common.check_model(model)
-    plan = Plan.load(model) if model.suffix == ".json" else None
-    folder = is_model_folder(model) or plan is not None
-    if (folder and plan is None) or part:
-        model_files(model, part or ())  # says what is wrong with them
+    several = is_model_folder(model) or model.suffix == ".json"
+    files = _placed_files(model, part or ())
     examples = parse_shapes(shape or ())
 
     if disabled():
@@ -65,10 +63,6 @@ def verify(
     with console.result(as_json) as show:
         core = common.new_core()
         results, good = {}, True
-        if plan is None:
-            files = {file.name: file for file in _placed_files(model, part or ())}
-        else:
-            files = {name: model.parent / (one.path or "") for name, one in plan.models.items()}
         with console.progress(f"reading {model}"):
             loaded = [common.read_model(core, file) for file in files.values()]
         for file in (file for file, one in zip(files.values(), loaded, strict=True) if Placement.of(one) is None):
@@ -80,15 +74,14 @@ def verify(
                 )
             results[name] = done.result
             good = good and done.good
-            if not folder:
+            if not several:
                 show(done.result, str(done))
             elif not as_json:
                 show({}, f"{name}: {done}")
-        if folder and as_json:
+        if several and as_json:
             show({"models": results})
-        if good and plan is None:
-            several = folder and len(model_files(model)) > 1
-            named = options({"--part": next(iter(files.values())).stem if several else None})
+        if good and model.suffix != ".json":
+            named = options({"--part": next(iter(files.values())).stem if len(model_files(model)) > 1 else None})
             show.next("explain", model, *named, *given("--shape"))
         elif not good and precision == DEPLOYED and any(_may_round(result) for result in results.values()):
             show.next("verify", model, *given("--device"), "--precision", F32, *given("--shape"))
@@ -96,12 +89,16 @@ def verify(
         raise typer.Exit(1)
 
 
-def _placed_files(model: Path, parts: Sequence[str]) -> list[Path]:
-    """The files to verify: of a folder, by default all models that carry a placement. Raises UserError without any."""
-    if parts or not is_model_folder(model):
-        return model_files(model, parts)
-    # Without any the main ones, which then say so.
-    return [file for file in models_of(model).values() if file_carries(file)] or model_files(model)
+def _placed_files(model: Path, parts: Sequence[str]) -> dict[str, Path]:
+    """The files to verify, by what they are called: of a folder, by default all models that carry a placement; of a
+    plan all. Raises UserError without any."""
+    if model.suffix == ".json" and not parts:
+        return {name: model.parent / (one.path or "") for name, one in Plan.load(model).models.items()}
+    files = model_files(model, parts)
+    if is_model_folder(model) and not parts:
+        # Without any the main ones, which then say so.
+        files = [file for file in models_of(model).values() if file_carries(file)] or files
+    return {file.name: file for file in files}
 
 
 def _may_round(result: Mapping[str, Any]) -> bool:

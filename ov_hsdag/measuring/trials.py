@@ -29,15 +29,16 @@ class Trials:
         error: float,
         end: float,
         seconds: float = SECONDS,
+        same: Mapping[str, str] | None = None,
     ) -> None:
         """simple: names of candidates that need no placement. predicted: rates of all, in a common unit, and the error
-        of their logarithm. end: of the time, in `time.monotonic`. seconds: of a trial."""
+        of their logarithm. end: of the time, in `time.monotonic`. seconds: of a trial. same: of candidates that are one
+        to the decision, the name of the first of them."""
         self._comparison, self._simple = comparison, simple
         self._predicted, self._error = dict(predicted), error
         self._end, self._seconds, self._longest = end, seconds, 0.0
         self._rounds: list[choice.Round] = []
-        # Candidates that are one to the decision, by the name of the first of them.
-        self._same: dict[str, str] = {}
+        self._same = dict(same or {})
 
     def run(self) -> choice.Decision | None:
         """Runs trials while they can change the decision and there is time. None where nothing ran."""
@@ -56,7 +57,7 @@ class Trials:
     def decision(self) -> choice.Decision | None:
         """By the trials so far."""
         names = self._choices()
-        return choice.decide(self._rounds, names, self._simple, self._predicted, self._error) if names else None
+        return choice.decide(self._rounds, names, self._simple, *self._beliefs()) if names else None
 
     def figures(self, decision: choice.Decision | None, objective: str, key: str) -> dict[str, dict[str, Any]]:
         """Of each candidate, None where it failed: under `key` its rate or latency in µs; ratio and its ci, how many
@@ -74,6 +75,10 @@ class Trials:
                 "failed": failed or None,
             }
         return found
+
+    def _beliefs(self) -> tuple[Mapping[str, float], float, Mapping[str, float] | None]:
+        """Predicted rates, their error, and rates that follow from processor times; see `choice.decide`."""
+        return self._predicted, self._error, None
 
     def _try_more(self, turn: int) -> int:
         """Adds and tries candidates that the first rounds lead to; the next turn."""

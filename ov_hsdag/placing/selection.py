@@ -198,8 +198,7 @@ class _Trials(Trials):
         self._first: dict[bytes, str] = {}
         same = {name: self._first.setdefault(one.tobytes(), name) for name, one in placements.items()}
         of_costs = _predicted(problem, {name: placements[name] for name in self._first.values()})
-        super().__init__(comparison, simple, of_costs, error, end)
-        self._same = same
+        super().__init__(comparison, simple, of_costs, error, end, same=same)
         self._copies_rounds = 0
 
     def _try_more(self, turn: int) -> int:
@@ -265,7 +264,7 @@ class _Trials(Trials):
         busiest = {name: float(self._busy_us(name).max()) for name in self._predicted if name != COPIES}
         return {name: 1 / us for name, us in busiest.items() if us > 0}
 
-    def _rates(self) -> tuple[dict[str, float], float]:
+    def _beliefs(self) -> tuple[dict[str, float], float, dict[str, float]]:
         """Rates of all candidates in a common unit, and their error: by the busiest device's time where that is known.
 
         How long threads of a CPU device were at work in an inference is not disturbed by others that wait for the same
@@ -273,19 +272,12 @@ class _Trials(Trials):
         """
         known = self._by_times()
         if len(known) < 2:
-            return self._predicted, self._error
+            return self._predicted, self._error, known
         unit = np.exp(np.median([math.log(rate / self._predicted[name]) for name, rate in known.items()]))
-        return {name: known.get(name, rate * unit) for name, rate in self._predicted.items()}, _BUSY_ERROR
+        return {name: known.get(name, rate * unit) for name, rate in self._predicted.items()}, _BUSY_ERROR, known
 
     def _choices(self) -> list[str]:
         return [name for name in self._alive() if name != COPIES]
-
-    def decision(self) -> choice.Decision | None:
-        """By the trials so far, and by processor times."""
-        names = self._choices()
-        if not names:
-            return None
-        return choice.decide(self._rounds, names, self._simple, *self._rates(), self._by_times())
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
         if COPIES in self._alive() and self._copies_rounds < _COPIES_ROUNDS:
