@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.decoders import DecoderSize, decoder
 
 VOCABULARY = 64

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.lazy import opset13 as ops
 from research.graphs import graph_of, problem_on
 
 

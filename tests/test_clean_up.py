@@ -14,8 +14,8 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model import clean_up
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.utils.compat import op, opset15
-from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.lazy import op, opset15
+from ov_hsdag.utils.lazy import opset13 as ops
 from tests.commands import ran
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
@@ -100,7 +100,7 @@ def test_bits_compute_the_same_after_placing() -> None:
     code = """
         import numpy as np, openvino as ov, ov_hsdag
         from ov_hsdag.devices.virtual import new_core
-        from ov_hsdag.utils.compat import opset13 as ops
+        from ov_hsdag.utils.lazy import opset13 as ops
 
         packed = np.random.default_rng(0).integers(0, 256, 8, np.uint8)
         bits = ops.constant(ov.Tensor(packed, ov.Shape([8, 8]), ov.Type.u1))

@@ -16,7 +16,7 @@ from ov_hsdag.measuring.comparison import Comparison, Room, measurements
 from ov_hsdag.measuring.process import Candidate, Worker, WorkerError
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.utils.compat import opset13 as op
+from ov_hsdag.utils.lazy import opset13 as op
 from research.zoo.catalog import ZOO
 from tests.simulated_machine import FakeWorker, Machine
 

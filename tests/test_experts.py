@@ -26,8 +26,8 @@ from ov_hsdag.placing.memory_fit import fit
 from ov_hsdag.placing.place import place
 from ov_hsdag.problem.pricing import Session, WorkloadProblem, prepare, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.lazy import opset13 as ops
 from tests import legality_oracle
 from tests.decoders import EXACT, compiled, decoder_of_experts, generate
 

@@ -22,8 +22,8 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.catalog import select
 from tests.commands import DEVICE, assert_one_error_line, ran, run
 from tests.conftest import ONE_CORE

@@ -27,8 +27,8 @@ from ov_hsdag.placing.memory_fit import ContextProblems, ExpertsToMove, Fit, fit
 from ov_hsdag.problem.pricing import ModelAnalysis, Session, prepare, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.byte_sizes import format_bytes
-from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.catalog import ZOO
 from tests.commands import assert_one_error_line, run
 from tests.decoders import stateful_decoder

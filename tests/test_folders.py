@@ -22,8 +22,8 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage import files, folder_writing
 from ov_hsdag.storage.folder_writing import MARKER, write_folder
 from ov_hsdag.storage.model_folder import longest_context, model_files
-from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.lazy import opset13 as ops
 from tests.decoders import generate, stateful_decoder
 
 pytestmark = pytest.mark.usefixtures("declared", "fast_search")

@@ -8,8 +8,8 @@ import pytest
 
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.workload import decoder_shapes
-from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.lazy import opset13 as ops
 from tests.decoders import stateful_decoder
 from tests.graphs import random_model
 

@@ -20,8 +20,8 @@ from ov_hsdag.integration import core as hook
 from ov_hsdag.model import normalize
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.options import PlaceOptions
-from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError
+from ov_hsdag.utils.lazy import opset13 as ops
 from tests.graphs import unflattening_model
 
 try:

@@ -43,8 +43,8 @@ from ov_hsdag.storage.folder_writing import MARKER, _refuse_foreign
 from ov_hsdag.storage.model_folder import longest_context
 from ov_hsdag.storage.overwriting import constants_of, external_data, refuse_input
 from ov_hsdag.utils import reading
-from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.lazy import opset13 as ops
 from tests.graphs import random_model, random_problem
 
 DEEP = "[" * 100_000

@@ -18,8 +18,8 @@ from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.lengths import part_lengths
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.utils.compat import op
-from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.lazy import op
+from ov_hsdag.utils.lazy import opset13 as ops
 from tests import legality_oracle
 from tests.graphs import (
     attention,

@@ -24,8 +24,8 @@ from ov_hsdag.measuring.process import Candidate, WorkerError, Workshop
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.normalize import normalize
 from ov_hsdag.storage import files
-from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.lazy import opset13 as ops
 from tests.commands import run
 from tests.conftest import Children
 from tests.graphs import convolutions

@@ -21,7 +21,7 @@ from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.settings import SearchSettings, search_settings
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem, topological_groups
 from ov_hsdag.training import corpus
-from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.lazy import opset13 as ops
 from research.corpus import extract
 from research.deepen import deepen, joined
 from tests.graphs import problem_of, random_problem

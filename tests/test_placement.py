@@ -16,8 +16,8 @@ from openvino.preprocess import PrePostProcessor
 
 import ov_hsdag
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError
+from ov_hsdag.utils.lazy import opset13 as ops
 
 CORE = ov.Core()
 ODD = ['comma, "quoted" | piped', "line\nbreak\ttab", "été/层/名", "<a>&amp;'b'", "back\\slash {json}: [1]"]

@@ -15,7 +15,7 @@ from ov_hsdag.model.affinities import remove_affinities, set_affinities
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.lazy import opset13 as ops
 
 DEVICES = DeviceSet.parse("HETERO:CPU_A,CPU_B")
 IMAGES = ((1, 64, 64), (2, 96, 32), (1, 32, 64), (1, 64, 64))

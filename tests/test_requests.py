@@ -19,8 +19,8 @@ import ov_hsdag  # noqa: F401 the hook
 from ov_hsdag.devices.requests import MOST
 from ov_hsdag.integration.requests import OPTIMAL_NUMBER, advice
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning
+from ov_hsdag.utils.lazy import opset13 as ops
 from tests.processes import ended
 
 pytestmark = pytest.mark.usefixtures("declared")

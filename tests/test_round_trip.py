@@ -16,7 +16,7 @@ from ov_hsdag.model.names import name_generated
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.catalog import ZooModel
 from tests.commands import ran
 

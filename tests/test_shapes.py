@@ -12,8 +12,8 @@ import pytest
 
 from ov_hsdag.model.inputs import example_shapes, parse_shapes, random_inputs
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.lazy import opset13 as ops
 from tests.commands import DEVICE, assert_one_error_line, ran, run
 from tests.conftest import GENEROUS
 

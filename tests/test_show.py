@@ -17,7 +17,7 @@ from ov_hsdag.cli.placed import split_picture
 from ov_hsdag.model.normalize import normalize
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.relaxed_shapes import is_relaxing
-from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.lazy import opset13 as ops
 from tests.commands import assert_one_error_line, ran, run
 from tests.decoders import decoder_of_experts
 from tests.graphs import convolutions

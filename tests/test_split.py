@@ -12,7 +12,7 @@ from ov_hsdag import _native
 from ov_hsdag.model import normalize
 from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.model.graph import ComputationGraph
-from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.lazy import opset13 as ops
 from tests.graphs import random_inputs, random_model, set_affinities
 
 RULE = split_rule(ov.__version__)

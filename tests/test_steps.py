@@ -12,7 +12,7 @@ from ov_hsdag.measuring.runner import Runner
 from ov_hsdag.model.inputs import conversations, timed_inputs
 from ov_hsdag.model.replay import Replay
 from ov_hsdag.model.steps import FILLED, REORDERED, TIMED_STEPS, StatefulInputs, is_stateful
-from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.catalog import ZOO
 from tests.decoders import VOCABULARY, stateful_decoder
 

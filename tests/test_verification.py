@@ -19,8 +19,8 @@ from ov_hsdag.model.inputs import conversations
 from ov_hsdag.model.replay import infer
 from ov_hsdag.model.shapes import counted_input_shapes, fitting_input_shapes
 from ov_hsdag.problem.pricing import prepare
-from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import RunError
+from ov_hsdag.utils.lazy import opset13 as ops
 
 DEVICE = "HETERO:CPU_A,CPU_B"
 RANDOM = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from ov_hsdag.explaining.where import HOMES, Operation, Where, where
 from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.normalize import normalize
 from ov_hsdag.model.relaxed_shapes import is_relaxing
-from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.catalog import ZOO, select
 from tests.commands import DEVICE, assert_one_error_line, run
 from tests.test_relaxed_shapes import batches

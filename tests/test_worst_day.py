@@ -20,8 +20,8 @@ import ov_hsdag
 from ov_hsdag.integration import core as hook
 from ov_hsdag.model import complete, normalize
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.compare import TOLERANCE, infer, largest_difference
 from research.zoo.generated import Case
 from tests.conftest import TWO_CORES

@@ -9,19 +9,21 @@ import openvino as ov
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.placing.options import PlaceOptions
-from ov_hsdag.utils.compat import ModelPass
+from ov_hsdag.utils.lazy import passes
 
 if TYPE_CHECKING:
     from ov_hsdag.model.placement import Placement
 
 
-class HSDAGPlacement(ModelPass):  # type: ignore[misc]
+class HSDAGPlacement(passes.ModelPass):  # type: ignore[misc]
     """Places the model on several devices, as `ov_hsdag.place` does.
 
     The model is normalized, annotated and carries the placement.
 
     Example:
         ```python
+        import openvino.passes
+
         manager = openvino.passes.Manager()
         manager.register_pass(ov_hsdag.HSDAGPlacement(device="HETERO:GPU,CPU"))
         manager.run_passes(model)

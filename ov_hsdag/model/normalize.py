@@ -16,7 +16,7 @@ from ov_hsdag.model.layer_lengths import read_lengths_in_layers
 from ov_hsdag.model.lengths import part_lengths
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.relaxed_shapes import restore_shapes
-from ov_hsdag.utils.lazy import op, ov
+from ov_hsdag.utils.lazy import node_factory, op, ov
 from ov_hsdag.utils.timing import Clock
 
 # What `_Names` appends.
@@ -177,11 +177,9 @@ def _copy_constants(node: ov.Node) -> list[ov.Node]:
 
 def _copy_operation(node: ov.Node) -> list[ov.Node]:
     """The same operation on the same inputs once more; empty where it cannot be made."""
-    from ov_hsdag.utils.compat import NodeFactory
-
     info = node.get_type_info()
     try:
-        copy = NodeFactory(info.version_id).create(info.name, node.input_values(), node.get_attributes())
+        copy = node_factory.NodeFactory(info.version_id).create(info.name, node.input_values(), node.get_attributes())
     except (RuntimeError, TypeError, ValueError):
         return []
     copy.set_friendly_name(node.get_friendly_name())

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import openvino as ov
-    from openvino import op, opset1, opset13
+    from openvino import op, opset1, opset13, opset15, passes
+    from openvino.utils import node_factory
 else:
 
     class _Module:
@@ -19,9 +20,12 @@ else:
         def __getattr__(self, name: str) -> Any:
             try:
                 return getattr(import_module(self._name), name)
-            except ModuleNotFoundError:  # 2024
+            except ModuleNotFoundError:  # what 2024 has in openvino.runtime, which is gone in 2026
                 return getattr(import_module(self._name.replace("openvino", "openvino.runtime")), name)
 
-    ov, op, opset1, opset13 = map(_Module, ("openvino", "openvino.op", "openvino.opset1", "openvino.opset13"))
+    ov, op, passes, node_factory = map(
+        _Module, ("openvino", "openvino.op", "openvino.passes", "openvino.utils.node_factory")
+    )
+    opset1, opset13, opset15 = map(_Module, ("openvino.opset1", "openvino.opset13", "openvino.opset15"))
 
-__all__ = ["op", "opset1", "opset13", "ov"]
+__all__ = ["node_factory", "op", "opset1", "opset13", "opset15", "ov", "passes"]

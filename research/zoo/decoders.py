@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import openvino as ov
 
-from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.lazy import opset13 as ops
 
 
 @dataclass(frozen=True)

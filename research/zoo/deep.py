@@ -11,7 +11,7 @@ from types import MappingProxyType
 import numpy as np
 import openvino as ov
 
-from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo import decoders
 
 HIDDEN, HEADS, INNER, TOKENS = 32, 4, 64, 16

@@ -15,8 +15,8 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ov_hsdag.utils.compat import op
-from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.lazy import op
+from ov_hsdag.utils.lazy import opset13 as ops
 
 FEATURES = 8
 TOKENS = 11

@@ -19,9 +19,9 @@ from ov_hsdag.model.affinities import remove_affinities
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.place import place
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.utils.compat import op
-from ov_hsdag.utils.compat import opset13 as ops
 from ov_hsdag.utils.errors import one_line
+from ov_hsdag.utils.lazy import op
+from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.compare import TOLERANCE, infer, largest_difference
 from research.zoo.generated import Case
 

@@ -9,8 +9,8 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ov_hsdag.utils.compat import op
-from ov_hsdag.utils.compat import opset13 as ops
+from ov_hsdag.utils.lazy import op
+from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.decoders import DecoderSize, decoder
 
 GROUP = 128  # weights of a row that share a scale

@@ -6,7 +6,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ov_hsdag.utils.compat import opset15 as ops
+from ov_hsdag.utils.lazy import opset15 as ops
 
 
 def string_classifier(seed: int) -> ov.Model:
