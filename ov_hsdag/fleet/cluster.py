@@ -183,8 +183,10 @@ class _RemoteJob:
     def run(self) -> str:
         """Carries the job out; what it printed. Raises UserError or RunError where it cannot be done."""
         self.where = self.kind.describe()
+        labels = dict(self.kind.labels)
+        runners = self.ray.remote(num_cpus=0, resources={RESOURCE: 1}, label_selector=labels, max_restarts=0)(JobRunner)
         for _ in range(_LIVES):
-            runner = self._job_runner()
+            runner = runners.remote()  # on the first machine of the kind that is free; others wait in Ray's queue
             try:
                 return self._carry_out(runner)
             except _Lost as error:
@@ -195,11 +197,6 @@ class _RemoteJob:
             finally:
                 self.ray.kill(runner)
         raise RunError(f"{self.kind.describe()}: {_LIVES} machines were lost with this job, perhaps by what it does")
-
-    def _job_runner(self) -> Any:
-        """A job runner on the first machine of the kind that is free; others wait in Ray's queue."""
-        remote, labels = self.ray.remote(JobRunner), dict(self.kind.labels)
-        return remote.options(num_cpus=0, resources={RESOURCE: 1}, label_selector=labels, max_restarts=0).remote()
 
     def _await_machine(self) -> None:
         """Waits until there is a machine of the kind. Raises RunError where none comes."""
