@@ -144,11 +144,8 @@ class Counters:
         runs = whole - self._before
         if runs == 0:
             raise ValueError("no inference was run since the warm-up")
-        result = {}
-        for key, mean in last.items():
-            total = whole * mean - self._before * self._first.get(key, 0.0)
-            result[key] = max(total / runs, 0.0)
-        return result
+        first, before = self._first, self._before
+        return {key: max(whole * mean - before * first.get(key, 0.0), 0.0) / runs for key, mean in last.items()}
 
     def _read(self) -> dict[tuple[int, str], float]:
         found: dict[tuple[int, str], float] = {}
