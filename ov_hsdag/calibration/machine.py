@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import openvino as ov
 
 # Probe networks; a stage each.
-_NETWORKS = ("a network of tokens", "a network of images")
+_NETWORKS = {"a network of tokens": token_network, "a network of images": image_network}
 
 # The model of microbenchmarks is compiled so often, and each copy runs so often.
 _COPIES, _RUNS = 3, 6
@@ -147,14 +147,14 @@ def _corrected(
     core: ov.Core, known: Profile, figures: Mapping[str, Figures], boundaries: Boundaries, stages: Stages
 ) -> Boundaries:
     """Boundaries as they are in networks: of tokens first, which tell of submodels and transfers, then of images."""
-    submodels, transfers, *_ = _probed(core, known, figures, boundaries, stages, 0)
+    submodels, transfers, *_ = _probed(core, known, figures, boundaries, stages, "a network of tokens")
     boundaries = replace(
         boundaries,
         submodel_us=boundaries.submodel_us * submodels,
         tensor_us=boundaries.tensor_us * transfers,
         us_per_byte=boundaries.us_per_byte * transfers,
     )
-    submodels, transfers, layouts, *_ = _probed(core, known, figures, boundaries, stages, 1)
+    submodels, transfers, layouts, *_ = _probed(core, known, figures, boundaries, stages, "a network of images")
     return replace(
         boundaries,
         submodel_us=boundaries.submodel_us * np.sqrt(submodels),
@@ -168,13 +168,12 @@ def _probed(
     figures: Mapping[str, Figures],
     boundaries: Boundaries,
     stages: Stages,
-    network: int,
+    network: str,
 ) -> NDArray[np.float64]:
     """Scale factors on the boundaries' costs in a probe network, see `fit_scale_factors`, float64 [5]."""
-    stages.begin(_NETWORKS[network])
-    model = (token_network, image_network)[network]()
+    stages.begin(network)
     profile = Profile.of(profile_document(core, known, figures, boundaries), "the calibration")
-    calibration = ModelCalibration(prepare(model, tuple(figures), core, profile), core, profile, stages)
+    calibration = ModelCalibration(prepare(_NETWORKS[network](), tuple(figures), core, profile), core, profile, stages)
     calibration.measure_operations()
     calibration.measure_boundaries()
     return np.ones(5) if calibration.factors is None else calibration.factors
