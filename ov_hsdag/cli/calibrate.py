@@ -68,7 +68,7 @@ def calibrate(
         if models and len(on or ()) != 1:
             raise UserError("the costs of a model are those of one kind of machine: name it with --on")
         with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
-            _elsewhere(fleet, show, output, models, as_json)
+            _elsewhere(fleet, show, output, models)
         return
     continue_in_child("calibrating")
     begin = time.perf_counter()
@@ -111,7 +111,7 @@ def calibrate(
         show.next("place", named, "--device", device, "--profile", output, *given("--shape"))
 
 
-def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: list[Path], as_json: bool) -> None:
+def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: list[Path]) -> None:
     """A profile of each kind of machine."""
     for kind in fleet.kinds:
         check_writable(fleet.target(output, kind))
@@ -131,15 +131,12 @@ def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: li
             for number, path in enumerate(models):
                 ModelCosts.load(came / costs[number]).save(path_beside(path))
                 data["models"][number] |= {"model": str(path), "costs": str(path_beside(path))}
-            if not as_json:
-                text = (
-                    f"{target}: {', '.join(data['devices'])}, measured in {data['seconds']:.0f} s on {kind.describe()}"
-                )
-                show({}, text, _table(document, data["devices"]))
+            text = f"{target}: {', '.join(data['devices'])}, measured in {data['seconds']:.0f} s on {kind.describe()}"
+            show.text(text, _table(document, data["devices"]))
             return {**data, "profile": str(target)}
 
         jobs = [(kind, job, scratch / kind.number) for kind in fleet.kinds]
-        failures = fleet.each("calibrating", jobs, use, show if as_json else None)
+        failures = fleet.each("calibrating", jobs, use, show)
     if profiles:
         model = models[0] if models else model_here()
         show.next("place", model, *given("--device"), "--profile", profiles[0], *given("--shape"))

@@ -78,7 +78,6 @@ def explain(
     --type it leaves out which single moves come closest to paying. Figures are predictions, also of placements that
     were made elsewhere (affinities of the nodes, or --affinity).
     """
-    common.check_model(model)
     file = common.one_file(model, placed.part, "explain")
 
     with console.result(as_json) as show:

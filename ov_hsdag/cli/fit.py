@@ -51,8 +51,6 @@ def fit(
 
     Weights are not loaded. Exit status: 0 it fits, 1 it does not.
     """
-    common.check_model(model)
-
     file = common.one_file(model, part, "count")
     devices = DeviceSet.parse(device)
     limits = parse_memory(memory, devices.names) if memory is not None else None

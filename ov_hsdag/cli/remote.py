@@ -74,11 +74,11 @@ class Fleet:
         what: str,
         jobs: Sequence[tuple[Kind, Job, Path]],
         use: Callable[[Kind, dict[str, Any]], dict[str, Any]],
-        show: Callable[[dict[str, Any]], None] | None,
+        show: console.Show,
     ) -> list[Exception]:
         """Run a job for each kind; the failures of jobs, and of `use`.
 
-        `use` takes a result, writes and shows it, and returns what is reported of it; `show` prints that as JSON.
+        `use` takes a result, writes and shows it, and returns what is reported of it, which `show` prints as JSON.
         """
         failures: list[Exception] = []
         found = []
@@ -90,8 +90,7 @@ class Fleet:
             except (UserError, RunError) as error:
                 failures.append(error)
                 found.append(failed(kind, error))
-        if show is not None:
-            show({"machines": found} if self.several else found[0])
+        show.json({"machines": found} if self.several else found[0])
         return failures
 
 

@@ -67,12 +67,9 @@ def show(
             operations = operations_of(loaded[file])
             facts = stored_facts(operations, placement, loaded[file].get_parameters())
             results[file.name] = facts
-            if not as_json:
-                lines = [*terminal_picture(operations, placement), *_lines(placement, facts)]
-                tell({}, "\n".join([f"{file}: {placement.summary()}", *lines]))
-        if as_json:
-            only = next(iter(results.values()))
-            tell({"models": results} if is_model_folder(model) else only)
+            lines = [*terminal_picture(operations, placement), *_lines(placement, facts)]
+            tell.text("\n".join([f"{file}: {placement.summary()}", *lines]))
+        tell.json({"models": results} if is_model_folder(model) else results[model.name])
         tell.next("explain", model, *options({"--part": next(iter(found)).stem if len(files) > 1 else None}))
 
 

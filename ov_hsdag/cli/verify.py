@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -21,9 +21,6 @@ from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
 from ov_hsdag.utils.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 
 Precision = Annotated[
     str,
@@ -77,12 +74,8 @@ def verify(
                 )
             results[file.name] = done.result
             good = good and done.good
-            if not folder:
-                show(done.result, str(done))
-            elif not as_json:
-                show({}, f"{file.name}: {done}")
-        if folder and as_json:
-            show({"models": results})
+            show.text(f"{file.name}: {done}" if folder else str(done))
+        show.json({"models": results} if folder else results[model.name])
         if good:
             several = folder and len(model_files(model)) > 1
             named = options({"--part": files[0].stem if several else None})

@@ -39,7 +39,6 @@ def where(
     operations. Folded ones are named by no layer that runs: computed while compiling, removed, or part of others.
     """
     wanted = [_expectation(text) for text in expect or ()]
-    common.check_model(model)
     file = common.one_file(model, part, "compile")
     continue_in_child(f"compiling {model} for {device}")
     with console.result(as_json) as show:
