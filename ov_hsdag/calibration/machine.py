@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import openvino as ov
 
 # Probe networks; a stage each.
-_NETWORKS = {"a network of tokens": token_network, "a network of images": image_network}
+_NETWORKS = (("a network of tokens", token_network), ("a network of images", image_network))
 
 # The model of microbenchmarks is compiled so often, and each copy runs so often.
 _COPIES, _RUNS = 3, 6
@@ -176,9 +176,9 @@ def _corrected(
 
     def factors(network: int) -> NDArray[np.float64]:
         """On the boundaries' costs in a probe network, see `fit_scale_factors`, float64 [5]."""
-        model, advance = (token_network, image_network)[network](), stage(_NETWORKS[network])
+        name, made = _NETWORKS[network]
         profile = Profile.of(profile_document(core, known, figures, boundaries), "the calibration")
-        calibration = ModelCalibration(prepare(model, tuple(figures), core, profile), core, profile, advance)
+        calibration = ModelCalibration(prepare(made(), tuple(figures), core, profile), core, profile, stage(name))
         calibration.measure_operations()
         calibration.measure_boundaries()
         return np.ones(5) if calibration.factors is None else calibration.factors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,14 +83,10 @@ def stored_facts(
     unplaced: operations that the placement does not name.
     """
     order = [(node.get_friendly_name(), placement.affinity.get(node.get_friendly_name())) for node in operations]
-    parts: list[dict[str, Any]] = []
-    for name, device in order:
-        if device is None:
-            continue
-        if not parts or parts[-1]["device"] != device:
-            parts.append({"device": device, "operations": 0, "first": name})
-        parts[-1]["operations"] += 1
-        parts[-1]["last"] = name
+    parts = []
+    for device, run in groupby((one for one in order if one[1] is not None), lambda one: one[1]):
+        inside = [name for name, _ in run]
+        parts.append({"device": device, "operations": len(inside), "first": inside[0], "last": inside[-1]})
     counts = {name: sum(device == name for _, device in order) for name in placement.devices}
     return {
         "devices": counts,
