@@ -278,17 +278,6 @@ def has_fp16_weights(model: ov.Model) -> bool:
     )
 
 
-def _read_model(core: ov.Core, path: Path) -> ov.Model:
-    """Read a model whose weights are beside it or, if it is a link, beside what that points to. Raises RuntimeError."""
-    try:
-        return core.read_model(path)
-    except RuntimeError:
-        if path.is_symlink():
-            with contextlib.suppress(RuntimeError):
-                return core.read_model(path.resolve())
-        raise
-
-
 def new_core() -> ov.Core:
     """A Core with the declared virtual devices and the libraries of --extension. Raises UserError, RunError."""
     core = virtual.new_core()
@@ -323,8 +312,11 @@ def read_model(core: ov.Core, path: Path) -> ov.Model:
     check_model(path)
     try:
         with console.quiet_native_errors():
-            return _read_model(core, path)
+            return core.read_model(path)
     except RuntimeError as error:
+        if path.is_symlink():  # weights may be beside what it points to
+            with contextlib.suppress(RuntimeError), console.quiet_native_errors():
+                return core.read_model(path.resolve())
         reason = one_line(error)
         if reason.startswith("Unable to read the model"):
             # No frontend felt responsible; OpenVINO's text names all of them and gives no reason.

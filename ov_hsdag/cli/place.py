@@ -13,7 +13,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, place_job, placed, plan, remote
-from ov_hsdag.cli.command_lines import this_command
+from ov_hsdag.cli.command_lines import again, command_line
 from ov_hsdag.costs.builtin import costs_line
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
@@ -191,7 +191,7 @@ def place(
         common.write_models(output, model, {file: (loaded[file], compressed[file]) for file in files}, hardlinks)
         if report is not None:
             with console.progress(f"writing {report}"):
-                placements[files[0]].report(report, title=files[0].stem, done={"command": this_command()})
+                placements[files[0]].report(report, title=files[0].stem, done={"command": command_line(*again())})
         found, said = {}, []
         for file in files:
             placement, written = placements[file], output / file.name if folder else output
