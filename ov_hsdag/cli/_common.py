@@ -299,11 +299,10 @@ def write_models(
 
 
 def read_with_shapes(
-    core: ov.Core, model: Path, file: Path, given: Mapping[str, Sequence[int]]
+    core: ov.Core, path: Path, given: Mapping[str, Sequence[int]]
 ) -> tuple[ov.Model, Mapping[str, Sequence[int]] | None]:
-    """Read a model, which users call `model`, and the example shapes that are its own. Raises UserError."""
-    with console.progress(f"reading {model}"):
-        loaded = read_model(core, file)
+    """Read a model, and the example shapes that are its own. Raises UserError."""
+    loaded = read_model(core, path)
     return loaded, example_shapes([loaded], given)[0]
 
 
@@ -311,7 +310,7 @@ def read_model(core: ov.Core, path: Path) -> ov.Model:
     """Read any model that OpenVINO reads. Raises UserError in one line where it is missing, no model or damaged."""
     check_model(path)
     try:
-        with console.quiet_native_errors():
+        with console.progress(f"reading {path}"), console.quiet_native_errors():
             return core.read_model(path)
     except RuntimeError as error:
         if path.is_symlink():  # weights may be beside what it points to

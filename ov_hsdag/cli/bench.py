@@ -99,8 +99,7 @@ def bench(
             raise UserError(f"bench measures, and this machine has no {', '.join(missing)}; it has {there}")
         require_temporary_folder()
         # All of them before the first is measured, so that nothing that is wrong with one costs what others gave.
-        with console.progress(f"reading {', '.join(map(str, models))}"):
-            loaded = [common.read_model(core, path) for path in models]
+        loaded = [common.read_model(core, path) for path in models]
         for path, shapes in zip(models, example_shapes(loaded, examples), strict=True):
             # The model is forgotten with its results: there may be many, and large ones.
             model = loaded.pop(0)

@@ -82,7 +82,6 @@ def calibrate(
         found.save(output)
         for path, costs in zip(models, found.costs, strict=True):
             costs.save(path_beside(path))
-        took = time.perf_counter() - begin
         data: dict[str, Any] = {
             "profile": str(output),
             "devices": {
@@ -100,13 +99,9 @@ def calibrate(
                 }
                 for path, times in zip(models, found.times, strict=True)
             ],
-            "seconds": took,
+            "seconds": time.perf_counter() - begin,
         }
-        text = [f"{output}: {', '.join(names)}, measured in {took:.0f} s"]
-        for path, times in zip(models, found.times, strict=True):
-            latencies = [f"{one.latency_us / 1000:.2f} ms on {one.device}" for one in times.values()]
-            text.append(f"{path_beside(path)}: {', '.join(latencies)}")
-        show(data, "\n".join(text), _table(found.document, data["devices"]))
+        show(data, _text(data, output), _table(found.document, data["devices"]))
         named = models[0] if models else model_here()
         show.next("place", named, "--device", device, "--profile", output, *given("--shape"))
 
@@ -131,8 +126,7 @@ def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: li
             for number, path in enumerate(models):
                 ModelCosts.load(came / costs[number]).save(path_beside(path))
                 data["models"][number] |= {"model": str(path), "costs": str(path_beside(path))}
-            text = f"{target}: {', '.join(data['devices'])}, measured in {data['seconds']:.0f} s on {kind.describe()}"
-            show.text(text, _table(document, data["devices"]))
+            show.text(_text(data, target, f" on {kind.describe()}"), _table(document, data["devices"]))
             return {**data, "profile": str(target)}
 
         jobs = [(kind, job, scratch / kind.number) for kind in fleet.kinds]
@@ -141,6 +135,15 @@ def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: li
         model = models[0] if models else model_here()
         show.next("place", model, *given("--device"), "--profile", profiles[0], *given("--shape"))
     remote.end(failures)
+
+
+def _text(data: dict[str, Any], profile: Path, where: str = "") -> str:
+    """What was measured, for people."""
+    lines = [f"{profile}: {', '.join(data['devices'])}, measured in {data['seconds']:.0f} s{where}"]
+    for one in data["models"]:
+        latencies = [f"{us / 1000:.2f} ms on {name}" for name, us in one["latency_us"].items()]
+        lines.append(f"{one['costs']}: {', '.join(latencies)}")
+    return "\n".join(lines)
 
 
 # What a job calls its output.

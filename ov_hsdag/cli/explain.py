@@ -105,7 +105,7 @@ def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
     costs = Profile.load(placed.profile) if placed.profile else None
     given = Placement.load(placed.affinity, devices) if placed.affinity else None
     core = common.new_core()
-    loaded, shapes = common.read_with_shapes(core, model, file, examples)
+    loaded, shapes = common.read_with_shapes(core, file, examples)
     carried = given or placement_of(loaded)
     if carried is None:
         raise UserError(f"{model} carries no placement; {place_it(model, placed.device or 'HETERO:GPU,CPU')}")

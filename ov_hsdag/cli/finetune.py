@@ -141,7 +141,7 @@ def finetune(
     torch.set_num_threads(threads)
     with console.result(as_json) as show:
         core = common.new_core()
-        loaded, shapes = common.read_with_shapes(core, model, model, examples)
+        loaded, shapes = common.read_with_shapes(core, model, examples)
         compressed = common.has_fp16_weights(loaded)
         try:
             with console.progress(f"fine-tuning {model} on {device}") as tell:

@@ -59,7 +59,7 @@ def fit(
     costs = Profile.load(profile) if profile else None
     with console.result(as_json) as show:
         core = common.new_core()
-        loaded, shapes = common.read_with_shapes(core, model, file, examples)
+        loaded, shapes = common.read_with_shapes(core, file, examples)
         with console.progress(f"counting {model} on {device}"):
             found = fit_model(
                 loaded,

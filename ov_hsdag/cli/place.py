@@ -158,8 +158,7 @@ def place(
                 unmeasured = f"not measured: {', '.join(missing)} {are} not on this machine"
         elif measure:
             selection.check_possible(core, devices)
-        with console.progress(f"reading {model}"):
-            loaded = {file: common.read_model(core, file) for file in files}
+        loaded = {file: common.read_model(core, file) for file in files}
         shapes = dict(zip(files, example_shapes(list(loaded.values()), examples), strict=True))
         compressed = {
             file: common.has_fp16_weights(one) if compress_to_fp16 is None else compress_to_fp16

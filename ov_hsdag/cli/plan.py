@@ -176,8 +176,7 @@ def write(
         models: dict[str, Any] = {}
         half: dict[str, bool] = {}
         for name, one in spec.models.items():
-            with console.progress(f"reading {one.path}"):
-                model = common.read_model(core, one.path)
+            model = common.read_model(core, one.path)
             (shapes,) = example_shapes([model], parse_shapes([one.shape] if one.shape else ()))
             if one.asked and one.folder is None and not model.get_sinks():
                 raise UserError(f"'{name}' has no states, so it has no workload of prompt and tokens")

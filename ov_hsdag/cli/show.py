@@ -51,8 +51,7 @@ def show(
             check_not_input(output, file)
 
     core = common.new_core()
-    with console.progress(f"reading {model}"):
-        loaded = {file: common.read_model(core, file) for file in files}
+    loaded = {file: common.read_model(core, file) for file in files}
     found = {file: placement for file, one in loaded.items() if (placement := Placement.of(one)) is not None}
     if not found:
         raise UserError(f"{model} carries no placement; {place_it(model)}")

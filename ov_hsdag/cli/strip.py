@@ -19,8 +19,7 @@ def strip(
     common.check_output(output, model)
 
     core = common.new_core()
-    with console.progress(f"reading {model}"):
-        loaded = {file: common.read_model(core, file) for file in files}
+    loaded = {file: common.read_model(core, file) for file in files}
     # One that cannot be read, or is newer than this release, goes as well: that is what its error message advises.
     carriers = {file: found for file, found in loaded.items() if found.has_rt_info([RT_INFO])}
     if not carriers:

@@ -63,8 +63,7 @@ def verify(
         core = common.new_core()
         results, good = {}, True
         files = _placed_files(model, part or ())
-        with console.progress(f"reading {model}"):
-            loaded = [common.read_model(core, file) for file in files]
+        loaded = [common.read_model(core, file) for file in files]
         for file in (file for file, one in zip(files, loaded, strict=True) if Placement.of(one) is None):
             raise UserError(f"{file} carries no placement; {place_it(file, device)}")
         for file, one, shapes in zip(files, loaded, example_shapes(loaded, examples), strict=True):

@@ -48,8 +48,7 @@ def where(
         for name in absent(core, [re.sub(r"^-|\(.*\)$", "", name.strip()) for name in names]):
             there = core.available_devices
             raise UserError(f"there is no {name!r} here, but {', '.join(there)}{closest_names(name, there)}")
-        with console.progress(f"reading {file}"):
-            loaded = common.read_model(core, file)
+        loaded = common.read_model(core, file)
         with console.progress(f"compiling {file} for {device}"):
             # Otherwise the CPU runs it until AUTO's device is ready.
             auto = {"ENABLE_STARTUP_FALLBACK": False} if head == "AUTO" else {}
