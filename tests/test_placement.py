@@ -192,7 +192,7 @@ def test_json_file_round_trip(tmp_path: Path) -> None:
         ("[1]", "must hold one object"),
         ("{}", "must hold one object"),
         ('{"a": 1}', "the device of 'a' must be a name, got 1"),
-        ('{"a": "CPU", "a": "GPU"}', "names node 'a' twice"),
+        ('{"a": "CPU", "a": "GPU"}', "names 'a' twice"),
         ("[" * 100_000, "is no JSON"),
     ],
 )

@@ -185,13 +185,10 @@ class ModelCalibration:
 
     def measure_boundaries(self) -> None:
         """Scale factors on what partition boundaries cost, where all devices were measured."""
-        alone = tuple(self.alone)
-        if not len(self.times) == len(self._prepared.devices) > 1:
+        alone, problem = tuple(self.alone), self.problem
+        together = {**dict.fromkeys(alone, 1), alone[0]: 2}  # each device alone, and a split
+        if not len(self.times) == len(self._prepared.devices) > 1 or not self._has_memory(together):
             return
-        # Each device alone, and a split.
-        if not self._has_memory({**dict.fromkeys(alone, 1), alone[0]: 2}):
-            return
-        problem = self.problem
         helped = range(len(alone), len(problem.devices))
         placements = draw(problem) + [all_supported_on(problem, device) for device in helped]
         if not placements:

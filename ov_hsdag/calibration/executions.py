@@ -11,8 +11,9 @@ import math
 import re
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ov_hsdag.devices import virtual
@@ -37,9 +38,6 @@ WARM_UP = 2
 class SingleRequest:
     """Runs one request as pipelines do: each submodel in the threads of its own device, which waking takes time."""
 
-    # Seconds that inferences are timed by. On a machine that others use, `time.process_time` shows what this one took.
-    clock: Callable[[], float] = staticmethod(time.perf_counter)
-
     def __init__(self, compiled: ov.CompiledModel, inputs: TimedInputs) -> None:
         """`inputs`: of what is timed."""
         self.request = compiled.create_infer_request()
@@ -58,7 +56,7 @@ class SingleRequest:
         """
         inputs = self._replay.next()
         self._runs += 1
-        start = self.clock()
+        start = time.perf_counter()
         self.request.start_async(inputs)
         if not self.request.wait_for(int(min(limit * 1e3, _LONGEST_MS))):
             with contextlib.suppress(RuntimeError):  # that it was cancelled
@@ -66,7 +64,7 @@ class SingleRequest:
                 self.request.wait()
             raise OutOfTime(f"an inference takes more than {limit:.1f} s")
         self.request.wait()
-        return self.clock() - start
+        return time.perf_counter() - start
 
 
 class TimedModel:
@@ -74,14 +72,20 @@ class TimedModel:
 
     def __init__(self, core: ov.Core, model: ov.Model, device: str, inputs: TimedInputs, deadline: Deadline) -> None:
         """Compiles and runs it. Raises RuntimeError where that fails, OutOfTime at the deadline."""
-        self.deadline = deadline
+        self._compile = partial(core.compile_model, model, device)
+        self._device, self._inputs, self.deadline = device, inputs, deadline
         begin = deadline.now()
-        compiled = core.compile_model(model, device, virtual.compile_properties(device))
+        compiled = self._compile(virtual.compile_properties(device))
         self.compiling = deadline.now() - begin
         self._request = SingleRequest(compiled, inputs)
         first = self.run()
         # The first one is slow: it allocates.
         self.typical = min(first, self.run()) if deadline.left > 4 * first else first
+
+    def counted(self, warm_up: int) -> tuple[ov.CompiledModel, Counters]:
+        """Another copy, compiled with counters, and those. Raises as `__init__`."""
+        compiled = self._compile(virtual.compile_properties(self._device, {"PERF_COUNT": True}))
+        return compiled, Counters(compiled, self._inputs, warm_up, self.deadline)
 
     def run(self, *, refill: bool = False) -> float:
         """Seconds of an inference; refill: after another one, which brings back into caches what others displaced."""
@@ -139,11 +143,8 @@ class Counters:
         runs = whole - self._before
         if runs == 0:
             raise ValueError("no inference was run since the warm-up")
-        result = {}
-        for key, mean in last.items():
-            total = whole * mean - self._before * self._first.get(key, 0.0)
-            result[key] = max(total / runs, 0.0)
-        return result
+        first, before = self._first, self._before
+        return {key: max(whole * mean - before * first.get(key, 0.0), 0.0) / runs for key, mean in last.items()}
 
     def _read(self) -> dict[tuple[int, str], float]:
         found: dict[tuple[int, str], float] = {}

@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from os import PathLike
 from typing import Any
 
@@ -36,11 +37,10 @@ from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.arguments import check_argument, check_in_memory
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
-from ov_hsdag.utils.progress import Stages
 from ov_hsdag.utils.timing import Deadline
 
 # Probe networks; a stage each.
-_NETWORKS = ("a network of tokens", "a network of images")
+_NETWORKS = (("a network of tokens", token_network), ("a network of images", image_network))
 
 # The model of microbenchmarks is compiled so often, and each copy runs so often.
 _COPIES, _RUNS = 3, 6
@@ -101,99 +101,44 @@ def calibrate(
     for name in discovery.absent(core, names):
         there = ", ".join(core.available_devices) or "none"
         raise UserError(f'device "{name}" is not at hand: calibrating measures; this machine has {there}')
-    stages = Stages(report or (lambda _: None), len(names) + 1 + len(_NETWORKS) + len(models))
+    tell, number = report or (lambda _: None), count(1)
+    total = len(names) + 1 + len(_NETWORKS) + len(models)
+
+    def stage(name: str) -> Callable[[str], None]:
+        """The next stage begins: what takes its steps."""
+        at = f"stage {next(number)} of {total}, {name}"
+        return lambda step: tell(f"{at}: {step}")
+
     known = builtin_profile(names, core)
     try:
-        figures = _device_figures(core, names, known, stages)
-        stages.begin("boundaries")
-        boundaries = measure_boundaries(core, names, stages)
-        boundaries = _corrected(core, known, figures, boundaries, stages)
+        figures = {name: _figures(core, known.device(name), stage(f"layers on {name}")) for name in names}
+        boundaries = measure_boundaries(core, names, stage("boundaries"))
+        boundaries = _corrected(core, known, figures, boundaries, stage)
     except RuntimeError as error:
         raise RunError(f"calibrating failed: {one_line(error)}") from error
     document = profile_document(core, known, figures, boundaries)
     profile = Profile.of(document, "the calibration")
     measured = []
     for model, example in zip(models, examples, strict=True):
-        stages.begin(model.get_friendly_name())
+        advance = stage(model.get_friendly_name())
         analysis = prepare(model.clone(), names, core, profile, shapes=example)
-        measured.append(calibrate_prepared(analysis, core, profile, stages, Deadline(seconds)))
+        measured.append(calibrate_prepared(analysis, core, profile, advance, Deadline(seconds)))
     costs, times = zip(*measured, strict=True) if measured else ((), ())
     reports = {name: DeviceReport(figures[name].error, boundaries.error) for name in names}
     return Calibration(profile, document, reports, costs, times)
 
 
-def _device_figures(core: ov.Core, names: Sequence[str], known: Profile, stages: Stages) -> dict[str, Figures]:
-    """Figures of each device, fitted to the microbenchmarks."""
-    model = microbenchmark_model()
+def _figures(core: ov.Core, device: DeviceProfile, advance: Callable[[str], None]) -> Figures:
+    """Figures of a device, fitted to the microbenchmarks; `device` has the prior ones."""
+    model, name = microbenchmark_model(), device.name
     graph = ComputationGraph.from_model(model)
     roofline = Roofline(graph)
-    found = {}
-    for name in names:
-        stages.begin(f"layers on {name}")
-        device = known.device(name)
-        samples = _samples(core, model, graph, roofline, device, stages)
-        rates = [
-            device.peak_gflops[device.precision] * device.efficiency_of(kind, device.precision)
-            for kind in samples.kinds
-        ]
-        bands = [device.gbps_of(kind) for kind in samples.kinds]
-        found[name] = fit_figures(samples, np.array(rates), np.array(bands), device.launch_us)
-    return found
-
-
-def _corrected(
-    core: ov.Core, known: Profile, figures: Mapping[str, Figures], boundaries: Boundaries, stages: Stages
-) -> Boundaries:
-    """Boundaries as they are in networks: of tokens first, which tell of submodels and transfers, then of images."""
-    submodels, transfers, *_ = _probed(core, known, figures, boundaries, stages, 0)
-    boundaries = replace(
-        boundaries,
-        submodel_us=boundaries.submodel_us * submodels,
-        tensor_us=boundaries.tensor_us * transfers,
-        us_per_byte=boundaries.us_per_byte * transfers,
-    )
-    submodels, transfers, layouts, *_ = _probed(core, known, figures, boundaries, stages, 1)
-    return replace(
-        boundaries,
-        submodel_us=boundaries.submodel_us * np.sqrt(submodels),
-        layout_us_per_byte=boundaries.layout_us_per_byte * layouts * transfers**0.5,
-    )
-
-
-def _probed(
-    core: ov.Core,
-    known: Profile,
-    figures: Mapping[str, Figures],
-    boundaries: Boundaries,
-    stages: Stages,
-    network: int,
-) -> NDArray[np.float64]:
-    """Scale factors on the boundaries' costs in a probe network, see `fit_scale_factors`, float64 [5]."""
-    stages.begin(_NETWORKS[network])
-    model = (token_network, image_network)[network]()
-    profile = Profile.of(profile_document(core, known, figures, boundaries), "the calibration")
-    calibration = ModelCalibration(prepare(model, tuple(figures), core, profile), core, profile, stages)
-    calibration.measure_operations()
-    calibration.measure_boundaries()
-    return np.ones(5) if calibration.factors is None else calibration.factors
-
-
-def _samples(
-    core: ov.Core,
-    model: ov.Model,
-    graph: ComputationGraph,
-    roofline: Roofline,
-    device: DeviceProfile,
-    stages: Stages,
-) -> Samples:
-    """What the layers of a device take, of microbenchmarks."""
-    name, (inputs,) = device.name, timed_inputs(model)
-    config = {**virtual.compile_properties(name), "PERF_COUNT": True}
+    (inputs,) = timed_inputs(model)
     times: dict[str, list[float]] = {}
     executions: Executions | None = None
     for copy in range(_COPIES):
-        stages(f"measuring layers on {name}, {copy + 1} of {_COPIES}")
-        compiled = core.compile_model(model, name, config)
+        advance(f"measuring layers on {name}, {copy + 1} of {_COPIES}")
+        compiled = core.compile_model(model, name, virtual.compile_properties(name, {"PERF_COUNT": True}))
         counters = Counters(compiled, inputs)
         for _ in range(_RUNS):
             counters.run()
@@ -201,7 +146,6 @@ def _samples(
         for item in executions.items:
             times.setdefault(item.name, []).append(item.us)
     assert executions is not None
-    moved = roofline.moved_bytes(device)
     executed = shares(graph, roofline, np.ones(graph.nodes)) > 0
     layers = []
     for item in executions.items:
@@ -210,6 +154,43 @@ def _samples(
             layers.append((statistics.median(times[item.name]), nodes))
     sample = np.repeat(np.arange(len(layers)), [len(nodes) for _, nodes in layers])
     node = np.concatenate([nodes for _, nodes in layers])
-    kinds, kind = np.unique(np.array(graph.types)[node], return_inverse=True)
+    types, kind = np.unique(np.array(graph.types)[node], return_inverse=True)
+    kinds, moved = tuple(types.tolist()), roofline.moved_bytes(device)[node]
     us = np.array([us for us, _ in layers])
-    return Samples(us, sample, kind, graph.flops[node], moved[node], ~roofline.fused[node], tuple(kinds.tolist()))
+    samples = Samples(us, sample, kind, graph.flops[node], moved, ~roofline.fused[node], kinds)
+    peak = device.peak_gflops[device.precision]
+    rates = np.array([peak * device.efficiency_of(one, device.precision) for one in kinds])
+    return fit_figures(samples, rates, np.array([device.gbps_of(one) for one in kinds]), device.launch_us)
+
+
+def _corrected(
+    core: ov.Core,
+    known: Profile,
+    figures: Mapping[str, Figures],
+    boundaries: Boundaries,
+    stage: Callable[[str], Callable[[str], None]],
+) -> Boundaries:
+    """Boundaries as they are in networks: of tokens first, which tell of submodels and transfers, then of images."""
+
+    def factors(network: int) -> NDArray[np.float64]:
+        """On the boundaries' costs in a probe network, see `fit_scale_factors`, float64 [5]."""
+        name, made = _NETWORKS[network]
+        profile = Profile.of(profile_document(core, known, figures, boundaries), "the calibration")
+        calibration = ModelCalibration(prepare(made(), tuple(figures), core, profile), core, profile, stage(name))
+        calibration.measure_operations()
+        calibration.measure_boundaries()
+        return np.ones(5) if calibration.factors is None else calibration.factors
+
+    submodels, transfers, *_ = factors(0)
+    boundaries = replace(
+        boundaries,
+        submodel_us=boundaries.submodel_us * submodels,
+        tensor_us=boundaries.tensor_us * transfers,
+        us_per_byte=boundaries.us_per_byte * transfers,
+    )
+    submodels, transfers, layouts, *_ = factors(1)
+    return replace(
+        boundaries,
+        submodel_us=boundaries.submodel_us * np.sqrt(submodels),
+        layout_us_per_byte=boundaries.layout_us_per_byte * layouts * transfers**0.5,
+    )

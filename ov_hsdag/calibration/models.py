@@ -8,7 +8,7 @@ real models are: residual blocks of convolutions, and layers of a transformer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,7 @@ def microbenchmark_model() -> ov.Model:
     for make, sizes in layers:
         for index, size in enumerate(sizes):
             make(index, *size)
-    return builder.model()
+    return builder.model_of(builder.outputs, builder.parameters.values())
 
 
 class Builder:
@@ -86,20 +86,22 @@ class Builder:
         """A product of tokens, or of rows, with a matrix."""
         return self.op.matmul(source, self.weights(inner, out), False, False)
 
+    def model_of(self, outputs: Iterable[Any], parameters: Iterable[Any]) -> ov.Model:
+        """The model that computes some outputs."""
+        import openvino as ov
+
+        return ov.Model([self.op.result(node) for node in outputs], [*parameters], "ov_hsdag calibration")
+
 
 class _Microbenchmarks(Builder):
     def __init__(self) -> None:
         super().__init__()
-        self._parameters: dict[tuple[int, ...], Any] = {}
-        self._results: list[Any] = []
-
-    def model(self) -> ov.Model:
-        results = [self.op.result(node) for node in self._results]
-        return ov.Model(results, list(self._parameters.values()), "ov_hsdag layers")
+        self.parameters: dict[tuple[int, ...], Any] = {}
+        self.outputs: list[Any] = []
 
     def convolution(self, index: int, channels: int, out: int, kernel: int, side: int, stride: int) -> None:
         node = self.conv(self._input(1, channels, side, side), channels, out, kernel, stride)
-        self._results.append(self._named(f"Convolution/{index}", node))
+        self.outputs.append(self._named(f"Convolution/{index}", node))
 
     def depthwise(self, index: int, channels: int, kernel: int, side: int, stride: int) -> None:
         weights = self.weights(channels, 1, 1, kernel, kernel)
@@ -108,7 +110,7 @@ class _Microbenchmarks(Builder):
         self._end_image(self._named(f"GroupConvolution/{index}", node))
 
     def product(self, index: int, rows: int, inner: int, out: int) -> None:
-        self._results.append(self._named(f"MatMul/{index}", self.layer(self._input(1, rows, inner), inner, out)))
+        self.outputs.append(self._named(f"MatMul/{index}", self.layer(self._input(1, rows, inner), inner, out)))
 
     def attention(self, index: int, heads: int, rows: int, size: int) -> None:
         op, order = self.op, np.array([0, 2, 1, 3])
@@ -164,9 +166,9 @@ class _Microbenchmarks(Builder):
             self._end_image(self._named(f"{kind}/image{index}", make(self._pooled(channels, side))))
 
     def _input(self, *shape: int) -> Any:
-        if shape not in self._parameters:
-            self._parameters[shape] = self.op.parameter(list(shape), np.float32)
-        return self._parameters[shape]
+        if shape not in self.parameters:
+            self.parameters[shape] = self.op.parameter(list(shape), np.float32)
+        return self.parameters[shape]
 
     def _image(self, channels: int, side: int) -> Any:
         return self.conv(self._input(1, 16, side, side), 16, channels)
@@ -181,10 +183,10 @@ class _Microbenchmarks(Builder):
         return self.layer(self._input(1, rows, 16), 16, columns)
 
     def _end_tokens(self, node: Any) -> None:
-        self._results.append(self.layer(node, int(node.get_output_shape(0)[-1]), 16))
+        self.outputs.append(self.layer(node, int(node.get_output_shape(0)[-1]), 16))
 
     def _end_image(self, node: Any) -> None:
-        self._results.append(self.conv(node, int(node.get_output_shape(0)[1]), 16))
+        self.outputs.append(self.conv(node, int(node.get_output_shape(0)[1]), 16))
 
     def _named(self, name: str, node: Any) -> Any:
         node.set_friendly_name(PREFIX + name)
@@ -213,7 +215,7 @@ def image_network() -> ov.Model:
             skip = builder.convolution(node, channels, wide, 1, stride) if number == 0 else node
             node, channels = op.relu(op.add(branch, skip)), wide
     node = op.reduce_mean(node, np.array([2, 3]), False)
-    return builder.model(op.softmax(builder.product(node, channels, 100), 1), image)
+    return builder.model_of([op.softmax(builder.product(node, channels, 100), 1)], [image])
 
 
 def token_network() -> ov.Model:
@@ -233,7 +235,7 @@ def token_network() -> ov.Model:
         node = builder.norm(op.add(node, joined))
         inner = op.gelu(builder.product(node, _COLUMNS, 4 * _COLUMNS), "erf")
         node = builder.norm(op.add(node, builder.product(inner, 4 * _COLUMNS, _COLUMNS)))
-    return builder.model(node, tokens)
+    return builder.model_of([node], [tokens])
 
 
 class _Probe(Builder):
@@ -248,6 +250,3 @@ class _Probe(Builder):
     def norm(self, source: Any) -> Any:
         node = self.op.mvn(source, np.array([2]), True, 1e-6, "inside_sqrt")
         return self.op.add(self.op.multiply(node, self.weights(_COLUMNS)), self.weights(_COLUMNS))
-
-    def model(self, node: Any, parameter: Any) -> ov.Model:
-        return ov.Model([self.op.result(node)], [parameter], "ov_hsdag probe network")

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.calibration.executions import WARM_UP, Counters, Executions, TimedModel
+from ov_hsdag.calibration.executions import WARM_UP, Executions, TimedModel
 from ov_hsdag.costs.roofline import Roofline
-from ov_hsdag.devices import virtual
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.lazy import ov
@@ -77,11 +76,12 @@ def node_times(
     Raises RuntimeError where the device does not compile or run the model; OutOfTime where not one inference ended
     before the deadline or, with `inside`, no operations were measured.
     """
-    session = _Session(model, device, core, inputs, deadline)
+    plain = TimedModel(core, model, device, inputs, deadline)
+    seconds: list[float] = []
     copies: list[Floats] = []
     executions: Executions | None = None
     while counted and len(copies) < _MOST_COPIES and not _stable(copies):
-        executed = session.count(graph, few=not copies)
+        executed = _count(plain, graph, seconds, few=not copies)
         if executed is None:
             break
         executions = executed
@@ -92,7 +92,7 @@ def node_times(
         advance(deadline.describe(f"measuring operations on {device}, run {len(copies) + 1}"))
     if executions is None and inside is not None:
         raise OutOfTime(f"there was no time or memory to measure operations on {device}")
-    latency = session.latency * 1e6
+    latency = statistics.median(seconds or [plain.typical]) * 1e6
     us = np.median(copies, axis=0) if copies else np.zeros(graph.nodes)
     if inside is None:
         if not us.any():  # nothing was counted, or a plugin names nothing: the cost model divides the latency
@@ -119,50 +119,31 @@ def _stable(copies: Sequence[Floats]) -> bool:
     return abs(after - before) < _STABLE * after
 
 
-class _Session:
-    """A model on a device, run without counters all the while, and copy by copy with them.
+def _count(plain: TimedModel, graph: ComputationGraph, seconds: list[float], *, few: bool) -> Executions | None:
+    """What a copy of the model executes that is compiled with counters, or None where there is no time for that.
 
-    Each copy's inferences alternate with plain ones, so that both see the same machine.
+    Plain inferences alternate with the copy's, so that both see the same machine; theirs are added to `seconds`. few:
+    whether fewer inferences than usual are better than none. Raises RuntimeError where it does not run.
     """
-
-    def __init__(self, model: ov.Model, device: str, core: ov.Core, inputs: TimedInputs, deadline: Deadline) -> None:
-        """Compiles it and runs it. Raises as `node_times`."""
-        self._model, self._device, self._core, self._inputs = model, device, core, inputs
-        self._deadline = deadline
-        self._plain = TimedModel(core, model, device, inputs, deadline)
-        self._seconds: list[float] = []
-
-    @property
-    def latency(self) -> float:
-        """Seconds of an inference."""
-        return statistics.median(self._seconds or [self._plain.typical])
-
-    def count(self, graph: ComputationGraph, *, few: bool) -> Executions | None:
-        """Compiles a copy with counters and runs it; what it executes, or None where there is no time for that.
-
-        few: whether fewer inferences than usual are better than none. Raises RuntimeError where it does not run.
-        """
-        deadline, typical = self._deadline, max(self._plain.typical, 1e-6)
-        runs = int(np.clip(_SECONDS / typical / 2, _FEWEST_RUNS, _MOST_RUNS))
-        warm_up = WARM_UP
-        affordable = (deadline.left - self._plain.compiling) / typical
-        beside = True  # whether a plain inference runs beside each counted one
-        if affordable < warm_up + 2 * runs:
-            if affordable < 2 or not few:
-                return None
-            beside = affordable >= 3
-            warm_up, runs = 1, max(int((affordable - 1) / 2), 1)
-        try:
-            properties = virtual.compile_properties(self._device, {"PERF_COUNT": True})
-            compiled = self._core.compile_model(self._model, self._device, properties)
-            counters = Counters(compiled, self._inputs, warm_up, deadline)
-            for _ in range(runs):
-                if beside:
-                    self._seconds.append(self._plain.run())
-                counters.run()
-        except OutOfTime:  # the machine has become slower
+    typical = max(plain.typical, 1e-6)
+    runs = int(np.clip(_SECONDS / typical / 2, _FEWEST_RUNS, _MOST_RUNS))
+    warm_up = WARM_UP
+    affordable = (plain.deadline.left - plain.compiling) / typical
+    beside = True  # whether a plain inference runs beside each counted one
+    if affordable < warm_up + 2 * runs:
+        if affordable < 2 or not few:
             return None
-        return Executions.of(compiled, graph, counters.us())
+        beside = affordable >= 3
+        warm_up, runs = 1, max(int((affordable - 1) / 2), 1)
+    try:
+        compiled, counters = plain.counted(warm_up)
+        for _ in range(runs):
+            if beside:
+                seconds.append(plain.run())
+            counters.run()
+    except OutOfTime:  # the machine has become slower
+        return None
+    return Executions.of(compiled, graph, counters.us())
 
 
 def _divide(executions: Executions, weights: Floats) -> Floats:

@@ -52,16 +52,15 @@ def fit_figures(samples: Samples, rate_gflops: Floats, gbps: Floats, launch_us: 
     measured = np.log(np.maximum(samples.us, _FLOOR_US))
     most = len(samples.us)
 
-    def predicted(theta: Floats) -> Floats:
+    def log_us(theta: Floats) -> Floats:
         rate, band, launch = np.exp(theta[:types]), np.exp(theta[types:-1]), np.exp(theta[-1])
         compute = samples.flops / (rate[samples.kind] * 1e3)
         movement = samples.moved / (band[samples.kind] * 1e3)
         us = np.maximum(compute, movement) + launch * samples.launched
-        return np.asarray(np.bincount(samples.sample, us, most), np.float64)
+        return np.log(np.maximum(np.bincount(samples.sample, us, most), _FLOOR_US))
 
     def residuals(scaled: Floats) -> Floats:
-        theta = start + scaled * spread
-        return np.concatenate([(np.log(np.maximum(predicted(theta), _FLOOR_US)) - measured) / _NOISE, scaled])
+        return np.concatenate([(log_us(start + scaled * spread) - measured) / _NOISE, scaled])
 
     # The maximum has a kink, where a search can be caught: begin as bound by arithmetic, by memory, and in between.
     found = [
@@ -69,7 +68,7 @@ def fit_figures(samples: Samples, rate_gflops: Floats, gbps: Floats, launch_us: 
         for shift in (-0.5, 0.0, 0.5)
     ]
     theta = start + min(found, key=lambda result: result.cost).x * spread
-    error = np.abs(np.expm1(np.log(np.maximum(predicted(theta), _FLOOR_US)) - measured))
+    error = np.abs(np.expm1(log_us(theta) - measured))
     rate, band, launch = np.exp(theta[:types]), np.exp(theta[types:-1]), float(np.exp(theta[-1]))
     return Figures(samples.kinds, rate, band, launch, float(np.median(error)))
 

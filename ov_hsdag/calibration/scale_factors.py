@@ -11,6 +11,7 @@ launch costs) is part of the latency of a device that runs the model alone, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,22 +89,16 @@ def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]
         wanted[order] = (np.searchsorted(cuts, everyone, side="right") + first) % len(problem.devices)
         return problem.repair(problem.where_supported(wanted))
 
-    drawn = [contiguous(min(count, problem.group_count), number) for number, count in enumerate(_CONTIGUOUS)]
-    drawn.extend(problem.random(random, _RANDOM))
-    drawn = [placement for placement in drawn if _is_split(problem, placement)]
-    # In decoders with states little else is feasible than partitions that use each device once.
-    for number in range(_TRIES):
-        if len(drawn) >= len(_CONTIGUOUS) + _RANDOM or problem.group_count < len(problem.devices):
-            break
-        placement = contiguous(len(problem.devices), number)
-        if _is_split(problem, placement):
-            drawn.append(placement)
-    return drawn
+    def is_split(placement: NDArray[np.uint8]) -> bool:
+        return bool(placement.min() != placement.max() and problem.evaluate(placement).infeasible[0] == 0)
 
-
-def _is_split(problem: PlacementProblem, placement: NDArray[np.uint8]) -> bool:
-    """Whether a placement is feasible, and not a single device."""
-    return bool(placement.min() != placement.max() and problem.evaluate(placement).infeasible[0] == 0)
+    tries = chain(
+        [contiguous(min(count, problem.group_count), number) for number, count in enumerate(_CONTIGUOUS)],
+        problem.random(random, _RANDOM),
+        # In decoders with states little else is feasible than partitions that use each device once.
+        (contiguous(min(len(problem.devices), problem.group_count), number) for number in range(_TRIES)),
+    )
+    return list(islice(filter(is_split, tries), len(_CONTIGUOUS) + _RANDOM))
 
 
 def all_supported_on(problem: PlacementProblem, device: int) -> NDArray[np.uint8]:

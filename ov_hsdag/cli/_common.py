@@ -8,7 +8,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -22,8 +22,8 @@ from ov_hsdag.integration.core import file_carries
 from ov_hsdag.model.inputs import example_shapes
 from ov_hsdag.model.shapes import counted_input_shapes, fitting_input_shapes, is_unbounded
 from ov_hsdag.placing.options import Flag, default_of, flags
-from ov_hsdag.storage.files import check_model_output
-from ov_hsdag.storage.folder_writing import check_folder_output
+from ov_hsdag.storage.files import check_model_output, save_model_atomically
+from ov_hsdag.storage.folder_writing import check_folder_output, write_folder
 from ov_hsdag.storage.model_folder import is_model_folder, longest_context, model_files
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.lazy import ov
@@ -126,65 +126,60 @@ Seed = Annotated[int | None, typer.Option("--seed", min=0, max=2**32 - 1, help="
 Threads = Annotated[int, typer.Option("--threads", min=1, help="Threads of torch.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a text.")]
 
-_SHARED = {
-    "quiet": Annotated[
-        bool,
-        typer.Option(
-            "--quiet", "-q", help="Results, warnings and errors alone: no progress, no legend, no hint at what is next."
-        ),
-    ],
-    "verbose": Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print a line for each step, with the seconds that it took.")
-    ],
-    "debug": Annotated[bool, typer.Option("--debug", help="Show tracebacks, and all that OpenVINO prints.")],
-}
-"""Options of every command; they set the variables of these names in `console`."""
 
-_OF_MODELS = {
-    "extension": Annotated[
+@dataclass
+class _Shared:
+    """Options of every command, `extension` of those that read models; they set variables of `console`."""
+
+    extension: Annotated[
         list[str] | None,
         typer.Option(
             "--extension",
             metavar="LIB.so",
             help="Load a library of custom operations, as Core::add_extension does; can be given several times.",
         ),
-    ]
-}
-"""The same of every command that reads a model."""
+    ] = None
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet", "-q", help="Results, warnings and errors alone: no progress, no legend, no hint at what is next."
+        ),
+    ] = False
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print a line for each step, with the seconds that it took.")
+    ] = False
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks, and all that OpenVINO prints.")] = False
 
 
 def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the options that all commands have, which are not handed on to it."""
 
     @functools.wraps(command)
-    def run(*arguments: Any, **options: Any) -> None:
-        for name in shared:
-            setattr(console, name, options.pop(name))
+    def run(*arguments: Any, shared: _Shared, **options: Any) -> None:
+        for name, value in vars(shared).items():
+            setattr(console, name, value)
         if console.quiet and console.verbose:
             raise UserError("--quiet and --verbose ask for less and for more: give one of them")
         # openvino.convert_model takes the word in any program's arguments for its own, and prints on standard output.
         sys.argv[1:] = [word for word in sys.argv[1:] if word != "--verbose"]
         command(*arguments, **options)
 
-    own = inspect.signature(command, eval_str=True)
-    shared = {**(_OF_MODELS if {"model", "models"} & set(own.parameters) else {}), **_SHARED}
-    options = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=False if name in _SHARED else None, annotation=kind
-        )
-        for name, kind in shared.items()
-    ]
-    run.__signature__ = own.replace(parameters=[*own.parameters.values(), *options])  # type: ignore[attr-defined]
-    run.__annotations__ = {**{one.name: one.annotation for one in own.parameters.values()}, **shared}
-    return run
+    reads = not {"model", "models"}.isdisjoint(inspect.signature(command).parameters)
+    return with_options_of(_Shared, "shared", () if reads else ("extension",))(run)
 
 
-def with_options_of(kind: type[Any], name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command whose options are the fields of the dataclass `kind`; its parameter `name` gets one of that."""
+def with_options_of(
+    kind: type[Any], name: str, without: Sequence[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command whose options are the fields of the dataclass `kind`, some left out.
+
+    Its parameter `name` gets one of that; of a command that declares none the options come last.
+    """
     hints = get_type_hints(kind, include_extras=True)
     options = [
         inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])
         for one in fields(kind)
+        if one.name not in without
     ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -197,6 +192,7 @@ def with_options_of(kind: type[Any], name: str) -> Callable[[Callable[..., None]
         parameters = []
         for one in signature.parameters.values():
             parameters += options if one.name == name else [one.replace(kind=one.KEYWORD_ONLY)]
+        parameters += [] if name in signature.parameters else options
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return run
 
@@ -215,6 +211,7 @@ def require_training(what: str) -> None:
 
 def one_file(model: Path, part: str | None, use: str) -> Path:
     """The file of a model, or of one of a folder's; `use` is for the UserError where there are several: "count"."""
+    check_model(model)
     files = model_files(model, () if part is None else (part,))
     if len(files) > 1:
         names = ", ".join(file.stem for file in files)
@@ -283,17 +280,6 @@ def has_fp16_weights(model: ov.Model) -> bool:
     )
 
 
-def _read_model(core: ov.Core, path: Path) -> ov.Model:
-    """Read a model whose weights are beside it or, if it is a link, beside what that points to. Raises RuntimeError."""
-    try:
-        return core.read_model(path)
-    except RuntimeError:
-        if path.is_symlink():
-            with contextlib.suppress(RuntimeError):
-                return core.read_model(path.resolve())
-        raise
-
-
 def new_core() -> ov.Core:
     """A Core with the declared virtual devices and the libraries of --extension. Raises UserError, RunError."""
     core = virtual.new_core()
@@ -302,12 +288,23 @@ def new_core() -> ov.Core:
     return core
 
 
+def write_models(
+    output: Path, model: Path, models: Mapping[Path, tuple[ov.Model, bool]], hard_links: bool = True
+) -> None:
+    """Write what was made of a model or a folder, by its files, each with whether its weights become FP16."""
+    with console.progress(f"writing {output}"):
+        if is_model_folder(model):
+            write_folder(output, model, {file.name: one for file, one in models.items()}, hard_links=hard_links)
+        else:
+            found, compress = models[model]
+            save_model_atomically(found, output, compress_to_fp16=compress)
+
+
 def read_with_shapes(
-    core: ov.Core, model: Path, file: Path, given: Mapping[str, Sequence[int]]
+    core: ov.Core, path: Path, given: Mapping[str, Sequence[int]]
 ) -> tuple[ov.Model, Mapping[str, Sequence[int]] | None]:
-    """Read a model, which users call `model`, and the example shapes that are its own. Raises UserError."""
-    with console.progress(f"reading {model}"):
-        loaded = read_model(core, file)
+    """Read a model, and the example shapes that are its own. Raises UserError."""
+    loaded = read_model(core, path)
     return loaded, example_shapes([loaded], given)[0]
 
 
@@ -315,9 +312,12 @@ def read_model(core: ov.Core, path: Path) -> ov.Model:
     """Read any model that OpenVINO reads. Raises UserError in one line where it is missing, no model or damaged."""
     check_model(path)
     try:
-        with console.quiet_native_errors():
-            return _read_model(core, path)
+        with console.progress(f"reading {path}"), console.quiet_native_errors():
+            return core.read_model(path)
     except RuntimeError as error:
+        if path.is_symlink():  # weights may be beside what it points to
+            with contextlib.suppress(RuntimeError), console.quiet_native_errors():
+                return core.read_model(path.resolve())
         reason = one_line(error)
         if reason.startswith("Unable to read the model"):
             # No frontend felt responsible; OpenVINO's text names all of them and gives no reason.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +26,7 @@ from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing.candidates import policy_placers
-from ov_hsdag.placing.rivals import Result, contenders, measure
+from ov_hsdag.placing.rivals import contenders, measure
 from ov_hsdag.policy.bundle import DEFAULT, ships
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import Session
@@ -87,64 +88,77 @@ def bench(
     asked = Workload.asked(workload, context)
 
     speeds = Profile.load(profile) if profile else None
+
+    def here() -> Iterator[tuple[dict[str, Any], str, Exception | None]]:
+        """As `_elsewhere`, on this machine."""
+        core = common.new_core()
+        missing = absent(core, devices.names)
+        if missing:
+            there = ", ".join(core.available_devices)
+            raise UserError(f"bench measures, and this machine has no {', '.join(missing)}; it has {there}")
+        require_temporary_folder()
+        # All of them before the first is measured, so that nothing that is wrong with one costs what others gave.
+        loaded = [common.read_model(core, path) for path in models]
+        for path, shapes in zip(models, example_shapes(loaded, examples), strict=True):
+            # The model is forgotten with its results: there may be many, and large ones.
+            model = loaded.pop(0)
+            try:
+                with console.progress(path.name) as tell:
+                    tell("placing")
+                    session = Session.of(devices, core, speeds)
+                    phases = asked.phases_with(model, shapes) if asked else ()
+                    costs = None if phases else load_beside(path)
+                    problem = session.price(session.analyse(model, shapes, phases), objective, costs, phases).problem
+                    found, left_out = contenders(problem, devices, learned)
+                    results = measure(
+                        model, devices, objective, core, found, rounds=rounds, shapes=shapes, phases=phases, report=tell
+                    )
+            except (RunError, UserError) as error:
+                yield {"model": str(path), "results": [], "failed": str(error)}, "", error
+            else:
+                rows = [result.to_dict() for result in results]
+                yield {"model": str(path), "results": rows, "left_out": left_out}, "", None
+
     document: dict[str, Any] = {
         "device": devices.hetero,
         "objective": objective,
         "openvino": ov.__version__,
         "models": [],
     }
-    if ray is not None:
-        with console.result(as_json) as show, remote.connected(ray, devices.names, on) as fleet:
-            _elsewhere(fleet, show, models, policies, document, output, as_json)
-        return
-    core = common.new_core()
-    missing = absent(core, devices.names)
-    if missing:
-        there = ", ".join(core.available_devices)
-        raise UserError(f"bench measures, and this machine has no {', '.join(missing)}; it has {there}")
-    require_temporary_folder()
     failures: list[Exception] = []
-    with console.result(as_json) as show:
-        # All of them before the first is measured, so that nothing that is wrong with one costs what others gave.
-        with console.progress(f"reading {', '.join(map(str, models))}"):
-            loaded = [common.read_model(core, path) for path in models]
-        shapes = example_shapes(loaded, examples)
-        for path, example in zip(models, shapes, strict=True):
-            try:
-                # The model is forgotten with its results: there may be many, and large ones.
-                results, left_out = _run(
-                    core, path, loaded.pop(0), devices, objective, speeds, learned, example, rounds, asked
-                )
-            except (RunError, UserError) as error:
-                failures.append(type(error)(f"{path}: {error}"))
-                document["models"].append({"model": str(path), "results": [], "failed": str(error)})
+    with console.result(as_json) as show, ExitStack() as stack:
+        fleet = None if ray is None else stack.enter_context(remote.connected(ray, devices.names, on))
+        for entry, where, failed in here() if fleet is None else _elsewhere(fleet, models, policies):
+            document["models"].append(entry)
+            if failed is not None:
+                failures.append(type(failed)(f"{entry['model']}: {failed}"))
                 continue
-            rows = [result.to_dict() for result in results]
-            document["models"].append({"model": str(path), "results": rows, "left_out": left_out})
-            if not as_json:
-                show({}, f"{path}: {objective} on {devices.hetero}", _table(rows, left_out, objective))
+            title = f"{entry['model']}: {objective} on {devices.hetero}{where}"
+            show.text(title, _table(entry["results"], entry.get("left_out", {}), objective))
             if output is not None:
                 try:
                     _write(output, document)
                 except UserError as error:
                     failures.append(error)
                     output = None
-        _show_end(show, document, output, as_json)
-    if failures:
-        raise failures[0]
+        good = next((entry["model"] for entry in document["models"] if entry["results"]), None)
+        show.json(document)
+        if good is not None:
+            if output is not None:
+                show.hint("results", str(output))
+            more = given("--shape", "--workload", "--context", "--profile")
+            show.next("place", good, *given("--device"), "--objective", objective, *more)
+    remote.end(failures)
 
 
 def _elsewhere(
-    fleet: remote.Fleet,
-    show: console.Show,
-    models: Sequence[Path],
-    policies: str | None,
-    document: dict[str, Any],
-    output: Path | None,
-    as_json: bool,
-) -> None:
-    """Every model on every kind of machine; a job is one model on one machine, so that machines share the models."""
-    jobs, failures = [], []
+    fleet: remote.Fleet, models: Sequence[Path], policies: str | None
+) -> Iterator[tuple[dict[str, Any], str, Exception | None]]:
+    """Every model on every kind of machine: what is reported of it, where, and why it failed.
+
+    A job is one model on one machine, so that machines share the models.
+    """
+    jobs = []
     asked = [(kind, model) for model in models for kind in fleet.kinds]
     with remote.scratch() as scratch:
         for number, (kind, model) in enumerate(asked):
@@ -161,55 +175,9 @@ def _elsewhere(
                 raise result
             found = remote.parsed(kind, result)["models"]
             entry = {**found[0], "model": str(model), "machine": remote.about(kind)}
+            yield entry, f", {kind.describe()}", None
         except (RunError, UserError) as error:
-            failures.append(type(error)(f"{model}: {error}"))
-            entry = {"model": str(model), "results": [], **remote.failed(kind, error)}
-        document["models"].append(entry)
-        if not as_json and entry["results"]:
-            title = f"{model}: {document['objective']} on {document['device']}, {kind.describe()}"
-            show({}, title, _table(entry["results"], entry.get("left_out", {}), document["objective"]))
-    if output is not None:
-        _write(output, document)
-    _show_end(show, document, output, as_json)
-    remote.end(failures)
-
-
-def _show_end(show: console.Show, document: dict[str, Any], output: Path | None, as_json: bool) -> None:
-    """The document, or where it is and what comes next: placing with the options that `place` has as well."""
-    good = next((entry["model"] for entry in document["models"] if entry["results"]), None)
-    if as_json:
-        show(document)
-    elif good is not None:
-        if output is not None:
-            show.hint("results", str(output))
-        more = given("--shape", "--workload", "--context", "--profile")
-        show.next("place", good, *given("--device"), "--objective", document["objective"], *more)
-
-
-def _run(
-    core: ov.Core,
-    path: Path,
-    model: ov.Model,
-    devices: DeviceSet,
-    objective: str,
-    profile: Profile | None,
-    policies: Sequence[HSDAGPlacer],
-    shapes: Mapping[str, Sequence[int]] | None,
-    rounds: int,
-    asked: Workload | None,
-) -> tuple[list[Result], dict[str, str]]:
-    """The results, and of what is left out the name and why."""
-    with console.progress(path.name) as tell:
-        tell("placing")
-        session = Session.of(devices, core, profile)
-        phases = asked.phases_with(model, shapes) if asked else ()
-        costs = None if phases else load_beside(path)
-        problem = session.price(session.analyse(model, shapes, phases), objective, costs, phases).problem
-        found, left_out = contenders(problem, devices, policies)
-        results = measure(
-            model, devices, objective, core, found, rounds=rounds, shapes=shapes, phases=phases, report=tell
-        )
-    return results, left_out
+            yield {"model": str(model), "results": [], **remote.failed(kind, error)}, "", error
 
 
 def _policies(text: str | None) -> list[HSDAGPlacer]:

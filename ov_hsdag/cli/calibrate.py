@@ -68,7 +68,7 @@ def calibrate(
         if models and len(on or ()) != 1:
             raise UserError("the costs of a model are those of one kind of machine: name it with --on")
         with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
-            _elsewhere(fleet, show, output, models, as_json)
+            _elsewhere(fleet, show, output, models)
         return
     continue_in_child("calibrating")
     begin = time.perf_counter()
@@ -82,7 +82,6 @@ def calibrate(
         found.save(output)
         for path, costs in zip(models, found.costs, strict=True):
             costs.save(path_beside(path))
-        took = time.perf_counter() - begin
         data: dict[str, Any] = {
             "profile": str(output),
             "devices": {
@@ -100,18 +99,14 @@ def calibrate(
                 }
                 for path, times in zip(models, found.times, strict=True)
             ],
-            "seconds": took,
+            "seconds": time.perf_counter() - begin,
         }
-        text = [f"{output}: {', '.join(names)}, measured in {took:.0f} s"]
-        for path, times in zip(models, found.times, strict=True):
-            latencies = [f"{one.latency_us / 1000:.2f} ms on {one.device}" for one in times.values()]
-            text.append(f"{path_beside(path)}: {', '.join(latencies)}")
-        show(data, "\n".join(text), _table(found.document, data["devices"]))
+        show(data, _text(data, output), _table(found.document, data["devices"]))
         named = models[0] if models else model_here()
         show.next("place", named, "--device", device, "--profile", output, *given("--shape"))
 
 
-def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: list[Path], as_json: bool) -> None:
+def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: list[Path]) -> None:
     """A profile of each kind of machine."""
     for kind in fleet.kinds:
         check_writable(fleet.target(output, kind))
@@ -131,19 +126,24 @@ def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: li
             for number, path in enumerate(models):
                 ModelCosts.load(came / costs[number]).save(path_beside(path))
                 data["models"][number] |= {"model": str(path), "costs": str(path_beside(path))}
-            if not as_json:
-                text = (
-                    f"{target}: {', '.join(data['devices'])}, measured in {data['seconds']:.0f} s on {kind.describe()}"
-                )
-                show({}, text, _table(document, data["devices"]))
+            show.text(_text(data, target, f" on {kind.describe()}"), _table(document, data["devices"]))
             return {**data, "profile": str(target)}
 
         jobs = [(kind, job, scratch / kind.number) for kind in fleet.kinds]
-        failures = fleet.each("calibrating", jobs, use, show if as_json else None)
+        failures = fleet.each("calibrating", jobs, use, show)
     if profiles:
         model = models[0] if models else model_here()
         show.next("place", model, *given("--device"), "--profile", profiles[0], *given("--shape"))
     remote.end(failures)
+
+
+def _text(data: dict[str, Any], profile: Path, where: str = "") -> str:
+    """What was measured, for people."""
+    lines = [f"{profile}: {', '.join(data['devices'])}, measured in {data['seconds']:.0f} s{where}"]
+    for one in data["models"]:
+        latencies = [f"{us / 1000:.2f} ms on {name}" for name, us in one["latency_us"].items()]
+        lines.append(f"{one['costs']}: {', '.join(latencies)}")
+    return "\n".join(lines)
 
 
 # What a job calls its output.

@@ -50,7 +50,10 @@ def candidates_table(rows: Sequence[Row], objective: str, *, measured: bool) -> 
     families: dict[str, list[Row]] = {}
     for row in rows:
         families.setdefault(placer_of(row.name), []).append(row)
-    shown = {name: _best(family) for name, family in families.items()}
+    shown = {
+        name: max(family, key=lambda row: (row.chosen, row.gain is not None and not row.note, row.gain or 0.0))
+        for name, family in families.items()
+    }
     unit = "ms" if objective == "latency" else "inferences/s"
     figures = [f"predicted\n{unit}", *([f"measured\n{unit}"] if measured else [])]
     table = console.table("", "submodels", *figures, "x the best\nsingle device", left=(0, 2 + len(figures)))
@@ -69,10 +72,6 @@ def why_no_figure(failed: str) -> str:
     if not failed:
         return ""
     return f"{'not measured' if out_of_time(failed) else 'failed'}: {failed}"
-
-
-def _best(family: Sequence[Row]) -> Row:
-    return max(family, key=lambda row: (row.chosen, row.gain is not None and not row.note, row.gain or 0.0))
 
 
 def _number(value: float | None, column: Sequence[float | None]) -> str:

@@ -27,11 +27,6 @@ def command_line(*words: object) -> str:
     return shlex.join(["ov-hsdag", *map(str, words)])
 
 
-def this_command() -> str:
-    """The command that runs, as it was typed."""
-    return command_line(*sys.argv[1:])
-
-
 def again(*more: str, without: Collection[str] = ()) -> list[str]:
     """Words of the command that runs, after "ov-hsdag", with some more, and without some flags."""
     return [*(word for word in sys.argv[1:] if word not in without), *more]

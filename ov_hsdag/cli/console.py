@@ -182,15 +182,31 @@ class Show:
         self._descriptor = descriptor
 
     def __call__(self, data: Mapping[str, Any], text: str = "", table: Table | None = None) -> None:
-        """Print a command's result: `data` as JSON, or for people `text` and `table`, its caption under it.
+        """Print a command's result: `data` as JSON, or for people `text` and `table`."""
+        self.json(data)
+        self.text(text, table)
 
-        The caption, a legend, is left out with --quiet.
-        """
-        if self._descriptor is None:
-            _for_people(text, table)
-        else:
+    def json(self, data: Mapping[str, Any]) -> None:
+        """Print an object where JSON was asked for."""
+        if self._descriptor is not None:
             with open(self._descriptor, "w", encoding="utf-8", newline="\n", closefd=False) as out:
                 out.write(json.dumps(plain(data), ensure_ascii=False, allow_nan=False) + "\n")
+
+    def text(self, text: str, table: Table | None = None) -> None:
+        """Print a text and a table for people, the table's caption under it; that, a legend, not with --quiet."""
+        if self._descriptor is not None:
+            return
+        # Where standard output is no terminal: of COLUMNS, or 80. Nothing is cut: words and cells go on in a new line.
+        # Names of nodes and messages of errors have square brackets, which are no markup.
+        console = Console(highlight=False, markup=False)
+        console.width = console.width or 80  # COLUMNS=0
+        for line in text.splitlines():
+            print(printable(line) if line.startswith(CODE) else wrapped(printable(line), console.width))
+        if table is not None:
+            caption, table.caption = table.caption, None
+            console.print(table)
+            if caption and not quiet:
+                print(wrapped(printable(str(caption)), console.width, indent=""))
 
     def hint(self, what: str, text: str) -> None:
         """Print what people may want to do next ("run with: …"), a line to be copied; not as JSON, or with --quiet."""
@@ -227,20 +243,6 @@ def count(number: int, noun: str) -> str:
 
 CODE = "    "
 """What a line of a text begins with that is to be copied: it is not wrapped."""
-
-
-def _for_people(text: str, table: Table | None) -> None:
-    # Where standard output is no terminal: of COLUMNS, or 80. Nothing is cut: words and cells go on in a new line.
-    # Names of nodes and messages of errors have square brackets, which are no markup.
-    console = Console(highlight=False, markup=False)
-    console.width = console.width or 80  # COLUMNS=0
-    for line in text.splitlines():
-        print(printable(line) if line.startswith(CODE) else wrapped(printable(line), console.width))
-    if table is not None:
-        caption, table.caption = table.caption, None
-        console.print(table)
-        if caption and not quiet:
-            print(wrapped(printable(str(caption)), console.width, indent=""))
 
 
 def wrapped(line: str, width: int, indent: str = "    ") -> str:

@@ -78,7 +78,6 @@ def explain(
     --type it leaves out which single moves come closest to paying. Figures are predictions, also of placements that
     were made elsewhere (affinities of the nodes, or --affinity).
     """
-    common.check_model(model)
     file = common.one_file(model, placed.part, "explain")
 
     with console.result(as_json) as show:
@@ -106,7 +105,7 @@ def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
     costs = Profile.load(placed.profile) if placed.profile else None
     given = Placement.load(placed.affinity, devices) if placed.affinity else None
     core = common.new_core()
-    loaded, shapes = common.read_with_shapes(core, model, file, examples)
+    loaded, shapes = common.read_with_shapes(core, file, examples)
     carried = given or placement_of(loaded)
     if carried is None:
         raise UserError(f"{model} carries no placement; {place_it(model, placed.device or 'HETERO:GPU,CPU')}")

@@ -113,7 +113,7 @@ def finetune(
         if simulated:
             raise UserError("--simulated measures nothing and needs no other machine: leave out --ray")
         with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
-            _elsewhere(fleet, show, model, output, resume, as_json)
+            _elsewhere(fleet, show, model, output, resume)
         return
     common.require_training("fine-tuning")
     with console.progress("starting torch"):
@@ -140,7 +140,7 @@ def finetune(
     torch.set_num_threads(threads)
     with console.result(as_json) as show:
         core = common.new_core()
-        loaded, shapes = common.read_with_shapes(core, model, model, examples)
+        loaded, shapes = common.read_with_shapes(core, model, examples)
         compressed = common.has_fp16_weights(loaded)
         try:
             with console.progress(f"fine-tuning {model} on {device}") as tell:
@@ -174,7 +174,7 @@ def finetune(
         show.next("verify", output / "model.xml", *given("--device", "--shape"))
 
 
-def _elsewhere(fleet: remote.Fleet, show: console.Show, model: Path, output: Path, resume: bool, as_json: bool) -> None:
+def _elsewhere(fleet: remote.Fleet, show: console.Show, model: Path, output: Path, resume: bool) -> None:
     """A run for each kind of machine of a cluster; its checkpoint comes back after each measurement."""
     folders = [fleet.target(output, kind) for kind in fleet.kinds]
     for folder in folders:
@@ -188,17 +188,16 @@ def _elsewhere(fleet: remote.Fleet, show: console.Show, model: Path, output: Pat
     def use(kind: Kind, record: dict[str, Any]) -> dict[str, Any]:
         folder = fleet.target(output, kind)
         done.append(folder)
-        if not as_json:
-            gain = times(record["best"]["ratio"], over=_reference(record))
-            text = (
-                f"{folder / 'model.xml'}: {record['chosen']}, measured {gain}"
-                f" ({record['measurements']} measurements) on {kind.describe()}"
-            )
-            show({}, text, _table(record))
+        gain = times(record["best"]["ratio"], over=_reference(record))
+        text = (
+            f"{folder / 'model.xml'}: {record['chosen']}, measured {gain}"
+            f" ({record['measurements']} measurements) on {kind.describe()}"
+        )
+        show.text(text, _table(record))
         return record
 
     try:
-        failures = fleet.each(f"fine-tuning {model}", jobs, use, show if as_json else None)
+        failures = fleet.each(f"fine-tuning {model}", jobs, use, show)
     except KeyboardInterrupt:
         if any((folder / CHECKPOINT).exists() for folder in folders):
             console.message("stopped; all measurements are saved: continue with --resume")

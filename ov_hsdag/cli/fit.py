@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -49,8 +49,6 @@ def fit(
 
     Weights are not loaded. Exit status: 0 it fits, 1 it does not.
     """
-    common.check_model(model)
-
     file = common.one_file(model, part, "count")
     devices = DeviceSet.parse(device)
     limits = parse_memory(memory, devices.names) if memory is not None else None
@@ -59,7 +57,7 @@ def fit(
     costs = Profile.load(profile) if profile else None
     with console.result(as_json) as show:
         core = common.new_core()
-        loaded, shapes = common.read_with_shapes(core, model, file, examples)
+        loaded, shapes = common.read_with_shapes(core, file, examples)
         with console.progress(f"counting {model} on {device}"):
             found = fit_model(
                 loaded,
@@ -131,19 +129,12 @@ def _counted(found: Fit) -> str:
     )
 
 
-def _rows(found: Fit) -> Iterator[tuple[str, str, Need]]:
-    for name, need in found.singles.items():
-        yield name, name, need
-    for name, need in found.split.items():
-        yield f"split, {name}", "split", need
-    if found.shared is not None:
-        yield "split, shared", "split", found.shared
-
-
 def _table(found: Fit) -> Table:
     columns = ("on", "weights", "states", "tensors", "needed", "may have", "left")
     table = console.table(*columns, *(("context",) if found.largest else ()))
-    for label, key, need in _rows(found):
+    split = {**found.split, **({} if found.shared is None else {"shared": found.shared})}
+    rows = [(name, name, need) for name, need in found.singles.items()]
+    for label, key, need in [*rows, *((f"split, {name}", "split", need) for name, need in split.items())]:
         counted = [need.weights, need.states, need.activations, need.total, need.room, need.headroom]
         row = ["-" if bytes_ is None else format_bytes(bytes_) for bytes_ in counted]
         if found.largest:

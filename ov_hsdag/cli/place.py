@@ -13,7 +13,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, place_job, placed, plan, remote
-from ov_hsdag.cli.command_lines import this_command
+from ov_hsdag.cli.command_lines import again, command_line
 from ov_hsdag.costs.builtin import costs_line
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
@@ -33,8 +33,7 @@ from ov_hsdag.placing.candidates import policy_placers
 from ov_hsdag.placing.options import PlaceOptions, flags
 from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.report.write import check_report
-from ov_hsdag.storage.files import check_not_input, save_model_atomically
-from ov_hsdag.storage.folder_writing import write_folder
+from ov_hsdag.storage.files import check_not_input
 from ov_hsdag.storage.model_folder import is_model_folder, model_files
 from ov_hsdag.utils.errors import RunError, UserError
 
@@ -142,7 +141,7 @@ def place(
 
     if ray is not None:
         with console.result(as_json) as show, remote.connected(ray, devices.names, on) as fleet:
-            place_job.place(fleet, show, model, files, output, device, report, given.shapes, hardlinks, as_json)
+            place_job.place(fleet, show, model, files, output, device, report, given.shapes, hardlinks)
         return
 
     unmeasured = "not measured: --no-measure" if given.measure is False else ""
@@ -159,8 +158,7 @@ def place(
                 unmeasured = f"not measured: {', '.join(missing)} {are} not on this machine"
         elif measure:
             selection.check_possible(core, devices)
-        with console.progress(f"reading {model}"):
-            loaded = {file: common.read_model(core, file) for file in files}
+        loaded = {file: common.read_model(core, file) for file in files}
         shapes = dict(zip(files, example_shapes(list(loaded.values()), examples), strict=True))
         compressed = {
             file: common.has_fp16_weights(one) if compress_to_fp16 is None else compress_to_fp16
@@ -188,16 +186,11 @@ def place(
             )
             with console.progress(f"placing {file} on {device}") as tell:
                 placements[file] = place_model(loaded[file], device, options=own, core=core, report=tell)
-        with console.progress(f"writing {output}"):
-            # Unless asked otherwise, placing leaves weights as they were, compressed or exact.
-            if folder:
-                models = {file.name: (one, compressed[file]) for file, one in loaded.items()}
-                write_folder(output, model, models, hard_links=hardlinks)
-            else:
-                save_model_atomically(loaded[model], output, compress_to_fp16=compressed[model])
+        # Unless asked otherwise, placing leaves weights as they were, compressed or exact.
+        common.write_models(output, model, {file: (loaded[file], compressed[file]) for file in files}, hardlinks)
         if report is not None:
             with console.progress(f"writing {report}"):
-                placements[files[0]].report(report, title=files[0].stem, done={"command": this_command()})
+                placements[files[0]].report(report, title=files[0].stem, done={"command": command_line(*again())})
         found, said = {}, []
         for file in files:
             placement, written = placements[file], output / file.name if folder else output
@@ -215,13 +208,10 @@ def place(
             )
             said += lines
             found[file.name] = placed.as_json(written, placement, lines)
-            if not folder or not as_json:
-                text = "\n".join([f"{written}: {placement.summary()}", *lines])
-                show(found[file.name], text, placed.table(placement))
+            show.text("\n".join([f"{written}: {placement.summary()}", *lines]), placed.table(placement))
             if not as_json and sys.stdout.isatty() and len(placement.used()) > 1:
                 print(console.printable("\n".join(placed.terminal_picture(operations_of(loaded[file]), placement))))
-        if folder and as_json:
-            show({"output": str(output), "models": found})
+        show.json({"output": str(output), "models": found} if folder else found[model.name])
         named = files[0].stem if len(files) > 1 else None
         placed.show_what_next(show, {output: said}, device, named, given.shapes, here=not missing)
 

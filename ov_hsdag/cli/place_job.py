@@ -14,8 +14,7 @@ from ov_hsdag.fleet.job import OUT, Inputs, Job, model_files_of
 from ov_hsdag.fleet.machines import Kind
 from ov_hsdag.model.gains import placer_of
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.storage.files import save_model_atomically, write_bytes
-from ov_hsdag.storage.folder_writing import write_folder
+from ov_hsdag.storage.files import write_bytes
 from ov_hsdag.storage.model_folder import is_model_folder
 from ov_hsdag.utils.lazy import ov
 
@@ -30,7 +29,6 @@ def place(
     report: Path | None,
     shapes: Sequence[str] | None,
     hardlinks: bool,
-    as_json: bool,
 ) -> None:
     """Places the model on each kind of machine, which measure; writes the outputs here, and shows what was found."""
     for kind in fleet.kinds:
@@ -55,15 +53,14 @@ def place(
                 written[target] += one["messages"]
                 placement = placed.of_json(one)
                 rows.append((kind, name, placement))
-                if not as_json:
-                    lines = [f"on {kind.describe()}", f"{one['output']}: {placement.summary()}", *one["messages"]]
-                    show({}, "\n".join(lines), placed.table(placement))
+                lines = [f"on {kind.describe()}", f"{one['output']}: {placement.summary()}", *one["messages"]]
+                show.text("\n".join(lines), placed.table(placement))
             return data | ({"output": str(target)} if "models" in data else {})
 
         jobs = [(kind, job, scratch / kind.number) for kind in fleet.kinds]
-        failures = fleet.each(f"placing {model}", jobs, use, show if as_json else None)
-    if not as_json and fleet.several and rows:
-        show({}, "all machines:", _overview(rows))
+        failures = fleet.each(f"placing {model}", jobs, use, show)
+    if fleet.several and rows:
+        show.text("all machines:", _overview(rows))
     named = files[0].stem if len(files) > 1 else None
     placed.show_what_next(show, written, device, named, shapes, here=False)
     remote.end(failures)
@@ -95,13 +92,9 @@ def _write(model: Path, files: Sequence[Path], came: Path, target: Path, hardlin
         one = common.read_model(core, path)
         return one, common.has_fp16_weights(one)
 
-    with console.progress(f"writing {target}"):
-        if is_model_folder(model):
-            placed = {file.name: read(came / _PLACED / file.name) for file in files}
-            write_folder(target, model, placed, hard_links=hardlinks)
-        else:
-            one, compressed = read(came / f"{_PLACED}.xml")
-            save_model_atomically(one, target, compress_to_fp16=compressed)
+    folder = is_model_folder(model)
+    models = {file: read(came / _PLACED / file.name if folder else came / f"{_PLACED}.xml") for file in files}
+    common.write_models(target, model, models, hardlinks)
 
 
 # What a job calls its output.

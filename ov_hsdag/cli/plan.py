@@ -96,7 +96,7 @@ def plan(
         check_writable(report)
     if application.suffix == ".json":
         with console.result(as_json) as show:
-            shown(show, Plan.load(application), as_json, report=report)
+            shown(show, Plan.load(application), report=report)
         return
     if is_model_folder(application):
         spec = of_folder(application, parse_counts(count), workload)
@@ -155,8 +155,7 @@ def write(
         models: dict[str, Any] = {}
         half: dict[str, bool] = {}
         for name, one in spec.models.items():
-            with console.progress(f"reading {one.path}"):
-                model = common.read_model(core, one.path)
+            model = common.read_model(core, one.path)
             (shapes,) = example_shapes([model], parse_shapes([one.shape] if one.shape else ()))
             if one.asked and one.folder is None and not model.get_sinks():
                 raise UserError(f"'{name}' has no states, so it has no workload of prompt and tokens")
@@ -182,7 +181,7 @@ def write(
             found = _written(found, spec, written, output, alone, given.get("hardlinks", True))
         where = output.with_name(f"{output.name}.{PLAN}") if alone else output / PLAN
         found.save(where)
-        shown(show, found, as_json, where, given["report"])
+        shown(show, found, where, given["report"])
         if absent(core, devices):
             largest = max(found.models.values(), key=lambda one: (len(one.devices), sum(one.busy_us.values())))
             show.next("explain", where.parent / (largest.path or ""))
@@ -215,13 +214,10 @@ def _written(
     return replace(plan, models={name: replace(one, path=paths[name]) for name, one in plan.models.items()})
 
 
-def shown(show: console.Show, plan: Plan, as_json: bool, where: Path | None = None, report: Path | None = None) -> None:
+def shown(show: console.Show, plan: Plan, where: Path | None = None, report: Path | None = None) -> None:
     """Prints a plan, and draws it."""
     if report is not None:
         write_text(report, plan_picture(plan.to_dict(), str(where or "plan")))
-    if as_json:
-        show(plan.to_dict())
-        return
     table = console.table("model", "runs", "where", *plan.devices, "memory", left=(0, 2))
     for row in plan.rows():
         table.add_row(*row)
@@ -229,8 +225,8 @@ def shown(show: console.Show, plan: Plan, as_json: bool, where: Path | None = No
         f"{plan.predicted['busy_us'][name] / max(plan.predicted['busy_us'].values()):.0%}" for name in plan.devices
     ]
     table.add_row("all", "", "", *total, "", style="bold")
-    show({}, f"{where}: {plan.summary()}" if where else plan.summary(), table)
+    show(plan.to_dict(), f"{where}: {plan.summary()}" if where else plan.summary(), table)
     others = console.table("plan", "predicted", "measured", "x best without splits", "", left=(0, 4))
     for row in plan.compared():
         others.add_row(*row)
-    show({}, "", others)
+    show.text("", others)

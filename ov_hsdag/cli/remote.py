@@ -15,6 +15,7 @@ from ov_hsdag.cli import command_lines, console
 from ov_hsdag.cli.command_lines import given_options, options
 from ov_hsdag.fleet.job import Inputs, Job
 from ov_hsdag.fleet.machines import Kind, parse_on
+from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import ov
 
@@ -63,23 +64,19 @@ class Fleet:
 
     def run(self, what: str, jobs: Sequence[tuple[Kind, Job, Path]]) -> list[str | UserError | RunError]:
         """Run jobs (see `Cluster.run`); what each printed, or why it failed. what: they do: "placing model.xml"."""
-
-        def log(_: int, text: str) -> None:
-            console.warn(text.replace("warning: ", ""))
-
         with console.progress(what) as tell:
-            return self._cluster.run(jobs, lambda _, text: tell(text), log)
+            return self._cluster.run(jobs, tell, lambda text: console.warn(text.replace("warning: ", "")))
 
     def each(
         self,
         what: str,
         jobs: Sequence[tuple[Kind, Job, Path]],
         use: Callable[[Kind, dict[str, Any]], dict[str, Any]],
-        show: Callable[[dict[str, Any]], None] | None,
+        show: console.Show,
     ) -> list[Exception]:
         """Run a job for each kind; the failures of jobs, and of `use`.
 
-        `use` takes a result, writes and shows it, and returns what is reported of it; `show` prints that as JSON.
+        `use` takes a result, writes and shows it, and returns what is reported of it, which `show` prints as JSON.
         """
         failures: list[Exception] = []
         found = []
@@ -91,8 +88,7 @@ class Fleet:
             except (UserError, RunError) as error:
                 failures.append(error)
                 found.append(failed(kind, error))
-        if show is not None:
-            show({"machines": found} if self.several else found[0])
+        show.json({"machines": found} if self.several else found[0])
         return failures
 
 
@@ -116,11 +112,8 @@ def connected(ray: str, devices: Sequence[str], on: Sequence[str] | None) -> Ite
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
     """A folder for what comes back. Raises RunError where there is none."""
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="ov-hsdag-fleet-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise RunError(f"there is no folder for temporary files: {error}") from error
-    with folder as name:
+    require_temporary_folder()
+    with tempfile.TemporaryDirectory(prefix="ov-hsdag-fleet-", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
 

@@ -35,7 +35,6 @@ def report(model: common.Model, placed: PlacedModel, output: ReportOutput = None
     The page needs no network and no other file. It has all that `ov-hsdag explain` knows; what was measured when the
     model was placed is as it was stored. A name that ends in .svg or .png asks for the picture of the split alone.
     """
-    common.check_model(model)
     file = common.one_file(model, placed.part, "report")
 
     output = Path(f"{file.stem}_report.html") if output is None else output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,8 +49,7 @@ def show(
             check_not_input(output, file)
 
     core = common.new_core()
-    with console.progress(f"reading {model}"):
-        loaded = {file: common.read_model(core, file) for file in files}
+    loaded = {file: common.read_model(core, file) for file in files}
     found = {file: placement for file, one in loaded.items() if (placement := Placement.of(one)) is not None}
     if not found:
         raise UserError(f"{model} carries no placement; {place_it(model)}")
@@ -65,12 +65,9 @@ def show(
             operations = operations_of(loaded[file])
             facts = stored_facts(operations, placement, loaded[file].get_parameters())
             results[file.name] = facts
-            if not as_json:
-                lines = [*terminal_picture(operations, placement), *_lines(placement, facts)]
-                tell({}, "\n".join([f"{file}: {placement.summary()}", *lines]))
-        if as_json:
-            only = next(iter(results.values()))
-            tell({"models": results} if is_model_folder(model) else only)
+            lines = [*terminal_picture(operations, placement), *_lines(placement, facts)]
+            tell.text("\n".join([f"{file}: {placement.summary()}", *lines]))
+        tell.json({"models": results} if is_model_folder(model) else results[model.name])
         tell.next("explain", model, *options({"--part": next(iter(found)).stem if len(files) > 1 else None}))
 
 
@@ -83,14 +80,10 @@ def stored_facts(
     unplaced: operations that the placement does not name.
     """
     order = [(node.get_friendly_name(), placement.affinity.get(node.get_friendly_name())) for node in operations]
-    parts: list[dict[str, Any]] = []
-    for name, device in order:
-        if device is None:
-            continue
-        if not parts or parts[-1]["device"] != device:
-            parts.append({"device": device, "operations": 0, "first": name})
-        parts[-1]["operations"] += 1
-        parts[-1]["last"] = name
+    parts = []
+    for device, run in groupby((one for one in order if one[1] is not None), lambda one: one[1]):
+        inside = [name for name, _ in run]
+        parts.append({"device": device, "operations": len(inside), "first": inside[0], "last": inside[-1]})
     counts = {name: sum(device == name for _, device in order) for name in placement.devices}
     return {
         "devices": counts,

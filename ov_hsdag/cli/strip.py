@@ -6,8 +6,6 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.stored_placement import RT_INFO
-from ov_hsdag.storage.files import save_model_atomically
-from ov_hsdag.storage.folder_writing import write_folder
 from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
 
 
@@ -21,18 +19,13 @@ def strip(
     common.check_output(output, model)
 
     core = common.new_core()
-    with console.progress(f"reading {model}"):
-        loaded = {file: common.read_model(core, file) for file in files}
+    loaded = {file: common.read_model(core, file) for file in files}
     # One that cannot be read, or is newer than this release, goes as well: that is what its error message advises.
     carriers = {file: found for file, found in loaded.items() if found.has_rt_info([RT_INFO])}
     if not carriers:
         console.message(f"{model} carries no placement: {output} is a plain copy")
     for found in carriers.values():
         Placement.strip(found)
-    with console.progress(f"writing {output}"):
-        if folder:
-            models = {file.name: (found, False) for file, found in carriers.items()}
-            write_folder(output, model, models, hard_links=hardlinks)
-        else:
-            save_model_atomically(loaded[model], output, compress_to_fp16=False)
-    console.Show()({}, f"{output}: {model} without its placement")
+    written = {file: (found, False) for file, found in (carriers if folder else loaded).items()}
+    common.write_models(output, model, written, hardlinks)
+    console.Show().text(f"{output}: {model} without its placement")

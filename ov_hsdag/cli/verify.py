@@ -74,12 +74,8 @@ def verify(
                 )
             results[name] = done.result
             good = good and done.good
-            if not several:
-                show(done.result, str(done))
-            elif not as_json:
-                show({}, f"{name}: {done}")
-        if several and as_json:
-            show({"models": results})
+            show.text(f"{name}: {done}" if several else str(done))
+        show.json({"models": results} if several else next(iter(results.values())))
         if good and model.suffix != ".json":
             named = options({"--part": next(iter(files.values())).stem if len(model_files(model)) > 1 else None})
             show.next("explain", model, *named, *given("--shape"))

@@ -39,7 +39,6 @@ def where(
     operations. Folded ones are named by no layer that runs: computed while compiling, removed, or part of others.
     """
     wanted = [_expectation(text) for text in expect or ()]
-    common.check_model(model)
     file = common.one_file(model, part, "compile")
     continue_in_child(f"compiling {model} for {device}")
     with console.result(as_json) as show:
@@ -49,8 +48,7 @@ def where(
         for name in absent(core, [re.sub(r"^-|\(.*\)$", "", name.strip()) for name in names]):
             there = core.available_devices
             raise UserError(f"there is no {name!r} here, but {', '.join(there)}{closest_names(name, there)}")
-        with console.progress(f"reading {file}"):
-            loaded = common.read_model(core, file)
+        loaded = common.read_model(core, file)
         with console.progress(f"compiling {file} for {device}"):
             # Otherwise the CPU runs it until AUTO's device is ready.
             auto = {"ENABLE_STARTUP_FALLBACK": False} if head == "AUTO" else {}

@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.costs.schema import Violation, check, child_path, shown
 from ov_hsdag.utils.errors import UserError, shortened
-from ov_hsdag.utils.reading import SETTINGS, once, read_json
+from ov_hsdag.utils.reading import SETTINGS, read_json
 
 SCHEMA_PATH = Path(__file__).with_name("profile.schema.json")
 BUILTIN_DIRECTORY = Path(__file__).with_name("profiles")
@@ -217,7 +217,7 @@ def _schema() -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        document = read_json(path, SETTINGS, unique=_unique_keys, parse_constant=_no_constant)
+        document = read_json(path, SETTINGS, strict=True)
         check(_schema(), document)
     except OSError as error:
         hint = "name a profile's JSON file"
@@ -235,14 +235,6 @@ def _read(path: Path) -> dict[str, Any]:
     except RecursionError as error:  # parsed, but too deep to be shown
         raise UserError(f"{path}: expected a profile, got JSON that is nested too deep") from error
     return dict(document)
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return once(pairs, lambda key: Violation(f"expected every key once in an object, got {shown(key)} twice"))
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise Violation(f"expected numbers as JSON has them, got {text}")
 
 
 def _device(name: str, entry: Mapping[str, Any], origin: str) -> DeviceProfile:

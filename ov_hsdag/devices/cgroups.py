@@ -47,8 +47,7 @@ def _memory(groups: Path, own: Path) -> Iterator[tuple[float, float]]:
 def _dropped(folder: Path) -> float:
     """Bytes of inactive files in memory, 0 where that is not known."""
     try:
-        lines = (folder / "memory.stat").read_text().splitlines()
-        entries = dict(line.split(" ", 1) for line in lines if " " in line)
+        entries = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         return float(entries.get("total_inactive_file", entries.get("inactive_file", "0")))
     except (OSError, ValueError):
         return 0.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import platform
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,10 +61,7 @@ def has_amx_bf16() -> bool:
 
     OpenVINO's own OPTIMIZATION_CAPABILITIES says "BF16" with and without tiles, whose speed differs about four times.
     """
-    if platform.system() != "Linux":
-        return False
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return any(line.startswith("flags") and " amx_bf16" in line for line in file)
+        return " amx_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return False

@@ -135,8 +135,13 @@ def register(core: ov.Core, declared: Mapping[str, Mapping[str, str]] | None = N
     the CPU plugin refuses a property, RunError where the plugin cannot be registered.
     """
     declared = virtual_devices() if declared is None else declared
+    plugin = f"openvino_{'arm' if platform.machine().lower() in ('arm64', 'aarch64') else 'intel'}_cpu_plugin"
     for name, properties in declared.items():
-        _register_cpu_plugin(core, name)
+        try:
+            core.register_plugin(plugin, name)
+        except RuntimeError as error:
+            if "already registered" not in str(error):
+                raise RunError(f"cannot register virtual device {name}: {one_line(error)}") from error
         try:
             core.set_property(name, {**_VIRTUAL_DEFAULTS, **properties})
             _load(core, name)  # which is when it checks the properties
@@ -161,15 +166,6 @@ def new_core() -> ov.Core:
     core = ov.Core()
     register(core)
     return core
-
-
-def _register_cpu_plugin(core: ov.Core, name: str) -> None:
-    arm = platform.machine().lower() in ("arm64", "aarch64")
-    try:
-        core.register_plugin(f"openvino_{'arm' if arm else 'intel'}_cpu_plugin", name)
-    except RuntimeError as error:
-        if "already registered" not in str(error):
-            raise RunError(f"cannot register virtual device {name}: {one_line(error)}") from error
 
 
 def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> dict[str, Any]:

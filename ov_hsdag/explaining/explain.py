@@ -63,7 +63,10 @@ def explain(
     """
     check_in_memory("explain", model)
     model = model.clone()  # shares the weights
-    given = _placement(model, affinity)
+    given = placement_of(model) if affinity is None else affinity
+    given = given if given is None or isinstance(given, Placement) else _by_name(given)
+    if given is None:
+        raise UserError("the model carries no placement; run: ov-hsdag place MODEL --device HETERO:GPU,CPU")
     devices = DeviceSet(given.devices) if device is None else DeviceSet.parse(device)
     names = devices.names
     if names != given.devices:
@@ -109,16 +112,6 @@ def placement_of(model: ov.Model) -> Placement | None:
         return carried
     marked = [node for node in model.get_ops() if "affinity" in node.get_rt_info()]
     return _by_name({node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str) for node in marked})
-
-
-def _placement(model: ov.Model, affinity: Mapping[str, str] | Placement | None) -> Placement:
-    """The given placement, or else the model's. Raises UserError without any."""
-    if isinstance(affinity, Placement):
-        return affinity
-    found = placement_of(model) if affinity is None else _by_name(affinity)
-    if found is None:
-        raise UserError("the model carries no placement; run: ov-hsdag place MODEL --device HETERO:GPU,CPU")
-    return found
 
 
 def _by_name(affinity: Mapping[str, str]) -> Placement | None:

@@ -228,9 +228,10 @@ class Explanation:
             lacks = [problem.devices[d] for d in others if not problem.supported[other, d]]
             return Reason("shared", f"{phrase} {' and '.join(lacks)} cannot run", other)
         if graph.legality.replicable[node]:
-            consumers = self._consumers(node)
-            if len(consumers):
-                other = int(consumers[0])
+            outputs = range(graph.output_ptr[node], graph.output_ptr[node + 1])
+            consumers = {one for output in outputs for one in graph.consumers(output).tolist()}
+            if inside := consumers.intersection(members.tolist()):
+                other = min(inside)
                 return Reason("consumer", f"it is where its consumer is, {self.called(other)}", other)
         tried = {d: self._tried(group, d) for d in able}
         nearest = min(tried, key=lambda d: (tried[d][0], bool(tried[d][1] & ~int(OVER_MEMORY)), tried[d][2]))
@@ -268,13 +269,6 @@ class Explanation:
     @cached_property
     def _split(self) -> dict[str, Any]:
         return self.problem.split(self.placement)
-
-    def _consumers(self, node: int) -> NDArray[np.int32]:
-        """Operations that read a node and are of its group, in the order of the graph."""
-        graph = self.problem.graph
-        read = [graph.consumers(output) for output in range(graph.output_ptr[node], graph.output_ptr[node + 1])]
-        found = np.unique(np.concatenate(read)) if read else np.zeros(0, np.int32)
-        return found[self.problem.groups[found] == self.problem.groups[node]]
 
     def _infeasible(self, node: int, group: int, device: int, infeasible: int) -> Reason:
         """The reason where no other device may have the node's group, and `device` would be the nearest to one."""

@@ -29,7 +29,6 @@ from ov_hsdag.model.names import NameTree
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.report.picture import image
 from ov_hsdag.report.write import check_report, write_report
-from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.plain import plain
 
 FORMAT = 1
@@ -129,6 +128,8 @@ def report_data(
     done: what else is known of how the placement was made, such as {"command": "ov-hsdag place …"}. tell: called with
     one line of progress now and then.
     """
+    import openvino as ov
+
     explained = found.explanation
     problem = explained.problem
     shown = ~problem.graph.legality.constant & (problem.graph.kinds != NodeKind.CONSTANT)
@@ -159,7 +160,13 @@ def report_data(
             "scope": tree.scope,
         },
         "edges": _edges(explained, position),
-        "done": {**_made_by(found), **(done or {})},
+        "done": {
+            "date": datetime.now().astimezone().isoformat(" ", "minutes"),
+            "versions": {"ov-hsdag": __version__, "OpenVINO": ov.__version__, "Python": platform.python_version()},
+            "profiles": found.profiles,
+            "measured_costs": found.measured,
+            **(done or {}),
+        },
         "texts": list(texts),
     }
     return data | plain(more, _DIGITS)
@@ -267,13 +274,4 @@ def _runs(explained: Explanation) -> dict[str, Any]:
         "device": device[first],
         "operations": np.diff(np.r_[first, len(nodes)]),
         "us": np.add.reduceat(explained.node_us[nodes], first) if len(first) else [],
-    }
-
-
-def _made_by(found: ExplainedModel) -> dict[str, Any]:
-    return {
-        "date": datetime.now().astimezone().isoformat(" ", "minutes"),
-        "versions": {"ov-hsdag": __version__, "OpenVINO": ov.__version__, "Python": platform.python_version()},
-        "profiles": found.profiles,
-        "measured_costs": found.measured,
     }

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
@@ -85,26 +84,24 @@ class Cluster:
         return kinds(there, devices, openvino, on), others(there, devices, openvino)
 
     def run(
-        self, jobs: Sequence[tuple[Kind, Job, Path]], tell: Callable[[int, str], None], log: Callable[[int, str], None]
+        self, jobs: Sequence[tuple[Kind, Job, Path]], tell: Callable[[str], None], log: Callable[[str], None]
     ) -> list[str | UserError | RunError]:
         """Run jobs, each on a machine of its kind, as many at a time as there are machines; what they print, or errors.
 
-        jobs: with the kind, and a folder here that gets the files that the job leaves in `OUT`. tell and log take the
-        number of a job and what it does, or a line that is to be kept: a warning, a machine that was lost.
+        jobs: with the kind, and a folder here that gets the files that the job leaves in `OUT`. tell takes what a job
+        does, log a line that is to be kept: a warning, a machine that was lost.
         """
         over = threading.Event()
         digests = {file: digest_of(file) for file in dict.fromkeys(f for _, job, _ in jobs for f in job.files.values())}
         workers = ThreadPoolExecutor(max(len(jobs), 1))
 
-        def one(number: int) -> str | UserError | RunError:
-            kind, job, folder = jobs[number]
+        def one(kind: Kind, job: Job, folder: Path) -> str | UserError | RunError:
             try:
-                told, logged = partial(tell, number), partial(log, number)
-                return _RemoteJob(self, kind, job, folder, digests, over, told, logged).run()
+                return _RemoteJob(self, kind, job, folder, digests, over, tell, log).run()
             except (UserError, RunError) as error:
                 return error
 
-        pending = [workers.submit(one, number) for number in range(len(jobs))]
+        pending = [workers.submit(one, *given) for given in jobs]
         try:
             return [future.result() for future in pending]
         finally:
@@ -183,8 +180,10 @@ class _RemoteJob:
     def run(self) -> str:
         """Carries the job out; what it printed. Raises UserError or RunError where it cannot be done."""
         self.where = self.kind.describe()
+        labels = dict(self.kind.labels)
+        runners = self.ray.remote(num_cpus=0, resources={RESOURCE: 1}, label_selector=labels, max_restarts=0)(JobRunner)
         for _ in range(_LIVES):
-            runner = self._job_runner()
+            runner = runners.remote()  # on the first machine of the kind that is free; others wait in Ray's queue
             try:
                 return self._carry_out(runner)
             except _Lost as error:
@@ -195,11 +194,6 @@ class _RemoteJob:
             finally:
                 self.ray.kill(runner)
         raise RunError(f"{self.kind.describe()}: {_LIVES} machines were lost with this job, perhaps by what it does")
-
-    def _job_runner(self) -> Any:
-        """A job runner on the first machine of the kind that is free; others wait in Ray's queue."""
-        remote, labels = self.ray.remote(JobRunner), dict(self.kind.labels)
-        return remote.options(num_cpus=0, resources={RESOURCE: 1}, label_selector=labels, max_restarts=0).remote()
 
     def _await_machine(self) -> None:
         """Waits until there is a machine of the kind. Raises RunError where none comes."""

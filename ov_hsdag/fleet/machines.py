@@ -135,7 +135,7 @@ def kinds(machines: Iterable[Machine], devices: Sequence[str], openvino: str, on
         listed = f"there are {'; '.join(known)}" if known else "none has started ov-hsdag worker"
         raise UserError(f"no machine of the cluster has {', '.join(devices)}: {listed}")
     if not on:
-        return _alike(_same_versions(having, openvino), devices)
+        return _alike(having, devices, openvino)
     found = []
     for text in on:
         meant = {name: _words(words) for name, words in parse_on(text).items()}
@@ -145,7 +145,7 @@ def kinds(machines: Iterable[Machine], devices: Sequence[str], openvino: str, on
         if not matching:
             known = sorted({f"{name}={one.device(name)}" for one in having for name in meant if one.device(name)})
             raise UserError(f"no machine of the cluster is '{text}': there are {', '.join(known) or 'others'}")
-        alike = _alike(_same_versions(matching, openvino), devices)
+        alike = _alike(matching, devices, openvino)
         if len(alike) > 1:
             listed = "; ".join(kind.describe() for kind in alike)
             raise UserError(f"--on '{text}' is several kinds of machines: say more, or leave it out for all: {listed}")
@@ -153,30 +153,29 @@ def kinds(machines: Iterable[Machine], devices: Sequence[str], openvino: str, on
     return list({kind.number: kind for kind in found}.values())
 
 
-def _same_versions(machines: Sequence[Machine], openvino: str) -> list[Machine]:
-    ours = (label(openvino), label(__version__))
+def others(machines: Iterable[Machine], devices: Sequence[str], openvino: str) -> list[Machine]:
+    """Machines that have the devices, and are left out for their versions."""
+    having = [one for one in machines if all(one.device(name) for name in devices)]
+    return [one for one in having if (one.openvino, one.version) != _versions(openvino)]
+
+
+def _versions(openvino: str) -> tuple[str, str]:
+    """What labels say of the versions of this machine."""
+    return label(openvino), label(__version__)
+
+
+def _alike(machines: Sequence[Machine], devices: Sequence[str], openvino: str) -> list[Kind]:
+    """The kinds of some machines, without those of other versions. Raises UserError where all have others."""
+    ours, other, found = _versions(openvino), machines[0], []
     same = [one for one in machines if (one.openvino, one.version) == ours]
     if not same:
-        other = machines[0]
         raise UserError(
             f"{other.host} has OpenVINO {other.openvino} and ov-hsdag {other.version}, this machine {ours[0]} and"
             f" {ours[1]}: install the same on both"
         )
-    return same
-
-
-def others(machines: Iterable[Machine], devices: Sequence[str], openvino: str) -> list[Machine]:
-    """Machines that have the devices, and are left out for their versions."""
-    ours = (label(openvino), label(__version__))
-    having = [one for one in machines if all(one.device(name) for name in devices)]
-    return [one for one in having if (one.openvino, one.version) != ours]
-
-
-def _alike(machines: Sequence[Machine], devices: Sequence[str]) -> list[Kind]:
-    found = []
-    for number in dict.fromkeys(one.kind for one in machines):
-        alike = [one for one in machines if one.kind == number]
-        labels = {KIND: number, OPENVINO: alike[0].openvino, VERSION: alike[0].version}
+    for number in dict.fromkeys(one.kind for one in same):
+        alike = [one for one in same if one.kind == number]
+        labels = {KIND: number, OPENVINO: ours[0], VERSION: ours[1]}
         found.append(Kind(number, {name: alike[0].device(name) or "" for name in devices}, len(alike), labels))
     return sorted(found, key=lambda kind: (*kind.devices.values(), kind.number))
 

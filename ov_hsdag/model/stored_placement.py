@@ -11,7 +11,7 @@ from typing import Any
 from ov_hsdag.model import output_tags
 from ov_hsdag.utils.errors import UserError, listed, quoted, shortened
 from ov_hsdag.utils.lazy import ov
-from ov_hsdag.utils.reading import TABLES, once, parse_json, read_json
+from ov_hsdag.utils.reading import TABLES, parse_json, read_json
 
 RT_INFO = "ov_hsdag"
 """The model-level rt_info entry that holds an embedded placement; it survives saving and reading an IR."""
@@ -115,12 +115,8 @@ def remove(model: ov.Model) -> None:
 def read_affinities(path: str | PathLike[str], devices: Sequence[str] | None) -> tuple[tuple[str, ...], dict[str, str]]:
     """Devices and affinities of a JSON file {"node": "device"}; see `Placement.load`."""
     shown = fspath(path)
-
-    def twice(name: str) -> UserError:
-        return UserError(f"affinity file {shown!r} names node {quoted(name)} twice")
-
     try:
-        affinity = read_json(path, TABLES, unique=lambda pairs: once(pairs, twice))
+        affinity = read_json(path, TABLES, strict=True)
     except OSError as error:
         raise UserError(f"cannot read affinity file {shown!r}: {error.strerror or error}") from error
     except ValueError as error:

@@ -18,13 +18,13 @@ class Drawing:
     `text_anchor="end"`. Floats are written with two decimals at most.
     """
 
-    def __init__(self, width: int, height: int, *, background: str = "white") -> None:
+    def __init__(self, width: int, height: int) -> None:
         """An empty drawing of so many pixels."""
         self._parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
             f' viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">'
         ]
-        self.element("rect", {"width": width, "height": height, "fill": background})
+        self.element("rect", {"width": width, "height": height, "fill": "white"})
 
     def element(self, name: str, attributes: Mapping[str, Attribute], text: str | None = None) -> None:
         """Add any element, with text inside where there is some; text and attributes are escaped."""

@@ -28,22 +28,6 @@ class Tell(Protocol):
         """Take the step that begins, in some words, and the share of the work that is done, 0 to 1, if known."""
 
 
-class Stages:
-    """Says of each step of long work in which of its stages it is."""
-
-    def __init__(self, tell: Callable[[str], None], count: int) -> None:
-        """`tell` takes the words; `count` stages will begin."""
-        self._tell, self._count, self._number, self._name = tell, count, 0, ""
-
-    def begin(self, name: str) -> None:
-        """The next stage begins, and the one before has ended."""
-        self._number, self._name = self._number + 1, name
-
-    def __call__(self, step: str) -> None:
-        """A step of the stage begins."""
-        self._tell(f"stage {self._number} of {self._count}, {self._name}: {step}")
-
-
 class Work:
     """A block of work and the step that it is at; a `Tell`."""
 

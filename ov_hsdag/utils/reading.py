@@ -9,12 +9,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from ov_hsdag.utils.byte_sizes import format_bytes
-from ov_hsdag.utils.errors import shortened
+from ov_hsdag.utils.errors import quoted, shortened
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -91,45 +91,37 @@ def file_digest(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
-def read_json(
-    path: str | os.PathLike[str],
-    most: int,
-    *,
-    unique: Callable[[list[tuple[str, Any]]], Any] | None = None,
-    parse_constant: Callable[[str], Any] | None = None,
-) -> Any:
+def read_json(path: str | os.PathLike[str], most: int, *, strict: bool = False) -> Any:
     """The value in a JSON file of at most so many bytes. A mark at its beginning is skipped, which PowerShell writes.
 
-    unique makes the values of objects from pairs of key and value, parse_constant those of NaN and infinities; both may
-    refuse. OSError: it cannot be read, or has more bytes. ValueError: it is no JSON, or nested too deep.
+    strict: keys that stand twice in an object, and NaN and infinities, are refused. OSError: it cannot be read, or has
+    more bytes. ValueError: it is no JSON, or nested too deep.
     """
-    text = read_bytes(path, most).decode("utf-8-sig")
-    return parse_json(text, unique=unique, parse_constant=parse_constant)
+    return parse_json(read_bytes(path, most).decode("utf-8-sig"), strict=strict)
 
 
-def parse_json(
-    text: str,
-    *,
-    unique: Callable[[list[tuple[str, Any]]], Any] | None = None,
-    parse_constant: Callable[[str], Any] | None = None,
-) -> Any:
+def parse_json(text: str, *, strict: bool = False) -> Any:
     """The value of a JSON text, see :func:`read_json`. ValueError: it is no JSON, or nested too deep."""
     import json  # which the hook for OpenVINO does without
 
+    hooks: dict[str, Any] = {"object_pairs_hook": _once, "parse_constant": _no_constant} if strict else {}
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=parse_constant)
+        return json.loads(text, **hooks)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
 
 
-def once(pairs: list[tuple[str, Any]], refused: Callable[[str], Exception]) -> dict[str, Any]:
-    """An object of JSON whose keys all stand there once; for `unique` of :func:`read_json`. refused: makes errors."""
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise refused(key)
+            raise ValueError(f"it names {quoted(key)} twice")
         found[key] = value
     return found
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise ValueError(f"expected numbers as JSON has them, got {text}")
 
 
 def read_arrays(path: str | os.PathLike[str], most: int | None = None) -> dict[str, NDArray[Any]]:
@@ -165,28 +157,18 @@ def read_arrays(path: str | os.PathLike[str], most: int | None = None) -> dict[s
 def _array(data: bytes) -> NDArray[Any]:
     """An array of the .npy format. Raises ValueError."""
     import io
-    import math
 
     import numpy as np
 
     stream = io.BytesIO(data)
     try:
-        version = np.lib.format.read_magic(stream)
-        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        if version not in readers:
-            raise ValueError(f"an array has format {version}")
-        shape, fortran, dtype = readers[version](stream)
+        # Of one that says that it has more than there is, memory is reserved, and nothing written to it.
+        found: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
     except Exception as error:  # NumPy lets out what Python's tokenizer and parser raise
-        raise ValueError(f"an array has no valid header: {shortened(str(error))}") from error
-    if dtype.kind not in "biufcSU" or dtype.subdtype is not None or not dtype.itemsize:
-        raise ValueError(f"an array has type {shortened(str(dtype))}, where numbers and texts are read")
-    begin, count = stream.tell(), math.prod(shape)
-    if any(size < 0 for size in shape) or count * dtype.itemsize != len(data) - begin:
-        raise ValueError(f"an array says that it has {count:,} elements, and has {len(data) - begin:,} bytes")
-    if not count:
-        return np.zeros(shape, dtype)
-    flat: NDArray[Any] = np.frombuffer(data, dtype, count, begin).copy()  # can be written to
-    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+        raise ValueError(f"an array is damaged: {shortened(str(error)) or type(error).__name__}") from error
+    if found.dtype.kind not in "biufcSU" or stream.read(1):
+        raise ValueError(f"an array has type {shortened(str(found.dtype))} or more bytes than it says")
+    return found
 
 
 def _too_large(path: str | os.PathLike[str], most: int) -> OSError:
