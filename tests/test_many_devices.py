@@ -67,7 +67,7 @@ def test_sixteen_devices_keep_their_limits() -> None:
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 def test_devices_that_are_not_here_and_differ(objective: str) -> None:
     """More of them than all orders are tried of."""
-    names = [*(f"GPU.{number}" for number in range(8)), "NPU", "CPU"]
+    names = [*(f"GPU.{number}" for number in range(9)), "CPU"]
     placement = ov_hsdag.place(stateful_decoder(10), names, objective=objective, shapes=SHAPES)
     assert set(placement.affinity.values()) <= set(names)
 

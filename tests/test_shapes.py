@@ -177,6 +177,51 @@ class TestCommands:
         measured: dict[str, Any] = json.loads(done.stdout)["measured"]
         assert measured["CPU_A"]["failed"] is None
 
+    def test_place_fixes_them(self, files: dict[int, Path], tmp_path: Path) -> None:
+        options = (files[2], "--device", DEVICE, "--no-measure", "--static", "--output", tmp_path / "fixed.xml")
+        assert_one_error_line(run("place", *options), "dimension 0 of input 'alias0' [?,?,16]", "--shape 'alias0=[1,")
+        ran("place", *options, "--shape", "in0=[1,40,16],in1=[1,40,16]")
+        placed = ov.Core().read_model(tmp_path / "fixed.xml")
+        assert [list(port.shape) for port in placed.inputs] == [[1, 40, 16]] * 2
+        assert Placement.of(placed) is not None
+
+    def test_place_writes_a_model_for_each_size(
+        self, files: dict[int, Path], tmp_path: Path, two_cpu_core: ov.Core
+    ) -> None:
+        options = (
+            "--device",
+            DEVICE,
+            "--no-measure",
+            "--output",
+            tmp_path / "placed.xml",
+            "--report",
+            tmp_path / "a.svg",
+        )
+        assert_one_error_line(run("place", files[2], *options, "--bucket", "64,none"), "64,none")
+        ran("place", files[2], *options, "--bucket", "16,64")
+        assert sorted(one.name for one in tmp_path.iterdir() if one.suffix != ".bin") == [
+            "a_16.svg",
+            "a_64.svg",
+            "placed_16.xml",
+            "placed_64.xml",
+        ]
+        whole = two_cpu_core.compile_model(files[2], "CPU_A")
+        for size in (16, 64):
+            model = two_cpu_core.read_model(tmp_path / f"placed_{size}.xml")
+            values = random_inputs(model)
+            assert [value.shape for value in values] == [(1, size, 16)] * 2
+            expected = whole(values)[0]
+            found = two_cpu_core.compile_model(model, DEVICE)(values)[0]
+            np.testing.assert_allclose(found, expected, atol=1e-3 * np.abs(expected).max())
+
+    def test_a_model_for_an_npu_has_fixed_sizes(self, files: dict[int, Path], tmp_path: Path) -> None:
+        options = (files[1], "--device", "HETERO:NPU,CPU", "--no-measure", "--output", tmp_path / "npu.xml")
+        assert_one_error_line(
+            run("place", *options), "dimension 0 of input 'alias0'", "--static --shape 'alias0=[1,128,16]'"
+        )
+        assert not list(tmp_path.iterdir())
+        ran("place", *options, "--static", "--shape", "alias0=[1,128,16]")
+
     def test_verify_runs_with_them(self, files: dict[int, Path], tmp_path: Path) -> None:
         ov.save_model(forty_tokens(), tmp_path / "model.xml", compress_to_fp16=False)
         placed = tmp_path / "placed.xml"

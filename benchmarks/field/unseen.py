@@ -1,9 +1,11 @@
 """How near `place` comes to the best on models that no table has: architectures whose sizes a seed draws.
 
-    python -m benchmarks.field.unseen [--seed N] [--models N] [--seconds S] [--rounds N] [--output FILE.json]
+    python -m benchmarks.field.unseen [--seed N] [--models N] [--seconds S] [--rounds N] [--bf16] [--repeats N]
+        [--busy N] [--output FILE.json]
 
-Two one-core devices made of the CPU plugin, f32, throughput. Each model is placed by prediction and by measuring. All
-candidates that measuring tried, and a copy on each device, then run in long trials in turns, with two loops that do
+Two one-core devices made of the CPU plugin, f32 (with --bf16 the first in bf16), throughput. Each model is placed by
+prediction and by measuring (--repeats: several times; --busy: beside so many processes that do nothing but count). All
+candidates that any of these tried, and a copy on each device, then run in long trials in turns, with two loops that do
 nothing but count on the two cores between them: what the slower one counts, over the mean of both, is what the host
 lets a pair have that is in balance. Printed: what was placed over (a) the best candidate, (b) copies, (c) copies times
 that share. The shortest version that means something is three models and 20 rounds, about ten minutes.
@@ -24,6 +26,7 @@ from unittest import mock
 
 import numpy as np
 
+from benchmarks.common.counting import busy, count_for
 from benchmarks.common.machine import about
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
@@ -40,8 +43,13 @@ from research.zoo.models.inputs import Input, image, inputs, text
 from research.zoo.models.recipes import Transformers
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
-DECLARED = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in DEVICES)
 TRIAL = 0.5
+
+
+def declared(first: str = "f32") -> str:
+    """What declares the devices; first: precision of the first one."""
+    properties = "{}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT={}"
+    return ";".join(properties.format(*one) for one in zip(DEVICES, (first, "f32"), strict=True))
 
 
 def _resnet(draw: np.random.Generator) -> tuple[Transformers, Any]:
@@ -120,49 +128,49 @@ def drawn(seed: int, count: int) -> list[ZooModel]:
     return found
 
 
-def count_for(seconds: float) -> float:
-    """Turns of a loop in a second of so many seconds."""
-    end, turns = time.perf_counter() + seconds, 0
-    while time.perf_counter() < end:
-        turns += 1
-    return turns / seconds
-
-
-def tried(one: ZooModel, core: Any, seconds: float) -> tuple[dict[str, dict[str, str]], dict[str, Any]]:
-    """Distinct affinities that measuring tried, by name, with those that were chosen; and what else is told of it."""
-    found: list[selection.Result] = []
-    problems: list[Any] = []
+def tried(
+    one: ZooModel, core: Any, seconds: float, repeats: int, beside: int
+) -> tuple[dict[str, dict[str, str]], str, list[tuple[str, float]]]:
+    """Distinct affinities that measuring tried, by name; the name of what was predicted; and of what was chosen, and in
+    how many seconds, each time."""
+    found: list[tuple[Any, selection.Result]] = []
 
     def recorded(*args: Any, **more: Any) -> selection.Result:
-        problems.append(args[1])
-        found.append(select(*args, **more))
-        return found[-1]
+        result = select(*args, **more)
+        found.append((args[1], result))
+        return result
 
     select = selection.select
     one.build()  # it is converted only once
-    begin = time.perf_counter()
-    with mock.patch.object(selection, "select", recorded):
-        measured = place(
-            one.build(), DEVICES.hetero, objective="throughput", core=core, measure=True, measure_seconds=seconds
-        )
-    took = time.perf_counter() - begin
+    names: dict[bytes, str] = {}
+    affinities: dict[str, dict[str, str]] = {}
+
+    def named(problem: Any, name: str, placement: np.ndarray[Any, Any]) -> str:
+        key = placement.tobytes()
+        if key not in names:
+            names[key] = name if name not in affinities else f"{name} ({len(names)})"
+            affinities[names[key]] = problem.affinity(placement)
+        return names[key]
+
+    chosen = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        with mock.patch.object(selection, "select", recorded), busy(beside):
+            measured = place(
+                one.build(), DEVICES.hetero, objective="throughput", core=core, measure=True, measure_seconds=seconds
+            )
+        took = time.perf_counter() - begin
+        problem, result = found[-1]
+        same = {name: named(problem, name, placement) for name, placement in result.placements.items()}
+        chosen.append((same[measured.chosen or ""], took))
     predicted = place(one.build(), DEVICES.hetero, objective="throughput", core=core)
-    problem, placements = problems[0], dict(found[0].placements)
-    placements["predicted"] = problem.placement_of(dict(predicted.affinity))
-    distinct: dict[bytes, str] = {}
-    same = {name: distinct.setdefault(placement.tobytes(), name) for name, placement in placements.items()}
-    figures = {
-        "chosen": measured.chosen,
-        "seconds": took,
-        "measured": same[measured.chosen or ""],
-        "predicted": same["predicted"],
-    }
-    return {name: problem.affinity(placements[name]) for name in distinct.values()}, figures
+    problem = found[0][0]
+    return affinities, named(problem, "predicted", problem.placement_of(dict(predicted.affinity))), chosen
 
 
-def judged(one: ZooModel, core: Any, seconds: float, rounds: int) -> dict[str, Any]:
+def judged(one: ZooModel, core: Any, rounds: int, seconds: float, repeats: int, beside: int) -> dict[str, Any]:
     """Ratios of what `place` chose to the best, to copies, and to what the host lets a pair in balance have."""
-    affinities, figures = tried(one, core, seconds)
+    affinities, predicted, chosen = tried(one, core, seconds, repeats, beside)
     normalized = one.build()
     normalize(normalized)
     candidates = {name: Candidate.placed(DEVICES, affinity) for name, affinity in affinities.items()}
@@ -180,18 +188,30 @@ def judged(one: ZooModel, core: Any, seconds: float, rounds: int) -> dict[str, A
         failed = dict(comparison.failed)
     found = choice.infer(trials)
     best = found.best([name for name in affinities if name not in failed])
+    single = found.best([name for name in DEVICES if name in affinities and name not in failed])
     share = statistics.mean(shares)
-    row: dict[str, Any] = {"model": one.name, **figures, "best": best, "host": share, "failed": failed}
-    for how in ("measured", "predicted"):
-        if figures[how] in found.names and COPIES in found.names:
-            to_copies = found.ratio(figures[how], COPIES)
-            row[how] = {
-                "of_best": found.ratio(figures[how], best).median,
-                "of_copies": to_copies.median,
-                "of_copies_ci": [to_copies.low, to_copies.high],
-                "of_limit": to_copies.median / share,
-            }
-    return row
+
+    def figures(name: str, took: float | None = None) -> dict[str, Any]:
+        to_copies = found.ratio(name, COPIES)
+        return {
+            "chosen": name,
+            "seconds": took,
+            "of_best": found.ratio(name, best).median,
+            "of_single": found.ratio(name, single).median,
+            "of_copies": to_copies.median,
+            "of_copies_ci": [to_copies.low, to_copies.high],
+            "of_limit": to_copies.median / share,
+        }
+
+    rows = [figures(name, took) for name, took in chosen]
+    return {
+        "model": one.name,
+        "best": best,
+        "host": share,
+        "failed": failed,
+        "measured": rows,
+        "predicted": [figures(predicted)],
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -200,28 +220,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=selection.SECONDS)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     rows = []
-    with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: DECLARED}):
+    keys = ("of_best", "of_single", "of_copies", "of_limit")
+    with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: declared("bf16" if args.bf16 else "f32")}):
         core = virtual.new_core()
-        print(f"seed {args.seed}\n{'':28} {'':>9} {'of best':>8} {'of copies':>10} {'of limit':>9}")
+        print(f"seed {args.seed}\n{'':28} {'':>9} {'best':>8} {'single':>8} {'copies':>8} {'limit':>8}")
         for one in drawn(args.seed, args.models):
-            row = judged(one, core, args.seconds, args.rounds)
-            rows.append(row)
+            rows.append(judged(one, core, args.rounds, args.seconds, args.repeats, args.busy))
             for how in ("measured", "predicted"):
-                figures = row[how]
-                if isinstance(figures, dict):
-                    values = (figures["of_best"], figures["of_copies"], figures["of_limit"])
-                    print(f"{one.name:28} {how:>9} {values[0]:8.3f} {values[1]:10.3f} {values[2]:9.3f}", flush=True)
+                for figures in rows[-1][how]:
+                    cells = " ".join(f"{figures[key]:8.3f}" for key in keys)
+                    print(f"{one.name:28} {how:>9} {cells}  {figures['chosen']}", flush=True)
     for how in ("measured", "predicted"):
-        known = [row[how] for row in rows if isinstance(row[how], dict)]
-        if known:
-            means = [
-                statistics.geometric_mean(one[key] for one in known) for key in ("of_best", "of_copies", "of_limit")
-            ]
-            print(f"{'geometric mean':28} {how:>9} {means[0]:8.3f} {means[1]:10.3f} {means[2]:9.3f}")
+        known = [figures for row in rows for figures in row[how]]
+        means = " ".join(f"{statistics.geometric_mean(one[key] for one in known):8.3f}" for key in keys)
+        worst = " ".join(f"{min(one[key] for one in known):8.3f}" for key in keys)
+        print(f"{'geometric mean':28} {how:>9} {means}\n{'worst':28} {how:>9} {worst}")
     if args.output:
         write_json(args.output, {"seed": args.seed, "about": about(), "models": rows})
     return 0

@@ -11,17 +11,16 @@ interval and truth move by the same amount. Exit status 1 where intervals hold t
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import statistics
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from unittest import mock
 
+from benchmarks.common.counting import busy
 from benchmarks.common.tables import markdown
-from benchmarks.field.unseen import DECLARED, DEVICES, drawn
+from benchmarks.field.unseen import DEVICES, declared, drawn
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import SECONDS as TRIAL
@@ -35,25 +34,6 @@ SECONDS = 5.0
 FLOOR = 0.9
 
 
-def _spin() -> None:
-    while True:
-        pass
-
-
-@contextmanager
-def busy(count: int) -> Iterator[None]:
-    """So many processes that do nothing but count."""
-    processes = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(count)]
-    for process in processes:
-        process.start()
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=int(time.time()))
@@ -62,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     ratios: dict[int, list[choice.Ratio]] = {0: [], 1: [], 2: []}
-    with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: DECLARED}):
+    with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: declared()}):
         core = virtual.new_core()
         for one in drawn(args.seed, args.models):
             model = one.build()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +26,7 @@ from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.shapes import input_name, input_shapes
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing import selection
 from ov_hsdag.placing.application_file import of_folder, parse_counts
@@ -65,8 +66,18 @@ CompressToFp16 = Annotated[
     ),
 ]
 
+Bucket = Annotated[
+    str | None,
+    typer.Option(
+        "--bucket",
+        metavar="SIZE,SIZE",
+        help="Write a model for each of these sizes of what --shape leaves open: MODEL_placed_SIZE.xml, with --static.",
+        show_default=False,
+    ),
+]
+
 # Options that place several models together has no use for.
-_OF_ONE_MODEL = ("affinity", "experts", "shapes", "context", "kv_precision", "search_seconds")
+_OF_ONE_MODEL = ("affinity", "experts", "shapes", "static", "context", "kv_precision", "search_seconds")
 
 
 @common.with_options_of(common.Given, "given")
@@ -82,6 +93,7 @@ def place(
         typer.Option("--together", help="Of a folder, place all models that a run of its pipeline has, in proportion."),
     ] = False,
     count: plan.Counts = None,
+    bucket: Bucket = None,
     hardlinks: common.HardLinks = True,
     report: Report = None,
     ray: remote.Ray = None,
@@ -94,6 +106,16 @@ def place(
     others), and a folder is written that openvino.genai and optimum-intel load.
     """
     common.check_model(model)
+    if bucket is not None:
+        if is_model_folder(model) or ray is not None:
+            raise UserError("--bucket is for one model on this machine: leave out --ray, and name a file")
+        output = default_output(model) if output is None else output
+        common.check_output(output, model)
+        for size, shapes in _buckets(model, bucket, parse_shapes(given.shapes or ())).items():
+            own, page = (one and one.with_stem(f"{one.stem}_{size}") for one in (output, report))
+            fixed = {**vars(given), "static": True, "shapes": shapes}
+            place(model, device, own, compress_to_fp16=compress_to_fp16, report=page, as_json=as_json, **fixed)
+        return
     if together:
         if not is_model_folder(model):
             raise UserError("--together is for a folder of several models; ov-hsdag plan takes any models")
@@ -214,6 +236,26 @@ def place(
         show.json({"output": str(output), "models": found} if folder else found[model.name])
         named = files[0].stem if len(files) > 1 else None
         placed.show_what_next(show, {output: said}, device, named, given.shapes, here=not missing)
+
+
+def _buckets(model: Path, sizes: str, examples: Mapping[str, Sequence[int]]) -> dict[int, list[str]]:
+    """Shapes of all inputs, as the command line has them, for each size of those that are open."""
+    try:
+        found = [int(size) for size in sizes.split(",")]
+    except ValueError:
+        found = [0]
+    if min(found) < 1:
+        raise UserError(f"--bucket takes sizes such as 128,512; got '{sizes}'")
+    core = common.new_core()
+    loaded = common.read_model(core, model)
+    (shapes,) = example_shapes([loaded], examples)
+    names = [input_name(port) for port in loaded.inputs]
+
+    def listed(size: int) -> list[str]:
+        wanted = zip(names, input_shapes(loaded, shapes or {}, size), strict=True)
+        return [f"{name}=[{','.join(map(str, one))}]" for name, one in wanted]
+
+    return {size: listed(size) for size in found}
 
 
 def _weights(model: Path) -> int:

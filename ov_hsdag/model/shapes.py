@@ -44,8 +44,54 @@ def bounded_dimension(dimension: Any, default: int) -> int:
 
 def is_unbounded(model: ov.Model) -> bool:
     """Whether sizes of the model are guesses: an input has a dimension (or a rank) without a bound."""
-    shapes = [port.get_partial_shape() for port in model.inputs]
-    return any(shape.rank.is_dynamic or any(upper_bound(dimension) is None for dimension in shape) for shape in shapes)
+    return any(map(_unbounded, model.inputs))
+
+
+def _unbounded(port: ov.Output) -> bool:
+    shape = port.get_partial_shape()
+    return shape.rank.is_dynamic or any(upper_bound(dimension) is None for dimension in shape)
+
+
+def input_name(port: ov.Output) -> str:
+    """What people call an input of a model."""
+    return min(port.get_names(), default=port.get_node().get_friendly_name())
+
+
+def refuse_unbounded(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> None:
+    """Raises UserError for an input without a bound, which an NPU's compiler refuses (openvino#34651)."""
+    for port, size in zip(model.inputs, counted_input_shapes(model, shapes), strict=True):
+        if _unbounded(port):
+            example = f"{input_name(port)}=[{','.join(map(str, size))}]"
+            raise UserError(
+                f"an NPU takes no open sizes, and {_open(port)}: fix it with --static --shape '{example}' (ovc: --input),"
+                " or leave the NPU out"
+            )
+
+
+def fix_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Gives the inputs of `model` the sizes of `shapes` for good.
+
+    Raises UserError: an input is open and not in `shapes`, or the model does not take them.
+    """
+    sizes = input_shapes(model, shapes)
+    for port, size in zip(model.inputs, sizes, strict=True):
+        named = {port.get_node().get_friendly_name(), *port.get_names()} & shapes.keys()
+        if port.get_partial_shape().is_dynamic and not named:
+            example = f"{input_name(port)}=[{','.join(map(str, size))}]"
+            raise UserError(f"{_open(port)}, and is to be fixed: give its size, such as --shape '{example}'")
+    try:
+        model.reshape({port: ov.PartialShape(size) for port, size in zip(model.inputs, sizes, strict=True)})
+    except RuntimeError as error:
+        raise UserError(f"the model does not take these shapes: {one_line(error)}") from error
+
+
+def _open(port: ov.Output) -> str:
+    """Which dimension of an input is open, in words."""
+    shape = port.get_partial_shape()
+    if shape.rank.is_dynamic:
+        return f"the number of dimensions of input '{input_name(port)}' is open"
+    axis = next(axis for axis, one in enumerate(shape) if one.is_dynamic)
+    return f"dimension {axis} of input '{input_name(port)}' {shape} is open"
 
 
 def counted_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> list[tuple[int, ...]]:

@@ -54,6 +54,7 @@ class PlaceOptions:
         memory: what the model may have on a device, by the device's name, in place of the profile's limits: a number of
             bytes, or "8GiB".
         shapes: example shapes of dynamic inputs for the cost model, and for measuring, by input name.
+        static: the model's inputs get these sizes for good.
         workload: what a decoder with states is asked for, such as "prompt=1024,generate=256": times are means over
             these inferences, and `Placement.predicted`, and `Placement.measured` of each candidate, have each kind of
             them under "workload".
@@ -99,10 +100,11 @@ class PlaceOptions:
         str,
         "NAME=[1,128]",
         "Example shape of a dynamic input, for costs, measuring and comparing; [1,3,224,224] where there is one"
-        " input. Can be given several times. The model itself keeps its shapes.",
+        " input. Can be given several times. The model itself keeps its shapes, unless --static is given.",
         name="shape",
         several=True,
     )
+    static: bool | None = _flag(bool, "", "Give the model the sizes of --shape for good, as NPUs want them.")
     workload: Workload | str | None = _flag(
         str,
         "prompt=1024,generate=256",

@@ -31,7 +31,7 @@ from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.experts import experts
 from ov_hsdag.model.gains import HSDAG, out_of_time, placer_of
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION
+from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, fix_input_shapes, refuse_unbounded
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.experts import ExpertsApart
 from ov_hsdag.placers.multilevel import Multilevel
@@ -122,6 +122,8 @@ def place(
     }
     options = PlaceOptions.of(options, {**everyday, **more})
     request = _resolve(model, device, options, core)
+    if options.static:
+        fix_input_shapes(model, options.shapes or {})
     measure, shapes = options.measure, options.shapes
     busy = busy_cores() if any(kind_of(name) == "CPU" for name in request.session.devices) else 0.0
     original = {node.get_friendly_name() for node in model.get_ops()} if request.given is not None else set()
@@ -131,9 +133,6 @@ def place(
         shapes = phases[-1].shapes
     session = request.session
     analysis = session.analyse(model, shapes, phases, clock)
-    is_open = any(port.partial_shape.is_dynamic for port in model.inputs)
-    if is_open and any(kind_of(name) == "NPU" for name in session.devices):
-        warnings.warn("an NPU takes static shapes alone: fix those of the inputs first (ovc --input)", stacklevel=2)
     if request.given is not None:
         # Its names may be those of the model as it is in the file, or as placements are reported.
         request.given.check_nodes(original.union(analysis.graph.names))
@@ -267,6 +266,10 @@ def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions
             raise UserError(f"{what} must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {seconds}")
     check_objective(options.objective)
     devices = DeviceSet.parse(device)
+    if options.static and (options.workload is not None or options.context is not None):
+        raise UserError("a workload has inferences of several sizes, and --static fixes one: give one of them")
+    if not options.static and any(kind_of(name) == "NPU" for name in devices):
+        refuse_unbounded(model, options.shapes)
     given, apart = _given(options.affinity, devices), _experts(options.experts, devices)
     if given is not None and apart is not None:
         raise UserError("a placement is given in two ways, by an affinity and by where experts are: give one of them")
