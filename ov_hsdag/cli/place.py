@@ -111,10 +111,10 @@ def place(
             raise UserError("--bucket is for one model on this machine: leave out --ray, and name a file")
         output = default_output(model) if output is None else output
         common.check_output(output, model)
-        for size, shapes in _buckets(model, bucket, parse_shapes(given.shapes or ())).items():
-            own, page = (one and one.with_stem(f"{one.stem}_{size}") for one in (output, report))
-            fixed = {**vars(given), "static": True, "shapes": shapes}
-            place(model, device, own, compress_to_fp16=compress_to_fp16, report=page, as_json=as_json, **fixed)
+        for size, wanted in _buckets(model, bucket, parse_shapes(given.shapes or ())).items():
+            file, page = (one and one.with_stem(f"{one.stem}_{size}") for one in (output, report))
+            fixed = {**vars(given), "static": True, "shapes": wanted}
+            place(model, device, file, compress_to_fp16=compress_to_fp16, report=page, as_json=as_json, **fixed)
         return
     if together:
         if not is_model_folder(model):

@@ -63,8 +63,8 @@ def refuse_unbounded(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None
         if _unbounded(port):
             example = f"{input_name(port)}=[{','.join(map(str, size))}]"
             raise UserError(
-                f"an NPU takes no open sizes, and {_open(port)}: fix it with --static --shape '{example}' (ovc: --input),"
-                " or leave the NPU out"
+                f"an NPU takes no open sizes, and {_open(port)}: fix it with --static --shape '{example}'"
+                " (ovc: --input), or leave the NPU out"
             )
 
 
