@@ -7,10 +7,10 @@ import sys
 
 
 class OvHsdagWaits:
-    """A finder that finds nothing, and imports our hooks when somebody imports openvino. The class itself is one."""
+    """A finder that finds nothing, and imports our hooks when somebody imports openvino or optimum's commands. It is one itself."""
 
     def find_spec(name, path=None, target=None):
-        if name == "openvino":
+        if name in ("openvino", "optimum.commands"):
             try:  # noqa: SIM105 contextlib is not loaded yet
                 import ov_hsdag._autoload  # noqa: F401
             except Exception:

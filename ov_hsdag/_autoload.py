@@ -1,8 +1,8 @@
-"""Patch OpenVINO when, and only when, a program imports it.
+"""Patch OpenVINO, and optimum's command line, when, and only when, a program imports it.
 
 The .pth line of the wheel runs at every start of the interpreter, where even opening a file would be felt. It only puts
-a finder before the others, which finds nothing and imports this module when somebody imports openvino. This module's
-own finder then watches for a few modules of OpenVINO and, once one of them has run, hands it to
+a finder before the others, which finds nothing and imports this module when somebody imports openvino or
+optimum.commands. This module's own finder then watches for a few modules and, once one of them has run, hands it to
 :mod:`ov_hsdag.integration`. ``OV_HSDAG_DISABLE=1`` turns that off, except where virtual devices are declared, which are
 devices for unplaced models as well.
 """
@@ -24,8 +24,9 @@ WATCHED = {
     "openvino.runtime.ie_api": "ov_hsdag.integration.core",  # where Core was in 2024
     "openvino.tools.ovc.main": "ov_hsdag.integration.converters",
     "openvino.tools.mo.convert_impl": "ov_hsdag.integration.converters",
+    "optimum.commands.optimum_cli": "ov_hsdag.integration.optimum_cli",
 }
-"""OpenVINO module → our module whose ``patch(module)`` is called once the former has been executed."""
+"""Module → our module whose ``patch(module)`` is called once the former has been executed."""
 
 
 def _off() -> bool:

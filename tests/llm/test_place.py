@@ -46,3 +46,12 @@ def test_placed_exports_are_verified(core: ov.Core, family: str, weights: str, t
     found = verified(core, core.read_model(model_file(family)), weights, tmp_path)
     assert found["equal"] and found["followed"] and found["submodels"] == 2
     assert found["inferences"] == 12
+
+
+def test_optimums_command_line_places(core: ov.Core, family: str, tmp_path: Path) -> None:
+    program = Path(sys.executable).with_name("optimum-cli")
+    folder, placed = model_file(family).parent, tmp_path / "placed"
+    ended(program, "place", folder, "--device", "HETERO:GPU,CPU", "--no-measure", "--output", placed)
+    assert Placement.of(core.read_model(placed / model_file(family).name)) is not None
+    wrong = ended(program, "place", tmp_path / "nothing", "--device", DEVICE, status=2)
+    assert wrong.stderr.startswith("error: no such model")

@@ -1,0 +1,31 @@
+"""`optimum-cli place`: what `ov-hsdag place` does, among optimum's commands."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from types import ModuleType
+
+
+def patch(module: ModuleType) -> None:
+    """Registers the command with optimum.commands.optimum_cli, by its decorator for commands of other packages."""
+    from optimum.commands.base import BaseOptimumCLICommand, CommandInfo
+
+    @module.optimum_cli_subcommand()  # type: ignore[untyped-decorator]
+    class PlaceCommand(BaseOptimumCLICommand):  # type: ignore[misc]
+        COMMAND = CommandInfo("place", "Decide on which devices a model of OpenVINO runs (ov-hsdag place --help).")
+
+        @staticmethod
+        def parse_args(parser: ArgumentParser) -> None:
+            parser.add_argument("model", help="an exported folder, or what OpenVINO reads")
+            parser.add_argument("options", nargs="...", help="those of ov-hsdag place")
+
+        def run(self) -> None:
+            from ov_hsdag.cli import main
+
+            given: Any = self.args
+            sys.argv = ["ov-hsdag", "place", given.model, *given.options]
+            main()
