@@ -7,7 +7,7 @@ import sys
 
 
 class OvHsdagWaits:
-    """A finder that finds nothing, and imports our hooks when somebody imports openvino or optimum's commands. It is one itself."""
+    """A finder that finds nothing, and imports our hooks when openvino, or optimum's commands, are imported. It is one itself."""
 
     def find_spec(name, path=None, target=None):
         if name in ("openvino", "optimum.commands"):

@@ -14,7 +14,7 @@ def patch(module: ModuleType) -> None:
     """Registers the command with optimum.commands.optimum_cli, by its decorator for commands of other packages."""
     from optimum.commands.base import BaseOptimumCLICommand, CommandInfo
 
-    @module.optimum_cli_subcommand()  # type: ignore[untyped-decorator]
+    @module.optimum_cli_subcommand()
     class PlaceCommand(BaseOptimumCLICommand):  # type: ignore[misc]
         COMMAND = CommandInfo("place", "Decide on which devices a model of OpenVINO runs (ov-hsdag place --help).")
 
