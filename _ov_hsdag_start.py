@@ -7,7 +7,10 @@ import sys
 
 
 class OvHsdagWaits:
-    """A finder that finds nothing, and imports our hooks when openvino, or optimum's commands, are imported. It is one itself."""
+    """A finder that finds nothing, and imports our hooks when openvino, or optimum's commands, are imported.
+
+    The class itself is one.
+    """
 
     def find_spec(name, path=None, target=None):
         if name in ("openvino", "optimum.commands"):
