@@ -26,7 +26,11 @@ from tests.processes import ended
 from tests.scripts import loaded
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "samples/README.md", ROOT / "benchmarks/README.md"]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "docs").glob("*.md"),
+    *(ROOT / folder / "README.md" for folder in ("samples", "benchmarks", "upstream")),
+]
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 
 

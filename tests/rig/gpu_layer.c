@@ -168,22 +168,29 @@ static const char prelude[] =
 /* What the plugin's kernels say, and what they have to say to be right on a CPU. */
 static const struct {
     const char *from, *to;
+    int fault; /* of the plugin, and not of the runtime */
 } corrections[] = {
     /* The compiler knows this extension although it is hidden, and group_normalization_fsv16 uses it: with subgroups of
        a given size the runtime's sums over a work-group are wrong. */
-    {"cl_intel_required_subgroup_size", "no_required_subgroup_size"},
+    {"cl_intel_required_subgroup_size", "no_required_subgroup_size", 0},
     /* It takes a work-item's place among 16 features from its subgroup, narrower where a CPU has no AVX-512. */
-    {"get_sub_group_local_id()%FSV", "get_global_id(0)%FSV"},
+    {"get_sub_group_local_id()%FSV", "get_global_id(0)%FSV", 0},
     /* permute_f_y_axes (a Transpose of the two axes behind the batch): work-items exchange values through local memory
        without a barrier and rely on a GPU, which runs a group of them in step; a CPU runs one after the other. Each
        loop begins with this. The second one reads what the first one of all work-items wrote. */
     {"__attribute__((opencl_unroll_hint(J_TIMES)))",
-     "barrier(CLK_LOCAL_MEM_FENCE); __attribute__((opencl_unroll_hint(J_TIMES)))"},
+     "barrier(CLK_LOCAL_MEM_FENCE); __attribute__((opencl_unroll_hint(J_TIMES)))", 1},
     /* fully_connected_gpu_bf_io_gemm, which GPUs of Intel hardly get (a dense layer on one row): the macro names its
        argument more than once, and without parentheses. Wrong for GELU and Swish on any device. */
-    {"ACTIVATION(slm[0] + bias, ", "ACTIVATION((slm[0] + bias), "},
+    {"ACTIVATION(slm[0] + bias, ", "ACTIVATION((slm[0] + bias), ", 1},
 };
 enum { CORRECTIONS = sizeof corrections / sizeof *corrections };
+
+/* Whether the plugin's faults are to stay, for upstream/. */
+static int plain(void) {
+    const char* kernels = getenv("OV_HSDAG_RIG_KERNELS");
+    return kernels && !strcmp(kernels, "plain");
+}
 
 /* The kernel's source with corrections, to be freed; NULL without memory. */
 static char* corrected(const char* source, size_t length) {
@@ -192,6 +199,7 @@ static char* corrected(const char* source, size_t length) {
     memcpy(result, source, length);
     result[length] = '\0';
     for (size_t i = 0; i < CORRECTIONS; ++i) {
+        if (corrections[i].fault && plain()) continue;
         size_t from = strlen(corrections[i].from), to = strlen(corrections[i].to);
         char* at = result;
         while ((at = strstr(at, corrections[i].from))) {
