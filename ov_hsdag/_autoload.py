@@ -24,7 +24,7 @@ WATCHED = {
     "openvino.runtime.ie_api": "ov_hsdag.integration.core",  # where Core was in 2024
     "openvino.tools.ovc.main": "ov_hsdag.integration.converters",
     "openvino.tools.mo.convert_impl": "ov_hsdag.integration.converters",
-    "optimum.commands.optimum_cli": "ov_hsdag.integration.optimum_cli",
+    "optimum.commands.optimum_cli": "ov_hsdag.cli.optimum_cli",
 }
 """Module → our module whose ``patch(module)`` is called once the former has been executed."""
 

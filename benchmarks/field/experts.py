@@ -1,0 +1,183 @@
+"""How well placements of mixtures of experts are predicted and chosen: layer splits and expert splits, measured.
+
+    PYTHONPATH=. build/llm/env/bin/python -m benchmarks.field.experts [--models N] [--rounds N] [--output FILE.json]
+
+In the environment of tests/llm/run, which has optimum-intel. Decoders of six layers with 32 experts, random weights,
+are exported into build/experts. Two one-core devices made of the CPU plugin, bf16 and f32, latency of a workload; costs
+are what `place` measures. Layer splits (the first n layers here, the rest there, both ways) and expert splits (the
+experts of the first n layers there) run in turns. Printed: error of the predicted times of prompts and tokens, median
+over splits; rank correlation; and what `place` chose with 40, 60 and 80% of the model's bytes on the first device, over
+the best split that keeps within that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from benchmarks.common.machine import about
+from benchmarks.field.unseen import DEVICES, declared
+from ov_hsdag.devices import virtual
+from ov_hsdag.measuring.comparison import Comparison
+from ov_hsdag.measuring.process import Candidate
+from ov_hsdag.model.normalize import normalize
+from ov_hsdag.model.workload import Workload
+from ov_hsdag.placers.experts import ExpertsApart
+from ov_hsdag.placing.place import place
+from ov_hsdag.problem.pricing import Session, WorkloadProblem
+from ov_hsdag.storage.files import write_json
+from tests.llm.layers import cut
+
+FOLDER = Path("build/experts")
+LAYERS = 6
+WORKLOAD = "prompt=64,generate=16"
+SHARES = (0.4, 0.6, 0.8)
+
+_SIZES = {
+    "hidden_size": 512,
+    "intermediate_size": 512,
+    "moe_intermediate_size": 512,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 4096,
+    "vocab_size": 4096,
+    "num_experts": 32,
+    "num_local_experts": 32,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "Qwen3MoeConfig": {"num_experts_per_tok": 4, "head_dim": 64},
+    "MixtralConfig": {"num_experts_per_tok": 2},
+    "Qwen2MoeConfig": {"num_experts_per_tok": 4, "shared_expert_intermediate_size": 512},
+}
+
+
+def exported(kind: str) -> Path:
+    """The IR of a model with random weights, written where it is not there."""
+    folder = FOLDER / kind
+    if not (folder / "openvino_model.xml").exists():
+        import torch
+        import transformers
+        from optimum.intel import OVModelForCausalLM
+
+        torch.manual_seed(0)
+        config = getattr(transformers, kind)(**_SIZES, **MODELS[kind])
+        with tempfile.TemporaryDirectory() as source:
+            transformers.AutoModelForCausalLM.from_config(config).save_pretrained(source)
+            OVModelForCausalLM.from_pretrained(source, export=True, compile=False).save_pretrained(folder)
+    return folder / "openvino_model.xml"
+
+
+def placed(file: Path, core: ov.Core, memory: dict[str, int] | None = None) -> tuple[WorkloadProblem, dict[str, str]]:
+    """The problem with the costs that `place` measured, and the placement that it chose."""
+    found: list[WorkloadProblem] = []
+    price = Session.price
+
+    def recorded(*args: Any, **more: Any) -> WorkloadProblem:
+        result = price(*args, **more)
+        if len(args) > 5 and args[5]:  # with measured costs
+            found.append(result)
+        return result
+
+    with mock.patch.object(Session, "price", recorded):
+        chosen = place(core.read_model(file), DEVICES.hetero, core=core, measure=True, workload=WORKLOAD, memory=memory)
+    return found[0], dict(chosen.affinity)
+
+
+def splits(priced: WorkloadProblem) -> dict[str, NDArray[np.uint8]]:
+    """Single devices, layer splits both ways, and expert splits, each once."""
+    problem = priced.problem
+    found = dict(zip(DEVICES, problem.singles, strict=True))
+    for layers in range(1, LAYERS):
+        for order in ((0, 1), (1, 0)):
+            found[f"{layers} layers on {DEVICES.names[order[0]]}"] = cut(problem, [layers], order)
+    away = ExpertsApart().by_layers(problem)
+    found |= {f"experts of {layers} layers on {DEVICES.names[-1]}": away[layers] for layers in range(1, len(away))}
+    return found
+
+
+def judged(kind: str, core: ov.Core, rounds: int) -> dict[str, Any]:
+    """Errors of predictions, and what was chosen with little memory over the best split."""
+    file = exported(kind)
+    priced, _ = placed(file, core)
+    problem, tried = priced.problem, splits(priced)
+    held = problem.evaluate(problem.singles[0]).memory_bytes[0, 0]
+    chosen = {}
+    for share in SHARES:
+        _, affinity = placed(file, core, {DEVICES.names[0]: int(share * held)})
+        chosen[share] = f"chosen with {share:.0%}"
+        tried[chosen[share]] = problem.placement_of(affinity)
+    model = core.read_model(file)
+    normalize(model)
+    candidates = {name: Candidate.placed(DEVICES, problem.affinity(one)) for name, one in tried.items()}
+    phases = Workload.parse(WORKLOAD).phases_with(model, None)
+    with Comparison(model, DEVICES, candidates, "latency", core, phases=phases) as comparison:
+        comparison.trials(rounds=rounds)
+        rates, failed = comparison.phase_rates, dict(comparison.failed)
+    rows: dict[str, dict[str, Any]] = {}
+    for name, placement in tried.items():
+        if name not in failed:
+            measured = {phase: 1e6 / statistics.median(one) for phase, one in rates[name].items()}
+            predicted = {phase: one["latency_us"] for phase, one in priced.summary(placement).items()}
+            used = problem.evaluate(placement).memory_bytes[0]
+            rows[name] = {"measured": measured, "predicted": predicted, "bytes": int(used[0])}
+    result: dict[str, Any] = {"model": kind, "rows": rows, "failed": failed}
+    for phase in ("prompt", "token"):
+        pairs = np.array([(one["predicted"][phase], one["measured"][phase]) for one in rows.values()])
+        result[phase] = {
+            "error": float(np.median(np.abs(pairs[:, 0] / pairs[:, 1] - 1))),
+            "spearman": float(spearmanr(pairs[:, 0], pairs[:, 1]).statistic),
+        }
+
+    def us(name: str) -> float:
+        """Of one run of the workload."""
+        return sum(one["count"] * rows[name]["measured"][phase] for phase, one in counts.items())
+
+    counts = priced.summary(problem.singles[0])
+    result["chosen"] = {}
+    for share, name in chosen.items():
+        within = [one for one in rows if rows[one]["bytes"] <= share * held and not one.startswith("chosen")]
+        best = min(within, key=us)
+        result["chosen"][share] = {"of_best": us(best) / us(name), "best": best}
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=int, default=len(MODELS))
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    results = []
+    with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: declared("bf16")}):
+        core = virtual.new_core()
+        for kind in list(MODELS)[: args.models]:
+            results.append(judged(kind, core, args.rounds))
+            one = results[-1]
+            told = "; ".join(
+                f"{phase} {one[phase]['error']:.1%} off, rank {one[phase]['spearman']:.2f}"
+                for phase in ("prompt", "token")
+            )
+            print(f"{kind}: {told}; {len(one['failed'])} failed")
+            for share, found in one["chosen"].items():
+                print(f"  {share:.0%} on {DEVICES.names[0]}: {found['of_best']:.3f} of {found['best']}", flush=True)
+    if args.output:
+        write_json(args.output, {"about": about(), "models": results})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
