@@ -32,7 +32,7 @@ from ov_hsdag.placing.application_file import read_application
 from ov_hsdag.placing.candidates import find_candidates
 from ov_hsdag.storage.model_folder import pipeline
 from ov_hsdag.utils.errors import RunError, UserError
-from tests.commands import assert_one_error_line, run
+from tests.commands import assert_one_error_line, ran, run
 from tests.conftest import GENEROUS
 from tests.graphs import convolutions, random_inputs, random_problem
 from tests.worker_faults import starting
@@ -258,6 +258,72 @@ class TestOnDevices:
         assert_one_error_line(run(*command, "--count", "u=2"), "there is a count of 'u'")
         for option, value in {"--context": "64", "--shape": "[1]", "--part": "unet", "--experts": "CPU_A"}.items():
             assert_one_error_line(run(*command, option, value), f"{option} is for one model, not for --together")
+
+
+@pytest.fixture(scope="class")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan of three models, by prediction."""
+    folder = tmp_path_factory.mktemp("written")
+    text = f'device = "{PAIR}"\n[memory]\nCPU_A = "1GiB"\n'
+    for name, model in models().items():
+        ov.save_model(model, folder / f"{name}.xml", compress_to_fp16=False)
+        behind = "" if name == "detector" else 'count = 4\nafter = ["detector"]\n'
+        text += f'[models.{name}]\npath = "{name}.xml"\n{behind}'
+    (folder / "app.toml").write_text(text)
+    ran("plan", folder / "app.toml", "--no-measure", "--output", folder / "out")
+    return folder / "out/plan.json"
+
+
+@pytest.mark.usefixtures("declared", "fast_search")
+class TestWrittenPlans:
+    def test_bench_runs_the_whole(self, written: Path, tmp_path: Path) -> None:
+        done = ran("bench", written, "-d", PAIR, "--rounds", 2, "--json", "--output", tmp_path / "rows.csv")
+        told = json.loads(done.stdout)
+        assert told["objective"] == "throughput" and told["device"] == PAIR
+        (entry,) = told["models"]
+        rows = {row["placer"]: row for row in entry["results"]}
+        assert list(rows) == ["CPU_A", "CPU_B", "whole", "whole, 2", "plan"] and not entry["left_out"]
+        assert all(row["measured"] > 0 and row["rounds"] and not row["failed"] for row in rows.values())
+        assert max(rows[name]["ratio"] for name in ("CPU_A", "CPU_B")) == pytest.approx(1)
+        plan = ov_hsdag.Plan.load(written)
+        assert rows["plan"]["predicted_ips"] == pytest.approx(plan.predicted["runs_per_second"], rel=1e-3)
+        assert rows["whole"]["predicted_ips"] == pytest.approx(plan.baselines["whole"]["runs_per_second"], rel=1e-3)
+        assert rows["whole"]["predicted_ips"] >= rows["whole, 2"]["predicted_ips"] >= rows["CPU_A"]["predicted_ips"]
+        assert len((tmp_path / "rows.csv").read_text().splitlines()) == 6
+
+    def test_bench_prints_a_table_and_leaves_out_what_does_not_fit(self, written: Path, tmp_path: Path) -> None:
+        plan = ov_hsdag.Plan.load(written)
+        most = plan.baselines["on CPU_A"]["memory_bytes"]["CPU_A"] - 1
+        for name, one in plan.models.items():  # `save` knows no other folder
+            plan.models[name] = replace(one, path=str(written.with_name(one.path or "")))
+        replace(plan, memory=dict.fromkeys(plan.devices, most)).save(tmp_path / "small.json")
+        told = ran(
+            "bench", tmp_path / "small.json", "-d", PAIR, "--rounds", 1, "--objective", "latency", COLUMNS="200"
+        ).stdout
+        told = " ".join(told.split())
+        assert told.count("left out: does not fit") == 2 and " ms" in told and "latency on" in told
+
+    def test_what_is_wrong_is_told(self, written: Path, tmp_path: Path) -> None:
+        saved = tmp_path / "saved.json"
+        plan = ov_hsdag.Plan.load(written)
+        replace(plan, models={name: replace(one, path=None) for name, one in plan.models.items()}).save(saved)
+        for command in (("verify", "-d", PAIR), ("bench", "-d", PAIR)):
+            assert_one_error_line(
+                run(command[0], saved, *command[1:]), "was saved in Python, without its models' files"
+            )
+        assert_one_error_line(run("bench", written, written, "-d", PAIR), "--model is for one model, not for a plan")
+        assert_one_error_line(run("bench", written, "-d", PAIR, "--shape", "[1]"), "--shape is for one model")
+        ov.save_model(convolutions(8), tmp_path / "plain.xml")
+        plain = replace(plan.models["who"], path="plain.xml", after=())
+        replace(plan, models={"who": plain}).save(saved)
+        assert_one_error_line(run("bench", saved, "-d", PAIR), "'who': the model carries no placement")
+
+    def test_a_plan_of_one_model(self, written: Path, tmp_path: Path) -> None:
+        plan = ov_hsdag.Plan.load(written)
+        one = replace(plan.models["detector"], path=str(written.with_name("detector.xml")))
+        replace(plan, models={"detector": one}).save(tmp_path / "one.json")
+        told = json.loads(ran("bench", tmp_path / "one.json", "-d", PAIR, "--rounds", 1, "--json").stdout)
+        assert all(row["measured"] > 0 for row in told["models"][0]["results"])
 
 
 @pytest.mark.parametrize(

@@ -34,15 +34,13 @@ from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
-from ov_hsdag.measuring.together import Beside
-from ov_hsdag.model.inputs import example_shapes, parse_shapes, timed_inputs
+from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.placing import selection, together
 from ov_hsdag.placing.application_file import of_folder, read_application
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.storage.model_folder import is_model_folder
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
-TRIAL = 0.5
 MOST_WHOLE = 16
 
 
@@ -69,15 +67,15 @@ def application_of(path: Path, core: Any) -> dict[str, together.ModelOf]:
 
 
 def planned(given: dict[str, together.ModelOf], core: Any, measure: bool, seconds: float) -> tuple[Any, ...]:
-    """The arguments of `together._plan`: the application, plans by name, the chosen one, figures, models."""
+    """The arguments of `together.plan_of`: the application, plans by name, the chosen one, figures, models."""
     found: list[tuple[Any, ...]] = []
 
     def recorded(*args: Any) -> Any:
         found.append(args)
         return plan(*args)
 
-    plan = together._plan
-    with mock.patch.object(together, "_plan", recorded):
+    plan = together.plan_of
+    with mock.patch.object(together, "plan_of", recorded):
         together.place_together(
             given, DEVICES.hetero, core=core, measure=measure, measure_seconds=seconds, start_worker=bound_worker
         )
@@ -107,20 +105,14 @@ def judged(given: Callable[[], Any], draw: Sequence[int], core: Any, seconds: fl
     same = {name: distinct.setdefault(one.tobytes(), name) for name, one in named.items()}
     names = list(distinct.values())
     scores = dict(zip(names, app.scores(np.stack([named[name] for name in names])), strict=True))
-    first, *rest_of = prepared
-    beside = Beside(
-        [one.analysis.model for one in rest_of],
-        [timed_inputs(one.analysis.model, one.analysis.shapes, one.phases) for one in rest_of],
-        [one.member.count for one in prepared],
-        [[] for _ in prepared],
-    )
-    candidates = {name: together._candidate(app, named[name], DEVICES) for name in names}
+    first, told = prepared[0], together.models_of(app, prepared)
+    candidates = {name: together.candidate_of(app, named[name], DEVICES) for name in names}
     trials: list[choice.Round] = []
     with Comparison(
-        first.analysis.model, DEVICES, candidates, "throughput", core, beside=beside, start_worker=bound_worker
+        first.analysis.model, DEVICES, candidates, "throughput", core, **told, start_worker=bound_worker
     ) as comparison:
         for turn in range(rounds):
-            trials += comparison.trials(rounds=1, seconds=TRIAL, begin=turn)
+            trials += comparison.trials(rounds=1, seconds=together.TRIAL, begin=turn)
         failed = dict(comparison.failed)
     found = choice.infer(trials)
     ran = [name for name in names if name in found.names and name not in failed]

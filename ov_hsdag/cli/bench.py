@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console, remote
+from ov_hsdag.cli import console, plan, remote
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.command_lines import given
 from ov_hsdag.costs.profile import Profile
@@ -26,7 +26,9 @@ from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing.candidates import policy_placers
-from ov_hsdag.placing.rivals import contenders, measure
+from ov_hsdag.placing.plan import Plan
+from ov_hsdag.placing.rivals import contenders, contenders_of_plan, measure
+from ov_hsdag.placing.together import models_of
 from ov_hsdag.policy.bundle import DEFAULT, ships
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import Session
@@ -68,10 +70,16 @@ def bench(
     """Run every placer's placement of each MODEL on its devices, trials interleaved, and compare them.
 
     Measured costs that lie beside a model, as NAME.costs.json, are used as `ov-hsdag place` does. With a workload or a
-    context, figures are means over prompt and tokens.
+    context, figures are means over prompt and tokens. A plan.json is measured as its application runs, with all models
+    at once, against everything on each device and the best assignments of whole models.
     """
     for model in models:
         common.check_model(model)
+    planned = any(model.suffix == ".json" for model in models)
+    if planned:
+        own = {"part": part, "shape": shape, "workload": workload, "context": context, "policies": policies, "ray": ray}
+        plan.check_options({**own, "model": models[1:]}, "a plan")
+        objective = objective if given("--objective") else Plan.load(models[0]).objective
     if part and not any(map(is_model_folder, models)):
         raise UserError("--part names a model of a folder, and no folder is given")
     models = [file for model in models for file in model_files(model, (part or ()) if is_model_folder(model) else ())]
@@ -98,33 +106,34 @@ def bench(
             raise UserError(f"bench measures, and this machine has no {', '.join(missing)}; it has {there}")
         require_temporary_folder()
         # All of them before the first is measured, so that nothing that is wrong with one costs what others gave.
-        loaded = [common.read_model(core, path) for path in models]
-        for path, shapes in zip(models, example_shapes(loaded, examples), strict=True):
-            # The model is forgotten with its results: there may be many, and large ones.
-            model = loaded.pop(0)
+        opened = plan.read_plan(models[0], core, device, objective=objective, profile=speeds) if planned else None
+        loaded = [] if planned else [common.read_model(core, path) for path in models]
+        for path, shapes in zip(models, [None] if planned else example_shapes(loaded, examples), strict=True):
             try:
                 with console.progress(path.name) as tell:
                     tell("placing")
-                    session = Session.of(devices, core, speeds)
-                    phases = asked.phases_with(model, shapes) if asked else ()
-                    costs = None if phases else load_beside(path)
-                    problem = session.price(session.analyse(model, shapes, phases), objective, costs, phases).problem
-                    found, left_out = contenders(problem, devices, learned)
-                    results = measure(
-                        model, devices, objective, core, found, rounds=rounds, shapes=shapes, phases=phases, report=tell
-                    )
+                    if opened is None:
+                        # The model is forgotten with its results: there may be many, and large ones.
+                        model, session = loaded.pop(0), Session.of(devices, core, speeds)
+                        phases = asked.phases_with(model, shapes) if asked else ()
+                        costs = None if phases else load_beside(path)
+                        analysis = session.analyse(model, shapes, phases)
+                        problem = session.price(analysis, objective, costs, phases).problem
+                        found, left_out = contenders(problem, devices, learned)
+                        how: dict[str, Any] = {"shapes": shapes, "phases": phases}
+                    else:
+                        _, application, now, prepared = opened
+                        found, left_out = contenders_of_plan(application, now)
+                        model, how = prepared[0].analysis.model, models_of(application, prepared)
+                    results = measure(model, devices, objective, core, found, rounds=rounds, report=tell, **how)
             except (RunError, UserError) as error:
                 yield {"model": str(path), "results": [], "failed": str(error)}, "", error
             else:
                 rows = [result.to_dict() for result in results]
                 yield {"model": str(path), "results": rows, "left_out": left_out}, "", None
 
-    document: dict[str, Any] = {
-        "device": devices.hetero,
-        "objective": objective,
-        "openvino": ov.__version__,
-        "models": [],
-    }
+    document: dict[str, Any] = {"device": devices.hetero, "objective": objective, "openvino": ov.__version__}
+    document["models"] = []
     failures: list[Exception] = []
     with console.result(as_json) as show, ExitStack() as stack:
         fleet = None if ray is None else stack.enter_context(remote.connected(ray, devices.names, on))
@@ -134,7 +143,7 @@ def bench(
                 failures.append(type(failed)(f"{entry['model']}: {failed}"))
                 continue
             title = f"{entry['model']}: {objective} on {devices.hetero}{where}"
-            show.text(title, _table(entry["results"], entry.get("left_out", {}), objective))
+            show.text(title, _table(entry["results"], entry.get("left_out", {}), objective, planned))
             if output is not None:
                 try:
                     _write(output, document)
@@ -147,7 +156,8 @@ def bench(
             if output is not None:
                 show.hint("results", str(output))
             more = given("--shape", "--workload", "--context", "--profile")
-            show.next("place", good, *given("--device"), "--objective", objective, *more)
+            todo = ["plan" if planned else "place", good, *given("--device"), "--objective", objective]
+            show.next(*todo, *more)
     remote.end(failures)
 
 
@@ -209,7 +219,7 @@ def _write(path: Path, document: dict[str, Any]) -> None:
     write_text(path, text.getvalue())
 
 
-def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objective: str) -> Table:
+def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objective: str, planned: bool) -> Table:
     key, scale = ("predicted_latency_us", 1e-3) if objective == "latency" else ("predicted_ips", 1.0)
     shown = []
     for row in rows:
@@ -222,4 +232,4 @@ def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objectiv
         predicted = None if predicted is None else predicted * scale
         shown.append(Row(row["placer"], row["submodels"] or None, predicted, value, row["ratio"], interval, note))
     shown += [Row(name, note=note) for name, note in left_out.items()]
-    return candidates_table(shown, objective, measured=True)
+    return candidates_table(shown, objective, measured=True, what="runs" if planned else "inferences")

@@ -24,6 +24,8 @@ _PLACERS = {
     "experts": "experts of some layers on another device, all else on the first",
     "hsdag": "learned policy and local search",
     "affinity": "the given placement",
+    "whole": "each model on one device, the best of these assignments",
+    "plan": "each model as it is placed",
 }
 
 
@@ -41,11 +43,11 @@ class Row:
     chosen: bool = False  # whether it is the chosen one
 
 
-def candidates_table(rows: Sequence[Row], objective: str, *, measured: bool) -> Table:
+def candidates_table(rows: Sequence[Row], objective: str, *, measured: bool, what: str = "inferences") -> Table:
     """The table with its legend, rows in their order.
 
     Of several candidates of a placer ("hsdag (less on GPU)") one is shown: the chosen one, else the best. measured:
-    whether anything was measured; otherwise gains are predicted ones.
+    whether anything was measured; otherwise gains are predicted ones. what: is counted for throughput.
     """
     families: dict[str, list[Row]] = {}
     for row in rows:
@@ -54,7 +56,7 @@ def candidates_table(rows: Sequence[Row], objective: str, *, measured: bool) -> 
         name: max(family, key=lambda row: (row.chosen, row.gain is not None and not row.note, row.gain or 0.0))
         for name, family in families.items()
     }
-    unit = "ms" if objective == "latency" else "inferences/s"
+    unit = "ms" if objective == "latency" else f"{what}/s"
     figures = [f"predicted\n{unit}", *([f"measured\n{unit}"] if measured else [])]
     table = console.table("", "submodels", *figures, "x the best\nsingle device", left=(0, 2 + len(figures)))
     columns = [row.predicted for row in shown.values()], [row.measured for row in shown.values()]

@@ -121,12 +121,8 @@ def place(
             raise UserError("--together is for a folder of several models; ov-hsdag plan takes any models")
         if ray is not None:
             raise UserError("--together places on this machine alone: leave out --ray")
-        alone = {name: getattr(given, name) for name in _OF_ONE_MODEL} | {"part": part}
-        if ignored := [flags()[name].name or name if name in flags() else name for name, one in alone.items() if one]:
-            raise UserError(
-                f"--{ignored[0].replace('_', '-')} is for one model, not for --together: leave it out,"
-                " or describe the application in a file for ov-hsdag plan"
-            )
+        alone = {flags()[name].name or name: getattr(given, name) for name in _OF_ONE_MODEL}
+        plan.check_options({**alone, "part": part}, "--together")
         spec = of_folder(model, parse_counts(count), given.workload)
         how = {**vars(given), "report": report, "hardlinks": hardlinks, "compress_to_fp16": compress_to_fp16}
         plan.write(spec, device, default_output(model) if output is None else output, model, how, as_json)

@@ -16,10 +16,10 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.devices.memory import parse_memory
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
-from ov_hsdag.placing import selection
 from ov_hsdag.placing.application_file import ApplicationSpec, of_folder, parse_counts, read_application
 from ov_hsdag.placing.candidates import policy_placers
 from ov_hsdag.placing.plan import Plan
+from ov_hsdag.placing.together import ModelOf, opened, place_together
 from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.report.plan_picture import plan_picture
 from ov_hsdag.storage.files import check_writable, save_model_atomically, write_text
@@ -109,14 +109,8 @@ def plan(
     if listed is None:
         raise UserError('no device is given: give --device, or device = "HETERO:GPU,CPU" in the file')
     named = application.absolute().name if application.is_dir() else application.stem
-    write(
-        spec,
-        listed,
-        output or Path(f"{named}_plan"),
-        application,
-        {**vars(given), "objective": objective or spec.objective or "throughput", "report": report},
-        as_json,
-    )
+    how = {**vars(given), "objective": objective or spec.objective or "throughput", "report": report}
+    write(spec, listed, output or Path(f"{named}_plan"), application, how, as_json)
 
 
 def write(
@@ -145,13 +139,7 @@ def write(
 
     with console.result(as_json) as show:
         core = common.new_core()
-        measure = given["measure"]
-        if measure is None:
-            measure = not absent(core, devices)
-        elif measure:
-            selection.check_possible(core, devices)
-        from ov_hsdag.placing.together import ModelOf, place_together
-
+        measure = not absent(core, devices) if given["measure"] is None else given["measure"]
         models: dict[str, Any] = {}
         half: dict[str, bool] = {}
         for name, one in spec.models.items():
@@ -166,14 +154,12 @@ def write(
             found = place_together(
                 models,
                 device,
-                objective=given["objective"],
                 rates=spec.rates,
                 measure=measure,
-                measure_seconds=given["measure_seconds"],
                 memory=limits,
                 profile=profile,
-                policy=given["policy"],
                 core=core,
+                **{name: given[name] for name in ("objective", "measure_seconds", "policy")},
                 report=tell,
             )
         with console.progress(f"writing {output}"):
@@ -187,6 +173,19 @@ def write(
             show.next("explain", where.parent / (largest.path or ""))
         else:
             show.next("verify", where, "--device", device)
+
+
+def check_options(given: Mapping[str, object], what: str) -> None:
+    """Raise UserError where an option is given that is for one model, not for several."""
+    for name in (name for name, value in given.items() if value):
+        raise UserError(f"--{name.replace('_', '-')} is for one model, not for {what}: leave it out")
+
+
+def read_plan(where: Path, core: ov.Core, device: str | None, **how: Any) -> Any:
+    """A written plan with its models; see `ov_hsdag.placing.together.opened`."""
+    found = Plan.load(where)
+    models = {name: common.read_model(core, file) for name, file in found.files(where).items()}
+    return opened(found, models, device, core, **how)
 
 
 def _written(

@@ -89,7 +89,7 @@ def _placed_files(model: Path, parts: Sequence[str]) -> dict[str, Path]:
     """The files to verify, by what they are called: of a folder, by default all models that carry a placement; of a
     plan all. Raises UserError without any."""
     if model.suffix == ".json" and not parts:
-        return {name: model.parent / (one.path or "") for name, one in Plan.load(model).models.items()}
+        return Plan.load(model).files(model)
     files = model_files(model, parts)
     if is_model_folder(model) and not parts:
         # Without any the main ones, which then say so.

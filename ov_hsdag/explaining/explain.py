@@ -102,7 +102,8 @@ def explain(
     whole = complete.complete(model, given.affinity, names, problem.graph)
     measured = tuple(costs.of(problem.graph, names, core)) if costs and not phases else ()
     request = f"an inference (the mean of {asked.describe()})" if asked else "one request"
-    return ExplainedModel(Explanation(problem, problem.placement_of(whole)), given, session.profile, measured, request)
+    explanation = Explanation(problem, problem.placement_of(whole))
+    return ExplainedModel(explanation, given, session.profile, measured, request, analysis, tuple(phases))
 
 
 def placement_of(model: ov.Model) -> Placement | None:

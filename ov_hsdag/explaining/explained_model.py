@@ -16,7 +16,9 @@ from ov_hsdag.explaining.timeline import execution_order, submodel_us
 from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.workload import Phase
 from ov_hsdag.problem.copies import copies_summary
+from ov_hsdag.problem.pricing import ModelAnalysis
 from ov_hsdag.utils.errors import UserError
 
 # Cuts and moves that a summary names.
@@ -32,6 +34,8 @@ class ExplainedModel:
     profile: Profile  # that the costs are from
     measured: tuple[str, ...]  # devices whose operations were measured
     request: str = "one request"  # what times are of
+    analysis: ModelAnalysis | None = None  # of the model, normalized; None where a placing explains what it made
+    phases: tuple[Phase, ...] = ()  # of its workload
 
     @property
     def profiles(self) -> dict[str, str]:

@@ -122,7 +122,7 @@ class Station:
         ways = json.loads(Path(command["ways"]).read_text(encoding="utf-8"))
         runners = [self._runners(number, way) for number, way in enumerate(ways)]
         runner: Runner | Copies | Together = runners[0]
-        if len(runners) > 1:
+        if self._settings["counts"] != [1.0]:
             runner = Together(runners, self._objective, self._settings["counts"], self._settings["after"])
         if command["outputs"] is not None:
             # Texts would be pickles, and the pairs of outputs stay pairs without them.

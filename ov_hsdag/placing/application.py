@@ -187,6 +187,11 @@ class Application:
             found = self._climbed(choices)
         return found[np.argsort(self.ranks(found), kind="stable")]
 
+    def on_each_device(self) -> dict[str, NDArray[np.int64]]:
+        """Everything on one device, by the device, where it runs all models, int64 [members] each."""
+        numbers = {device: [self.number_on(member, device) for member in self.members] for device in self.devices}
+        return {device: np.array(same, np.int64) for device, same in numbers.items() if None not in same}
+
     def _climbed(self, choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
         """Assignments on the way of single changes and exchanges, from everything on each device."""
         seen: dict[bytes, NDArray[np.int64]] = {}
@@ -263,11 +268,7 @@ class Application:
         for member in self.members:
             require_runnable(member.problem, member.ways)
         whole = self.whole_assignments()
-        found: dict[str, NDArray[np.int64]] = {}
-        for device in self.devices:
-            same = [self._number(member, device) for member in self.members]
-            if None not in same:
-                found[f"on {device}"] = np.array(same, np.int64)
+        found = {f"on {device}": one for device, one in self.on_each_device().items()}
         alone = [member.problem.scores(np.stack([way.placement for way in member.ways])) for member in self.members]
         found |= {"whole": whole[0], "alone": np.array([one.argmin() for one in alone], np.int64)}
         starts = [*whole[: _STARTS - 1], found["alone"]]
@@ -288,7 +289,8 @@ class Application:
         return names[best]
 
     @staticmethod
-    def _number(member: Member, device: str) -> int | None:
+    def number_on(member: Member, device: str) -> int | None:
+        """Number of the way that has all of a model on a device; None where the device does not run it."""
         return next((number for number in member.whole if member.ways[number].name == device), None)
 
     def _why_nothing_fits(self, assignment: NDArray[np.int64]) -> str:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import product
 from os import PathLike
-from typing import Any
+from pathlib import Path
+from typing import Any, get_type_hints
 
 from ov_hsdag.model.gains import times
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage.files import write_json
+from ov_hsdag.utils.arguments import check_argument
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.reading import TABLES, read_json
@@ -34,6 +37,8 @@ class PlannedModel:
     end_us: float
     path: str | None = None  # where it was written; relative to the plan's file
     workload: str | None = None  # as `Workload.describe`
+    # how many times as long as the profile says each device takes for it, as it was timed; empty: it was not
+    timed: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class Plan:
             (95%), failed (why, or null).
         chosen: name of the plan.
         asked: runs a second that were asked for, None where rates were not.
+        memory: limits that were given for all models together, bytes by device.
         placements: of the models, by name; they are written in the models' files. Not part of the stored plan.
     """
 
@@ -62,6 +68,7 @@ class Plan:
     measured: dict[str, Any] | None = None
     chosen: str = "together"
     asked: float | None = None
+    memory: dict[str, int] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -144,6 +151,12 @@ class Plan:
             rows.append((name, told(one), told(real), interval, real.get("failed") or where))
         return rows
 
+    def files(self, path: Path) -> dict[str, Path]:
+        """The models' files by name. path: the plan's own. UserError: it does not know them."""
+        if not all(one.path for one in self.models.values()):
+            raise UserError(f"{path} was saved in Python, without its models' files: ov-hsdag plan writes all of them")
+        return {name: path.parent / (one.path or "") for name, one in self.models.items()}
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; `load` reads it back."""
         found = {key: value for key, value in asdict(self).items() if key != "placements"}
@@ -164,6 +177,9 @@ class Plan:
                 name: PlannedModel(**{**one, "after": tuple(one["after"]), "devices": tuple(one["devices"])})
                 for name, one in data.pop("models").items()
             }
+            for (name, one), (key, kind) in product(models.items(), get_type_hints(PlannedModel).items()):
+                check_argument(f"{key} of '{name}'", getattr(one, key), kind)
+            check_argument("memory", data.get("memory", {}), dict[str, int])
             return cls(models=models, devices=tuple(data.pop("devices")), **data)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, UserError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"'{path}' is no plan of several models: {one_line(error)}") from error

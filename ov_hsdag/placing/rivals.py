@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,10 +15,11 @@ from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import ROUNDS, SECONDS, Comparison, measurements
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, Measurement, simple_candidate
 from ov_hsdag.measuring.process import Candidate
-from ov_hsdag.model.workload import Phase
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.single import NodeCount, simple_placers
+from ov_hsdag.placing.application import Application
 from ov_hsdag.placing.candidates import unlearned_placers, why_left_out
+from ov_hsdag.placing.together import TRIAL, WHOLE, candidate_of, figures_of
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.problem import PlacementProblem
@@ -67,6 +68,21 @@ def contenders(
         if rival.placement is not None and rival.predicted is None
     }
     return _named_twins([rival for rival in found if rival.name not in left_out]), left_out
+
+
+def contenders_of_plan(app: Application, plan: NDArray[np.int64]) -> tuple[list[Rival], dict[str, str]]:
+    """As `contenders`: everything on each device, under its name, the best whole-device assignments, and the plan."""
+    whole = enumerate(app.whole_assignments()[:WHOLE], 1)
+    named = app.on_each_device() | {f"whole, {number}" if number > 1 else "whole": one for number, one in whole}
+    named["plan"] = plan
+    judged, found = app.judge(np.stack(list(named.values()))), []
+    for row, (name, one) in enumerate(named.items()):
+        figures = figures_of(app, judged, row)
+        figures |= {"throughput_ips": figures["runs_per_second"], "submodels": None}
+        candidate = candidate_of(app, one, DeviceSet(app.devices))
+        found.append(Rival(name, candidate, one.astype(np.uint8), None if judged.over[row] else figures))
+    left_out = {one.name: "left out: does not fit" for one in found if one.predicted is None and one.name != "plan"}
+    return _named_twins([one for one in found if one.name not in left_out]), left_out
 
 
 def _placed(problem: PlacementProblem, devices: DeviceSet, placer: Placer, candidate: Candidate | None = None) -> Rival:
@@ -136,22 +152,20 @@ def measure(
     found: Sequence[Rival],
     *,
     rounds: int = ROUNDS,
-    seconds: float = SECONDS,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    phases: Sequence[Phase] = (),
+    seconds: float | None = None,
     report: Callable[[str], None] | None = None,
+    **told: Any,
 ) -> list[Result]:
     """Runs rivals in interleaved trials on real devices; those that are clearly worse than the best get fewer rounds.
 
-    The model is normalized; `found` are of `contenders`; phases of a workload take the place of example shapes.
-    RunError: the model cannot be measured at all, or nothing runs it.
+    The model is normalized; `found` are of `contenders`. told: shapes and phases for `Comparison`, and for
+    `contenders_of_plan` what runs beside the model. RunError: the model cannot be measured at all, or nothing runs it.
     """
     own = {rival.name: rival.candidate for rival in found if not rival.same_as}
     needs = {rival.name: rival.predicted["memory_bytes"] for rival in found if rival.predicted is not None}
-    simple = {*devices.names, HETERO_DEFAULT, PIPELINE_HINT}
-    with Comparison(
-        model, devices, own, objective, core, simple=simple, needs=needs, shapes=shapes, phases=phases, report=report
-    ) as compiled:
+    told |= {"simple": {*devices.names, HETERO_DEFAULT, PIPELINE_HINT}, "needs": needs, "report": report}
+    seconds = seconds or (TRIAL if "beside" in told else SECONDS)
+    with Comparison(model, devices, own, objective, core, **told) as compiled:
         trials = compiled.trials(rounds=rounds, seconds=seconds, halving=True)
         if not compiled.ready:
             raise RunError(f"nothing runs the model: {'; '.join(f'{k}: {v}' for k, v in compiled.failed.items())}")

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
+from statistics import geometric_mean
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import new_core
+from ov_hsdag.explaining.explain import explain
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.process import Candidate, StartWorker
@@ -25,9 +27,10 @@ from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.multilevel import Multilevel
+from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.placing import selection
 from ov_hsdag.placing.application import Application, Judged, Member, slower
-from ov_hsdag.placing.candidates import find_candidates, placement_of, policy_placers
+from ov_hsdag.placing.candidates import find_candidates, placement_of, policy_placers, run
 from ov_hsdag.placing.plan import Plan, PlannedModel
 from ov_hsdag.problem.pricing import ModelAnalysis, Session
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
@@ -35,9 +38,11 @@ from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import ov
 
-# Seconds of a trial, in which each model has to run some times; and of the whole-device plans behind the best one
-# those that are measured, too.
-_TRIAL, _MORE_WHOLE = 0.5, 1
+TRIAL = 0.5
+"""Seconds of a trial, in which each model has to run some times."""
+
+WHOLE = 2
+"""Whole-device plans that are measured, the best by prediction."""
 
 # Rounds in which a model is timed on each device, and the share of all time that this may take.
 _TIMED_ROUNDS, _TIMING = 4, 0.4
@@ -71,13 +76,14 @@ class _Steps:
 
 
 @dataclass(frozen=True, eq=False)
-class _Prepared:
+class Prepared:
     """A model as it is placed and measured."""
 
     given: ModelOf
     analysis: ModelAnalysis
     phases: tuple[Phase, ...]
     member: Member
+    timed: Mapping[str, float]  # how many times as long as its profile says each device takes; empty: not timed
 
 
 def place_together(
@@ -149,24 +155,25 @@ def place_together(
     plans = application.plan(_SEARCH)
     chosen, measured = application.best(plans), None
     if measure:
-        whole = application.whole_assignments()[: _MORE_WHOLE + 1]
+        whole = application.whole_assignments()[:WHOLE]
         plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
         result = _measured(application, plans, prepared, steps, end)
         if result is not None:
             chosen, measured = result
-    return _plan(application, plans, chosen, measured, prepared, rates)
+    plan = plan_of(application, plans, chosen, measured, prepared, rates)
+    return replace(plan, memory=memory_limits(memory or {}, devices.names))
 
 
-def _prepared(name: str, given: ModelOf, steps: _Steps, seconds: float) -> _Prepared:
+def _prepared(name: str, given: ModelOf, steps: _Steps, seconds: float) -> Prepared:
     """A model, analysed and priced, without ways to place it. seconds: for timing it on each device; 0: it is not."""
     asked = Workload.asked(given.workload, None)
     phases = asked.phases_with(given.model, given.shapes) if asked else ()
     analysis = steps.session.analyse(given.model, given.shapes, phases)
     problem = steps.session.price(analysis, steps.objective, None, phases).problem
-    if seconds:
-        problem = _timed(name, problem, analysis, phases, steps, seconds)
+    timed = _timed(name, problem, analysis, phases, steps, seconds) if seconds else {}
+    problem = slower(problem, np.array([timed.get(device, 1.0) for device in problem.devices]))
     count = given.count * (sum(phase.count for phase in phases) or 1.0)
-    return _Prepared(given, analysis, phases, Member(name, problem, count, [], given.after))
+    return Prepared(given, analysis, phases, Member(name, problem, count, [], given.after), timed)
 
 
 def _timed(
@@ -176,15 +183,14 @@ def _timed(
     phases: Sequence[Phase],
     steps: _Steps,
     seconds: float,
-) -> PlacementProblem:
-    """The problem with times of each device scaled so that the whole model takes there what it took now.
+) -> dict[str, float]:
+    """What times of each device are scaled by so that the whole model takes there what it took now; empty: unknown.
 
     Where each model runs matters more than how it is split, and a model is timed much sooner than its operations are.
     """
     devices, end = steps.session.devices, time.monotonic() + seconds
     able = np.flatnonzero(np.isfinite(problem.scores(problem.singles))).tolist()
     ways = {devices.names[device]: Candidate(devices.names[device]) for device in able}
-    factors = np.full(len(devices.names), np.nan)
     try:
         with Comparison(
             analysis.model,
@@ -201,21 +207,16 @@ def _timed(
             posterior = choice.infer(comparison.trials(rounds=_TIMED_ROUNDS, until=end))
     except RunError as error:
         warnings.warn(f"'{name}' could not be timed, and is placed by the profile: {error}", stacklevel=4)
-        return problem
-    for device in able:
-        if devices.names[device] in posterior.names:
-            took = 1e6 / posterior.rate(devices.names[device])
-            factors[device] = took / float(problem.scores(problem.single(device))[0])
-    if np.isnan(factors).all():
-        return problem
-    factors = np.where(np.isnan(factors), np.exp(np.nanmean(np.log(factors))), factors)
-    return slower(problem, factors)
+        return {}
+    alone = {devices.names[device]: float(problem.scores(problem.single(device))[0]) for device in able}
+    factors = {name: 1e6 / posterior.rate(name) / us for name, us in alone.items() if name in posterior.names}
+    return {name: factors.get(name) or geometric_mean(factors.values()) for name in devices.names} if factors else {}
 
 
 def _measured(
     application: Application,
     found: dict[str, NDArray[np.int64]],
-    prepared: Sequence[_Prepared],
+    prepared: Sequence[Prepared],
     steps: _Steps,
     end: float,
 ) -> tuple[str, dict[str, Any]] | None:
@@ -227,51 +228,79 @@ def _measured(
     scores = dict(zip(names, judged.score(application.objective), strict=True))
     simple = [name for name in names if set(application.describe(found[name].tolist()).values()) <= {*devices.names}]
     names = [*simple, *(name for name in names if name not in simple)]
-    needs = {
-        name: dict(zip(devices.names, row.tolist(), strict=True))
-        for name, row in zip(scores, judged.memory_bytes, strict=True)
-    }
-    first, *others = prepared
+    needs = {name: figures_of(application, judged, row)["memory_bytes"] for row, name in enumerate(scores)}
     left = max(end - time.monotonic(), 1.0)
     try:
-        comparison = Comparison(
-            first.analysis.model,
+        with Comparison(
+            prepared[0].analysis.model,
             devices,
-            {name: _candidate(application, found[name], devices) for name in names},
+            {name: candidate_of(application, found[name], devices) for name in names},
             application.objective,
             steps.session.core,
             simple=simple,
             needs=needs,
             first=sorted(names, key=scores.__getitem__),
-            shapes=first.analysis.shapes,
-            phases=first.phases,
             patience=max(left / 3, 5.0),
             limit=left,
             report=steps.tell,
             start_worker=steps.start_worker,
-            beside=Beside(
-                [one.analysis.model for one in others],
-                [timed_inputs(one.analysis.model, one.analysis.shapes, one.phases) for one in others],
-                [one.member.count for one in prepared],
-                application.sources,
-            ),
-        )
+            **models_of(application, prepared),
+        ) as comparison:
+            predicted = {name: 1 / scores[name] for name in names}
+            trials = Trials(comparison, simple, predicted, _ERROR, end, TRIAL)
+            decision = trials.run()
+            if decision is None:
+                raise RunError("; ".join(sorted(set(comparison.failed.values()))) or "the time is too short")
+            key = "latency_us" if application.objective == "latency" else "runs_per_second"
+            return decision.chosen, trials.figures(decision, application.objective, key)
     except RunError as error:
         warnings.warn(f"nothing could be measured, so the plan is chosen by prediction: {error}", stacklevel=3)
         return None
-    with comparison:
-        predicted = {name: 1 / scores[name] for name in names}
-        trials = Trials(comparison, simple, predicted, _ERROR, end, _TRIAL)
-        decision = trials.run()
-        if decision is None:
-            reasons = "; ".join(sorted(set(comparison.failed.values()))) or "the time is too short"
-            warnings.warn(f"nothing could be measured, so the plan is chosen by prediction: {reasons}", stacklevel=3)
-            return None
-        key = "latency_us" if application.objective == "latency" else "runs_per_second"
-        return decision.chosen, trials.figures(decision, application.objective, key)
 
 
-def _candidate(application: Application, assignment: NDArray[np.int64], devices: DeviceSet) -> Candidate:
+def opened(
+    plan: Plan, models: Mapping[str, ov.Model], device: str | None, core: ov.Core, **how: Any
+) -> tuple[Plan, Application, NDArray[np.int64], list[Prepared]]:
+    """A written plan as it is predicted now, its application, the assignment that its models carry, and the models.
+
+    models: by name; not changed. device: by default the plan's. how: `objective`, `profile` and `memory` in place of
+    the plan's. UserError: bad input, or a model without a placement.
+    """
+    names = plan.devices if device is None else DeviceSet.parse(device).names
+    how |= {"objective": how.get("objective") or plan.objective, "memory": plan.memory | (how.get("memory") or {})}
+    check_objective(how["objective"])
+    prepared, numbers = [], []
+    for name, one in plan.models.items():
+        try:
+            found = explain(models[name], names, core=core, **how)
+        except UserError as error:
+            raise UserError(f"'{name}': {error}") from error
+        assert found.analysis is not None
+        problem = slower(found.explanation.problem, np.array([one.timed.get(device, 1.0) for device in names]))
+        count = one.count * (sum(phase.count for phase in found.phases) or 1.0)
+        member = Member(name, problem, count, [run(placer, problem) for placer in simple_placers(problem)], one.after)
+        numbers.append(member.way(found.explanation.placement))
+        given = ModelOf(found.analysis.model, one.count, one.after, found.analysis.shapes, one.workload)
+        prepared.append(Prepared(given, found.analysis, found.phases, member, one.timed))
+    app, now = Application(tuple(one.member for one in prepared), how["objective"]), np.array(numbers, np.int64)
+    limits = {name: int(limit) for name, limit in zip(names, app.limits, strict=True) if np.isfinite(limit)}
+    predicted = plan_of(app, {"plan": now}, "plan", None, prepared, plan.asked is not None)
+    return replace(predicted, memory=limits), app, now, prepared
+
+
+def models_of(application: Application, prepared: Sequence[Prepared]) -> dict[str, Any]:
+    """What `Comparison` of the first model is told besides: its sizes, and the models that run beside it."""
+    first, *others = [(one.analysis, one.phases) for one in prepared]
+    beside = Beside(
+        [one.model for one, _ in others],
+        [timed_inputs(one.model, one.shapes, phases) for one, phases in others],
+        [one.member.count for one in prepared],
+        application.sources,
+    )
+    return {"shapes": first[0].shapes, "phases": first[1], "beside": beside}
+
+
+def candidate_of(application: Application, assignment: NDArray[np.int64], devices: DeviceSet) -> Candidate:
     """How a plan is run."""
     ways = []
     for member, number in zip(application.members, assignment.tolist(), strict=True):
@@ -282,7 +311,7 @@ def _candidate(application: Application, assignment: NDArray[np.int64], devices:
     return replace(ways[0], beside=ways[1:])
 
 
-def _figures(application: Application, judged: Judged, row: int) -> dict[str, Any]:
+def figures_of(application: Application, judged: Judged, row: int) -> dict[str, Any]:
     """See `Plan.predicted`."""
     busy = judged.busy_us[row]
     return {
@@ -293,18 +322,18 @@ def _figures(application: Application, judged: Judged, row: int) -> dict[str, An
     }
 
 
-def _plan(
+def plan_of(
     application: Application,
     found: Mapping[str, NDArray[np.int64]],
     chosen: str,
     measured: dict[str, Any] | None,
-    prepared: Sequence[_Prepared],
+    prepared: Sequence[Prepared],
     rates: bool,
 ) -> Plan:
     """The plan, written into the models."""
     judged = application.judge(np.stack(list(found.values())))
     figures = {
-        name: {**_figures(application, judged, row), "where": application.describe(one.tolist())}
+        name: {**figures_of(application, judged, row), "where": application.describe(one.tolist())}
         for row, (name, one) in enumerate(found.items())
     }
     models, placements = {}, {}
@@ -333,6 +362,7 @@ def _plan(
             begin_us=begin_us,
             end_us=end_us,
             workload=settings.get("workload"),
+            timed=dict(one.timed),
         )
     return Plan(
         devices=application.devices,
