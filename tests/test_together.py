@@ -303,20 +303,55 @@ class TestWrittenPlans:
         told = " ".join(told.split())
         assert told.count("left out: does not fit") == 2 and " ms" in told and "latency on" in told
 
+    def test_explain_tells_what_moves_cost(self, written: Path) -> None:
+        plan, told = ov_hsdag.Plan.load(written), json.loads(ran("explain", written, "--json").stdout)
+        busy = told["predicted"]["busy_us"]
+        assert busy == pytest.approx(plan.predicted["busy_us"], rel=1e-3) and told["memory"]["CPU_A"] == 2**30
+        assert told["predicted"]["memory_bytes"] == plan.predicted["memory_bytes"]
+        whole = {name: one for name, one in told["models"].items() if one["where"] in busy}
+        assert whole and told["moves"].keys() == told["models"].keys()
+        for name, one in whole.items():  # the devices are alike
+            (other,) = busy.keys() - {one["where"]}
+            work = one["busy_us"][one["where"]]
+            period = max(busy[one["where"]] - work, busy[other] + work)
+            assert told["moves"][name] == {other: pytest.approx(period - max(busy.values()), abs=0.1)}
+        tight = json.loads(ran("explain", written, "--memory", "CPU_A=1KiB,CPU_B=1KiB", "--json").stdout)
+        assert {us for moves in tight["moves"].values() for us in moves.values()} == {None}
+        text = " ".join(ran("explain", written, "--objective", "latency", COLUMNS="200").stdout.split())
+        assert f"the fullest device is {told['full']}, and " in text and "moved to" in text and " of 1 GiB" in text
+        assert "(latency): plan, predicted " in text and " ms 100%" in text
+
+    def test_explain_counts_what_was_timed(self, written: Path, tmp_path: Path) -> None:
+        data = json.loads(written.read_text())
+        for one in data["models"].values():
+            one |= {"path": str(written.with_name(one["path"])), "timed": {"CPU_A": 3.0, "CPU_B": 2.0}}
+        slow = tmp_path / "slow.json"
+        slow.write_text(json.dumps(data))
+        told = json.loads(ran("explain", slow, "--json").stdout)
+        for name, one in data["models"].items():
+            if len(one["devices"]) == 1:
+                (at,) = one["devices"]
+                factor = one["timed"][at]
+                assert told["models"][name]["busy_us"][at] == pytest.approx(factor * one["busy_us"][at], rel=1e-3)
+        data["models"]["who"]["timed"] = {"CPU_A": "fast"}
+        slow.write_text(json.dumps(data))
+        assert_one_error_line(run("explain", slow), "is no plan of several models: timed of 'who' must be")
+
     def test_what_is_wrong_is_told(self, written: Path, tmp_path: Path) -> None:
         saved = tmp_path / "saved.json"
         plan = ov_hsdag.Plan.load(written)
         replace(plan, models={name: replace(one, path=None) for name, one in plan.models.items()}).save(saved)
-        for command in (("verify", "-d", PAIR), ("bench", "-d", PAIR)):
+        for command in (("verify", "-d", PAIR), ("bench", "-d", PAIR), ("explain",)):
             assert_one_error_line(
                 run(command[0], saved, *command[1:]), "was saved in Python, without its models' files"
             )
+        assert_one_error_line(run("explain", written, "--node", "a"), "--node is for one model, not for a plan")
         assert_one_error_line(run("bench", written, written, "-d", PAIR), "--model is for one model, not for a plan")
         assert_one_error_line(run("bench", written, "-d", PAIR, "--shape", "[1]"), "--shape is for one model")
         ov.save_model(convolutions(8), tmp_path / "plain.xml")
         plain = replace(plan.models["who"], path="plain.xml", after=())
         replace(plan, models={"who": plain}).save(saved)
-        assert_one_error_line(run("bench", saved, "-d", PAIR), "'who': the model carries no placement")
+        assert_one_error_line(run("explain", saved), "'who': the model carries no placement")
 
     def test_a_plan_of_one_model(self, written: Path, tmp_path: Path) -> None:
         plan = ov_hsdag.Plan.load(written)

@@ -156,7 +156,7 @@ def bench(
             if output is not None:
                 show.hint("results", str(output))
             more = given("--shape", "--workload", "--context", "--profile")
-            todo = ["plan" if planned else "place", good, *given("--device"), "--objective", objective]
+            todo = ["explain", good] if planned else ["place", good, *given("--device"), "--objective", objective]
             show.next(*todo, *more)
     remote.end(failures)
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console
+from ov_hsdag.cli import console, plan
 from ov_hsdag.cli.command_lines import given, place_it
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import load_beside
@@ -76,8 +76,13 @@ def explain(
 
     A summary comes first, then the operations that take longest, or those of --node, --type or --all. With --node and
     --type it leaves out which single moves come closest to paying. Figures are predictions, also of placements that
-    were made elsewhere (affinities of the nodes, or --affinity).
+    were made elsewhere (affinities of the nodes, or --affinity). Of a plan.json the whole application is explained.
     """
+    if model.suffix == ".json":
+        own = {name: getattr(placed, name) for name in ("affinity", "shape", "workload", "context", "part")}
+        plan.check_options({**own, "node": node, "type": kind, "all": every}, "a plan")
+        plan.explained(model, placed, as_json)
+        return
     file = common.one_file(model, placed.part, "explain")
 
     with console.result(as_json) as show:

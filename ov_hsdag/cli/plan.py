@@ -188,6 +188,16 @@ def read_plan(where: Path, core: ov.Core, device: str | None, **how: Any) -> Any
     return opened(found, models, device, core, **how)
 
 
+def explained(where: Path, given: Any, as_json: bool) -> None:
+    """Explains the whole of a written plan; given: the options of `explain`."""
+    names = DeviceSet.parse(given.device).names if given.device else Plan.load(where).devices
+    memory = parse_memory(given.memory, names) if given.memory else None
+    how = {"objective": given.objective, "profile": given.profile, "memory": memory}
+    with console.result(as_json) as show:
+        found, app, now, _ = read_plan(where, common.new_core(), given.device, **how)
+        shown(show, found, where, moves=app.moves(now))
+
+
 def _written(
     plan: Plan,
     spec: ApplicationSpec,
@@ -213,19 +223,26 @@ def _written(
     return replace(plan, models={name: replace(one, path=paths[name]) for name, one in plan.models.items()})
 
 
-def shown(show: console.Show, plan: Plan, where: Path | None = None, report: Path | None = None) -> None:
-    """Prints a plan, and draws it."""
+def shown(
+    show: console.Show,
+    plan: Plan,
+    where: Path | None = None,
+    report: Path | None = None,
+    moves: Mapping[str, Mapping[str, float | None]] | None = None,
+) -> None:
+    """Prints a plan, and draws it; moves: also what they cost, as `Application.moves` has them."""
     if report is not None:
         write_text(report, plan_picture(plan.to_dict(), str(where or "plan")))
-    table = console.table("model", "runs", "where", *plan.devices, "memory", left=(0, 2))
-    for row in plan.rows():
-        table.add_row(*row)
-    total = [
-        f"{plan.predicted['busy_us'][name] / max(plan.predicted['busy_us'].values()):.0%}" for name in plan.devices
-    ]
-    table.add_row("all", "", "", *total, "", style="bold")
-    show(plan.to_dict(), f"{where}: {plan.summary()}" if where else plan.summary(), table)
+    heads = ("model", "runs", "where", *plan.devices, "memory", "moved to" if moves else "")
+    table = console.table(*heads, left=(0, 2, len(heads) - 1))
+    rows = plan.rows()
+    costs = [[*one.items()] for one in (moves or {}).values()] + [[] for _ in rows]
+    for row, own in zip(rows, costs, strict=False):
+        told = [f"{to} {'-' if us is None else f'{us / 1e3:+,.3f} ms'}" for to, us in own]
+        table.add_row(*row, "\n".join(told), style="bold" if row[0] == "all" else None)
+    data = plan.to_dict() | ({"full": plan.full, "moves": moves} if moves else {})
+    show(data, f"{where}: {plan.summary()}" if where else plan.summary(), table)
     others = console.table("plan", "predicted", "measured", "x best without splits", "", left=(0, 4))
     for row in plan.compared():
         others.add_row(*row)
-    show.text("", others)
+    show.text("", others if plan.baselines else None)

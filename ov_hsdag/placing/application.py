@@ -192,6 +192,23 @@ class Application:
         numbers = {device: [self.number_on(member, device) for member in self.members] for device in self.devices}
         return {device: np.array(same, np.int64) for device, same in numbers.items() if None not in same}
 
+    def moves(self, now: NDArray[np.int64]) -> dict[str, dict[str, float | None]]:
+        """What the objective grows by, µs, where one model is all on one device, by model and device.
+
+        None where it does not run there, or all do not fit.
+        """
+        found: dict[str, dict[str, float | None]] = {member.name: {} for member in self.members}
+        for place, device in product(range(len(now)), self.devices):
+            member, moved = self.members[place], np.stack([now, now])
+            number = self.number_on(member, device)
+            moved[1, place] = now[place] if number is None else number
+            judged = self.judge(moved)
+            before, after = replace(judged, over=np.zeros(2)).score(self.objective).tolist()
+            if number != now[place]:
+                fits = number is not None and judged.over[1] == 0
+                found[member.name][device] = round(after - before, 3) if fits else None
+        return found
+
     def _climbed(self, choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
         """Assignments on the way of single changes and exchanges, from everything on each device."""
         seen: dict[bytes, NDArray[np.int64]] = {}

@@ -99,39 +99,53 @@ class Plan:
             else f"{own['runs_per_second']:.4g} runs a second"
         )
         gain = "" if self.gain is None else f", {times(self.gain, over='everything on the best device')}"
-        lines = [f"HETERO:{','.join(self.devices)} ({self.objective}): {self.chosen}, {how} {does}{gain}"]
-        return "\n".join([*lines, *([self.shortfall()] if self.shortfall() else [])])
+        first = f"HETERO:{','.join(self.devices)} ({self.objective}): {self.chosen}, {how} {does}{gain}"
+        return f"{first}\n{self.fullest()}"
 
-    def shortfall(self) -> str:
-        """Of a rate that was asked for and is not reached: which device is full, and with what; "" otherwise."""
+    @property
+    def full(self) -> str:
+        """The device with most work."""
+        busy: dict[str, float] = self.predicted["busy_us"]
+        return max(busy, key=busy.__getitem__)
+
+    def fullest(self) -> str:
+        """Which device is full and with what; of rates that were asked for, whether they are reached."""
+        full = self.full
+        most = max(self.models, key=lambda name: self.models[name].busy_us.get(full, 0.0))
+        share = self.models[most].busy_us.get(full, 0.0) / max(self.predicted["busy_us"][full], 1e-30)
         if self.asked is None:
-            return ""
-        _, figures = self._figures()
-        reached = (figures[self.chosen].get("runs_per_second") or 0.0) / self.asked
-        busy = self.predicted["busy_us"]
-        full = max(busy, key=busy.__getitem__)
+            return f"the fullest device is {full}, and {share:.0%} of its work is {most}"
+        reached = (self._figures()[1][self.chosen].get("runs_per_second") or 0.0) / self.asked
         if reached >= REACHED:
             return f"rates: reached, with {reached:.2f} times what was asked for; the fullest device is {full}"
-        most = max(self.models, key=lambda name: self.models[name].busy_us.get(full, 0.0))
-        share = self.models[most].busy_us.get(full, 0.0) / max(busy[full], 1e-30)
         return (
             f"rates: not reached, {reached:.2f} times what was asked for: {full} is full, and {share:.0%} of its work"
             f" is {most}; another device, a smaller {most} or a lower rate of it would help"
         )
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A table: model, runs in a run of the application, where it is, its share of each device, its memory."""
-        total = max(self.predicted["busy_us"].values()) or 1.0
-        return [
+        """A table: model, runs in a run of the application, where it is, its work and share of each device, its memory.
+
+        Then what each device has of all: work, and memory with its limit.
+        """
+        total = self.predicted["busy_us"][self.full] or 1.0
+
+        def work(busy: Mapping[str, float]) -> list[str]:
+            return [f"{busy[name] / 1e3:,.2f} ms {busy[name] / total:.0%}" for name in self.devices]
+
+        rows = [
             (
                 name,
                 f"{one.count:g}",
                 one.where if len(one.devices) < 2 else f"{', '.join(one.devices)} ({one.where})",
-                *(f"{one.busy_us.get(device, 0.0) / total:.0%}" for device in self.devices),
+                *work(one.busy_us),
                 format_bytes(sum(one.memory_bytes.values())),
             )
             for name, one in self.models.items()
         ]
+        limits = {name: f" of {format_bytes(limit)}" for name, limit in self.memory.items()}
+        needs = [f"{format_bytes(n)}{limits.get(name, '')}" for name, n in self.predicted["memory_bytes"].items()]
+        return [*rows, ("all", "", "", *work(self.predicted["busy_us"]), ""), ("memory", "", "", *needs, "")]
 
     def compared(self) -> list[tuple[str, ...]]:
         """A table of all plans: name, figures, times the best without splits, and where models are or why it failed."""
