@@ -61,7 +61,7 @@ GENAI = """
     if device.startswith("HETERO"):
         more |= {"extensions": [extension], "CACHE_DIR": cache}
     more["INFERENCE_PRECISION_HINT" if "GPU" in device else "KV_CACHE_PRECISION"] = "f32" if "GPU" in device else "f16"
-    pipe = genai.LLMPipeline(folder, device, **more)
+    pipe = genai.LLMPipeline(folder, device, **json.loads(json.dumps(more)))  # as servers have it in a file
     found = []
     for beams in (1, 3):
         config = genai.GenerationConfig(max_new_tokens=12, min_new_tokens=12, num_beams=beams, do_sample=False)
