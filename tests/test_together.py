@@ -23,7 +23,8 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.process import Candidate
-from ov_hsdag.measuring.together import Beside
+from ov_hsdag.measuring.runner import Runner
+from ov_hsdag.measuring.together import Beside, Together
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placing import application as applications
@@ -359,6 +360,19 @@ class TestWrittenPlans:
         replace(plan, models={"detector": one}).save(tmp_path / "one.json")
         told = json.loads(ran("bench", tmp_path / "one.json", "-d", PAIR, "--rounds", 1, "--json").stdout)
         assert all(row["measured"] > 0 for row in told["models"][0]["results"])
+
+
+def test_trials_leave_nothing_behind(core: ov.Core) -> None:
+    made = [convolutions(8), convolutions(16)]
+    for objective, kept in (("latency", [3, 9]), ("throughput", None)):
+        runners = [Runner(core.compile_model(one, "CPU_A"), timed_inputs(one), objective, 2) for one in made]
+        together = Together(runners, objective, [1.0, 3.0], [[], [0]])
+        for _ in range(3):
+            assert together.rate(0.0) > 0
+            assert together._ends.empty()
+            assert kept in (None, [len(one.finished) for one in runners])
+        for _ in range(3 if kept else 0):
+            assert runners[0].rate(0.0) > 0 and len(runners[0].finished) == 1
 
 
 @pytest.mark.parametrize(

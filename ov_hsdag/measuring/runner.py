@@ -244,6 +244,7 @@ class _Phase:
     def latency(self, seconds: float) -> float:
         """Median seconds of one request."""
         self._rewind()
+        self._finished.clear()
         times: list[float] = []
         begin = time.perf_counter()
         while not times or _goes_on(len(times), begin, seconds):

@@ -6,9 +6,10 @@ import math
 import queue
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
@@ -53,10 +54,10 @@ class Together:
         self._unit = min(counts) if objective == "throughput" else 1.0
         self._counts = [count / self._unit for count in counts]
         self.submodels = sum(runner.submodels for runner in self._runners)
-        # One item for each inference that ends.
+        # One item for each inference of a trial of throughput that ends.
         self._ends: queue.SimpleQueue[None] = queue.SimpleQueue()
-        for runner in self._runners:
-            runner.queue.set_callback(_noting(runner.finished, self._ends))
+        for runner in self._runners if objective == "throughput" else ():
+            runner.queue.set_callback(partial(_note, runner.finished, self._ends))
         self.rates: dict[str, float] = {}
 
     @property
@@ -91,6 +92,8 @@ class Together:
             done = self._complete()
             begin = begin or (done if done > _AHEAD else 0)
         self._wait()
+        while not self._ends.empty():
+            self._ends.get()
         return (done - begin) / (self._ended(done) - self._ended(begin))
 
     def _wait(self) -> None:
@@ -113,6 +116,8 @@ class Together:
     def _latency(self, pool: ThreadPoolExecutor, seconds: float) -> float:
         """One over the median time of a run."""
         times: list[float] = []
+        for runner in self._runners:
+            runner.finished.clear()
         begin = time.perf_counter()
         while len(times) < _FEWEST or time.perf_counter() - begin < seconds:
             start = time.perf_counter()
@@ -142,11 +147,7 @@ class Together:
         return [array for runner in self._runners for array in runner.outputs()]
 
 
-def _noting(finished: list[float], ends: queue.SimpleQueue[None]) -> Callable[[object, object], None]:
+def _note(finished: list[float], ends: queue.SimpleQueue[None], *_: object) -> None:
     """A callback of inferences. It must not refer to their queue: cycles through C++ are never freed."""
-
-    def note(request: object, _: object) -> None:
-        finished.append(time.perf_counter())
-        ends.put(None)
-
-    return note
+    finished.append(time.perf_counter())
+    ends.put(None)
