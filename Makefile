@@ -4,6 +4,8 @@
 # make lanes  the core of the tests on older releases of OpenVINO
 # make llm    language models with optimum-intel and openvino.genai, in an environment of their own
 # make wheels wheels to publish, in dist: for each Python from 3.10 on that is here, without containers
+# make try-wheels  those in dist, installed from an index without a compiler: pip install, doctor, the quick start
+# make release     tests, wheels and their checks; the last line is the command that publishes
 # make docs   the documentation site, in build/site
 # make fuzz   hostile files and arrays, for FUZZ_SECONDS each (an hour); a quarter of a minute of it is in make test
 # All but clean make their own environment in .venv with the interpreter that PYTHON names, and can be run again at any time.
@@ -40,7 +42,7 @@ ONE_CORE := INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: demo test python-test test-slow test-all lanes llm docs wheels lint format native-test native-threads pytest tree rig fuzz clean
+.PHONY: demo test python-test test-slow test-all lanes llm docs wheels try-wheels release lint format native-test native-threads pytest tree rig fuzz clean
 
 demo: export PATH := $(CURDIR)/$(BIN):$(PATH)
 demo: export OV_HSDAG_VIRTUAL_DEVICES = $(DEMO_DEVICES)
@@ -178,6 +180,14 @@ lanes:
 # PYTHONS names interpreters that are not python3.10 to python3.14 on PATH.
 wheels:
 	$(PYTHON) wheels/build.py $(PYTHONS)
+
+# CHROOT: a folder with a system without compilers, which has the interpreters that PYTHONS names.
+try-wheels:
+	build/wheels/tools/bin/python wheels/try_wheel.py --index dist $(if $(CHROOT),--root $(CHROOT)) $(PYTHONS)
+
+# CHECKED=1 where CI has passed on this commit: nothing is tested again.
+release:
+	$(PYTHON) wheels/release.py $(if $(CHECKED),--checked) $(PYTHONS)
 
 # Twenty-two families, and gigabytes to download.
 llm: export PYTHON := $(PYTHON)

@@ -86,15 +86,17 @@ def main() -> None:
             ["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.strip()
     )
-    if not (WORK / "tools/bin/auditwheel").exists():
-        run(sys.executable, "-m", "venv", WORK / "tools")
-        run(WORK / "tools/bin/python", "-m", "pip", "--quiet", "install", "-r", ROOT / "wheels/requirements.txt")
     tools = WORK / "tools/bin/python"
+    if not tools.exists():
+        run(sys.executable, "-m", "venv", WORK / "tools")
+    files = ("-r", ROOT / "wheels/requirements.txt", "-r", ROOT / "wheels/release-requirements.txt")
+    run(tools, "-m", "pip", "--quiet", "install", *files)
     compiler = str(sysroot.make(WORK / "toolchain"))
     common = {
         "SOURCE_DATE_EPOCH": epoch,
         "CC": compiler,
         "CXX": compiler,
+        "LDCXXSHARED": f"{compiler} -shared",  # Debian's Pythons name another one
         "PATH": f"{WORK / 'tools/bin'}{os.pathsep}{os.environ['PATH']}",
         "PIP_BUILD_CONSTRAINT": str(ROOT / "constraints.txt"),
         "OV_HSDAG_EXTENSION_DIR": str(WORK / "extension"),
