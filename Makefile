@@ -90,6 +90,8 @@ lint: $(VENV)/.test
 	$(BIN)/ruff format --check $(PYTHON_FILES)
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(CPP_CORE) $(wildcard cpp_ext/tests/*.cpp) $(CPP_OPENVINO) $(RIG_LAYER)
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows $(wildcard .github/workflows/*.yml)
+	$(BIN)/hadolint Dockerfile
 
 format: $(VENV)/.test
 	$(BIN)/ruff check --fix $(PYTHON_FILES)
