@@ -96,7 +96,6 @@ def main() -> None:
         "SOURCE_DATE_EPOCH": epoch,
         "CC": compiler,
         "CXX": compiler,
-        "LDCXXSHARED": f"{compiler} -shared",  # Debian's Pythons name another one
         "PATH": f"{WORK / 'tools/bin'}{os.pathsep}{os.environ['PATH']}",
         "PIP_BUILD_CONSTRAINT": str(ROOT / "constraints.txt"),
         "OV_HSDAG_EXTENSION_DIR": str(WORK / "extension"),

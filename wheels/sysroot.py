@@ -39,9 +39,10 @@ CONFIG = """#include_next <bits/c++config.h>
 # A variable of glibc 2.32 that the static libstdc++ reads: whether there is one thread, to save atomic instructions.
 THREADS = 'char __libc_single_threaded __attribute__((visibility("hidden"))) = 0;\n'
 
+# Its folders come first: Debian's Pythons name this system's libraries.
 COMPILER = """#!/bin/sh
-exec $(command -v ccache) g++ --sysroot={system} -B{libraries} -isystem {own}/include "$@" \\
-    -L{own} -L{libraries} -L{system}/lib/x86_64-linux-gnu -Wl,--exclude-libs,libstdc++.a:libthreads.a
+exec $(command -v ccache) g++ --sysroot={system} -B{libraries} -isystem {own}/include \\
+    -L{own} -L{libraries} -L{system}/lib/x86_64-linux-gnu -Wl,--exclude-libs,libstdc++.a:libthreads.a "$@"
 """
 
 
