@@ -18,12 +18,11 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import NoReturn
 
 from build import PYTHONS, ROOT, WORK, runs
 
 
-def end(status: int, line: str) -> NoReturn:
+def end(status: int, line: str) -> None:
     print(f"not released: {line}", file=sys.stderr)
     sys.exit(status)
 

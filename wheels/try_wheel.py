@@ -29,7 +29,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DEVICES = "HETERO:CPU_A,CPU_B"
 ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
-
 NO_COMPILER = "for name in cc c++ gcc g++ clang clang++; do ! command -v $name || exit 1; done"
 LIMIT = 300  # seconds, from an environment without packages to the end of the quick start
 
@@ -72,7 +71,7 @@ def quick_start() -> tuple[str, str]:
     section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Quick start\n")[2].partition("\n## ")[0]
     *shell, python = (textwrap.dedent(block) for block in re.findall(r"(?:^ {4}.*\n)+", section, re.MULTILINE))
     install, _, rest = "".join(shell).partition("\n")
-    return install.partition("#")[0].replace(" . ", " ov-hsdag ", 1), f"{rest}python - <<'END'\n{python}END\n"
+    return install.partition("#")[0].replace(" . ", " ov-hsdag ", 1), f"{rest}python -c '{python}'"
 
 
 def try_as_user(python: str, index: str, root: Path | None) -> None:
