@@ -22,7 +22,6 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
-from tests.graphs import convolutions
 from tests.processes import ended
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,19 +61,6 @@ def test_plain_script(placed: Path) -> None:
 def test_export_and_import(placed: Path, tmp_path: Path) -> None:
     out = run(SAMPLES / "export_import.py", placed, DEVICE, tmp_path / "model.blob")
     assert re.search(r"model\.blob: \d+\.\d MB, \['CPU_A', 'CPU_B'\], same outputs: True$", out.strip())
-
-
-def test_detector_and_classifiers(tmp_path: Path) -> None:
-    models = {"detector": convolutions(32), "what": convolutions(16), "who": convolutions(8)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
-        plan = ov_hsdag.place_together(models, DEVICE, counts={"what": 4, "who": 4})
-    assert {device for one in plan.models.values() for device in one.devices} == {"CPU_A", "CPU_B"}
-    for name, model in models.items():
-        ov.save_model(model, tmp_path / f"{name}.xml")
-    out = run(SAMPLES / "detector_and_classifiers.py", tmp_path, DEVICE, "--seconds", 1)
-    found = re.fullmatch(rf"detector, what, who on {DEVICE}: (\d+\.\d+) frames per second\n", out)
-    assert found and float(found[1]) > 0
 
 
 @pytest.fixture
