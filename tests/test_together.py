@@ -227,11 +227,14 @@ class TestOnDevices:
         source = tmp_path / "pipeline"
         for part, width in {"text_encoder": 8, "unet": 32, "vae_decoder": 16, "vae_encoder": 8}.items():
             (source / part).mkdir(parents=True)
-            ov.save_model(convolutions(width), source / part / "openvino_model.xml", compress_to_fp16=False)
+            model = convolutions(width)
+            model.inputs[0].set_names({f"{part}_input"})
+            ov.save_model(model, source / part / "openvino_model.xml", compress_to_fp16=False)
         (source / "model_index.json").write_text("{}")
         out = tmp_path / "placed"
         command = ("place", source, "--together", "--device", PAIR, "--no-measure", "--output", out)
-        done = run(*command, "--count", "unet=5", "--objective", "throughput", "--json")
+        shape = ("--shape", "unet_input=[1,3,32,32]")
+        done = run(*command, "--count", "unet=5", "--objective", "throughput", *shape, "--json")
         assert done.returncode == 0, done.stderr
         told = json.loads(done.stdout)["models"]
         assert {name: one["count"] for name, one in told.items()} == {"text_encoder": 1, "unet": 5, "vae_decoder": 1}
@@ -239,13 +242,15 @@ class TestOnDevices:
         assert (out / "model_index.json").exists() and (out / "vae_encoder/openvino_model.xml").exists()
         for name in told:
             path = out / name / "openvino_model.xml"
-            assert ov_hsdag.Placement.of(core.read_model(path)) is not None
+            placement = ov_hsdag.Placement.of(core.read_model(path))
+            assert placement is not None and ("shapes" in (placement.settings or {})) == (name == "unet")
             inputs = random_inputs(core.read_model(path))
             expected = outputs(core, source / name / "openvino_model.xml", "CPU_A", inputs)
             np.testing.assert_allclose(outputs(core, path, PAIR, inputs)[0], expected[0], rtol=1e-3, atol=1e-4)
         assert_one_error_line(run(*command, "--count", "unet=0"), "'unet' has a count of 0")
         assert_one_error_line(run(*command, "--count", "u=2"), "there is a count of 'u'")
-        for option, value in {"--context": "64", "--shape": "[1]", "--part": "unet", "--experts": "CPU_A"}.items():
+        assert_one_error_line(run(*command, "--shape", "other=[1]"), "unknown input 'other'")
+        for option, value in {"--context": "64", "--part": "unet", "--experts": "CPU_A"}.items():
             assert_one_error_line(run(*command, option, value), f"{option} is for one model, not for --together")
 
 

@@ -57,7 +57,7 @@ def application(seed: int, number: int) -> dict[str, together.ModelOf]:
 
 def application_of(path: Path, core: Any) -> dict[str, together.ModelOf]:
     """What a file of an application, or a pipeline's folder, names."""
-    spec = of_folder(path, {}, None) if is_model_folder(path) else read_application(path)
+    spec = of_folder(path, {}, None, None) if is_model_folder(path) else read_application(path)
     found = {}
     for name, one in spec.models.items():
         model = core.read_model(one.path)

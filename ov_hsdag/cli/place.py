@@ -77,7 +77,7 @@ Bucket = Annotated[
 ]
 
 # Options that place several models together has no use for.
-_OF_ONE_MODEL = ("affinity", "experts", "shapes", "static", "context", "kv_precision", "search_seconds")
+_OF_ONE_MODEL = ("affinity", "experts", "static", "context", "kv_precision", "search_seconds")
 
 
 @common.with_options_of(common.Given, "given")
@@ -123,7 +123,7 @@ def place(
             raise UserError("--together places on this machine alone: leave out --ray")
         alone = {flags()[name].name or name: getattr(given, name) for name in _OF_ONE_MODEL}
         plan.check_options({**alone, "part": part}, "--together")
-        spec = of_folder(model, parse_counts(count), given.workload)
+        spec = of_folder(model, parse_counts(count), given.workload, ",".join(given.shapes or ()) or None)
         how = {**vars(given), "report": report, "hardlinks": hardlinks, "compress_to_fp16": compress_to_fp16}
         plan.write(spec, device, default_output(model) if output is None else output, model, how, as_json)
         return

@@ -99,7 +99,7 @@ def plan(
             shown(show, Plan.load(application), report=report)
         return
     if is_model_folder(application):
-        spec = of_folder(application, parse_counts(count), workload)
+        spec = of_folder(application, parse_counts(count), workload, None)
     else:
         common.check_model(application)
         if count or workload:
@@ -140,11 +140,12 @@ def write(
     with console.result(as_json) as show:
         core = common.new_core()
         measure = not absent(core, devices) if given["measure"] is None else given["measure"]
-        models: dict[str, Any] = {}
-        half: dict[str, bool] = {}
+        loaded = {name: common.read_model(core, one.path) for name, one in spec.models.items()}
+        models, half = dict[str, ModelOf](), dict[str, bool]()
         for name, one in spec.models.items():
-            model = common.read_model(core, one.path)
-            (shapes,) = example_shapes([model], parse_shapes([one.shape] if one.shape else ()))
+            model = loaded[name]
+            beside = [loaded[other] for other, more in spec.models.items() if more.of == one.of]  # inputs may be theirs
+            shapes, *_ = example_shapes([model, *beside], parse_shapes([one.shape] if one.shape else ()))
             if one.asked and one.folder is None and not model.get_sinks():
                 raise UserError(f"'{name}' has no states, so it has no workload of prompt and tokens")
             asked = given.get("compress_to_fp16")

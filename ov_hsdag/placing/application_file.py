@@ -104,9 +104,9 @@ def read_application(path: Path) -> ApplicationSpec:
     return ApplicationSpec(found, data.get("device"), data.get("objective"), data.get("memory"), any(rates.values()))
 
 
-def of_folder(folder: Path, counts: Mapping[str, float], workload: str | None) -> ApplicationSpec:
+def of_folder(folder: Path, counts: Mapping[str, float], workload: str | None, shape: str | None) -> ApplicationSpec:
     """The application that a pipeline's folder is. counts: of its parts, instead of the usual ones. UserError."""
-    return ApplicationSpec(_of_pipeline("", folder, 1.0, (), None, workload, counts))
+    return ApplicationSpec(_of_pipeline("", folder, 1.0, (), shape, workload, counts))
 
 
 def parse_counts(texts: list[str] | None) -> dict[str, float]:
