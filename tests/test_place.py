@@ -21,10 +21,12 @@ from openvino.op.util import Variable, VariableInfo
 import ov_hsdag
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.profile import SCHEMA_PATH, Profile
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.explaining.explain import explain
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.candidates import MARGIN
 from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError, UserError
 from research.zoo.catalog import ZOO
 from tests.graphs import unflattening_model
@@ -124,6 +126,13 @@ def test_absent_devices_are_placed_from_profiles() -> None:
     names = {node.get_friendly_name() for node in model.get_ordered_ops()}
     assert set(placement.affinity) == names
     assert Placement.of(model) == placement
+
+
+def test_what_a_growing_cache_leaves_open_is_not_for_an_npu() -> None:
+    """The inputs of this decoder have fixed sizes."""
+    problem = build_problem(ZOO["llama-stateful"].build(), DeviceSet.parse("HETERO:NPU.7,CPU"))
+    on_npu = {problem.graph.types[node] for node in np.flatnonzero(problem.supported[:, 0])}
+    assert "MatMul" in on_npu and "Softmax" not in on_npu
 
 
 def test_the_choice_is_the_best_candidate_beyond_the_margin(core: ov.Core) -> None:

@@ -18,10 +18,11 @@ from ov_hsdag.costs.memory import memory_needs
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts
 from ov_hsdag.devices import discovery
-from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model import colocation, normalize
-from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.shapes import with_open_sizes
 from ov_hsdag.model.support import require_support, support
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.problem.problem import PlacementProblem
@@ -69,6 +70,10 @@ def prepare(
     with clock("support"):
         supported = cost_model.assumed_support(profile, graph, names)
         absent = discovery.absent(core, names)
+        npus = np.array([name in absent and kind_of(name) == "NPU" for name in names])
+        if npus.any():
+            operations = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
+            supported &= ~np.outer(operations & np.isin(graph.names, with_open_sizes(model)), npus)
         present = [name for name in names if name not in absent]
         supported[:, [names.index(name) for name in present]] = support(model, graph, present, core, part)
         require_support(graph, groups, supported, names)
