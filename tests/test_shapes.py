@@ -188,23 +188,12 @@ class TestCommands:
     def test_place_writes_a_model_for_each_size(
         self, files: dict[int, Path], tmp_path: Path, two_cpu_core: ov.Core
     ) -> None:
-        options = (
-            "--device",
-            DEVICE,
-            "--no-measure",
-            "--output",
-            tmp_path / "placed.xml",
-            "--report",
-            tmp_path / "a.svg",
-        )
+        files_out = ("--output", tmp_path / "placed.xml", "--report", tmp_path / "a.svg")
+        options = ("--device", DEVICE, "--no-measure", *files_out)
         assert_one_error_line(run("place", files[2], *options, "--bucket", "64,none"), "64,none")
         ran("place", files[2], *options, "--bucket", "16,64")
-        assert sorted(one.name for one in tmp_path.iterdir() if one.suffix != ".bin") == [
-            "a_16.svg",
-            "a_64.svg",
-            "placed_16.xml",
-            "placed_64.xml",
-        ]
+        written = sorted(one.name for one in tmp_path.iterdir() if one.suffix != ".bin")
+        assert written == ["a_16.svg", "a_64.svg", "placed_16.xml", "placed_64.xml"]
         whole = two_cpu_core.compile_model(files[2], "CPU_A")
         for size in (16, 64):
             model = two_cpu_core.read_model(tmp_path / f"placed_{size}.xml")
@@ -216,11 +205,14 @@ class TestCommands:
 
     def test_a_model_for_an_npu_has_fixed_sizes(self, files: dict[int, Path], tmp_path: Path) -> None:
         options = (files[1], "--device", "HETERO:NPU,CPU", "--no-measure", "--output", tmp_path / "npu.xml")
-        assert_one_error_line(
-            run("place", *options), "dimension 0 of input 'alias0'", "--static --shape 'alias0=[1,128,16]'"
-        )
+        done = run("place", *options)
+        assert_one_error_line(done, "dimension 0 of input 'alias0'", "--static --shape 'alias0=[1,128,16]'")
         assert not list(tmp_path.iterdir())
         ran("place", *options, "--static", "--shape", "alias0=[1,128,16]")
+        npuw = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU"}
+        ov.Core().compile_model(tmp_path / "npu.xml", "NPU", npuw)
+        with pytest.raises(RuntimeError, match="dynamic shape"):
+            ov.Core().compile_model(files[1], "NPU", npuw)
 
     def test_verify_runs_with_them(self, files: dict[int, Path], tmp_path: Path) -> None:
         ov.save_model(forty_tokens(), tmp_path / "model.xml", compress_to_fp16=False)

@@ -71,9 +71,8 @@ def refuse_unbounded(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None
 def with_open_sizes(model: ov.Model) -> list[str]:
     """Friendly names of nodes that read or make a tensor without a bound, which an NPU's compiler refuses, whatever its
     inputs' sizes are: a state that grows, a result as long as what was found (openvino#34617)."""
-    if not model.is_dynamic():
-        return []
-    found = (node for node in model.get_ops() if any(map(_unbounded, (*node.outputs(), *node.input_values()))))
+    nodes = model.get_ops() if model.is_dynamic() else []
+    found = (node for node in nodes if any(map(_unbounded, (*node.outputs(), *node.input_values()))))
     return [node.get_friendly_name() for node in found]
 
 
