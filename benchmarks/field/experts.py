@@ -1,6 +1,6 @@
 """How well placements of mixtures of experts are predicted and chosen: layer splits and expert splits, measured.
 
-    PYTHONPATH=. build/llm/env/bin/python -m benchmarks.field.experts [--models N] [--rounds N] [--output FILE.json]
+    PYTHONPATH=. build/llm/env/bin/python -m benchmarks.field.experts [MODEL …] [--rounds N] [--output FILE.json]
 
 In the environment of tests/llm/run, which has optimum-intel. Decoders of six layers with 32 experts, random weights,
 are exported into build/experts. Two one-core devices made of the CPU plugin, bf16 and f32, latency of a workload; costs
@@ -147,7 +147,7 @@ def judged(kind: str, core: ov.Core, rounds: int) -> dict[str, Any]:
 
     counts = priced.summary(problem.singles[0])
     result["chosen"] = {}
-    for share, name in chosen.items():
+    for share, name in ((share, name) for share, name in chosen.items() if name in rows):
         within = [one for one in rows if rows[one]["bytes"] <= share * held and not one.startswith("chosen")]
         best = min(within, key=us)
         result["chosen"][share] = {"of_best": us(best) / us(name), "best": best}
@@ -156,7 +156,7 @@ def judged(kind: str, core: ov.Core, rounds: int) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=int, default=len(MODELS))
+    parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL", help=", ".join(MODELS))
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args(arguments)
@@ -164,14 +164,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = []
     with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: declared("bf16")}):
         core = virtual.new_core()
-        for kind in list(MODELS)[: args.models]:
+        for kind in args.models:
             results.append(judged(kind, core, args.rounds))
             one = results[-1]
             told = "; ".join(
                 f"{phase} {one[phase]['error']:.1%} off, rank {one[phase]['spearman']:.2f}"
                 for phase in ("prompt", "token")
             )
-            print(f"{kind}: {told}; {len(one['failed'])} failed")
+            print(f"{kind}: {told}; failed: {one['failed'] or 'none'}")
             for share, found in one["chosen"].items():
                 print(f"  {share:.0%} on {DEVICES.names[0]}: {found['of_best']:.3f} of {found['best']}", flush=True)
     if args.output:
