@@ -18,8 +18,7 @@ TOLERANCE = 1e-3
 # is really wrong (a lost tensor, a swapped input) differs by about 1.
 _ROUGHER = {"f16": 2e-2, "bf16": 1e-1}
 
-# Where a TopK chooses what is computed, as the router of a mixture of experts does, rounding decides between near ones:
-# a Mixtral of six layers with random weights differs by 18% between one device in bf16 and one in f32.
+# Rounding decides what a TopK chooses, such as a router experts: a Mixtral differs by 18% between bf16 and f32.
 _ROUTED = 3e-1
 
 # Quantised activations: where a rounding tips, a value moves by a whole step, and where a border cuts an int8 operation

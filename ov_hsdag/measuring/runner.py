@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.devices.cpu import processor_seconds
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.replay import Replay, infer, mean_rate
 from ov_hsdag.utils.lazy import ov
@@ -26,6 +27,9 @@ _FEWEST = 4
 _LONGEST = 4
 
 _WARM_UP = 2
+
+# Cores that other programs use from which on a trial is disturbed, and the largest share of it that is given back.
+_OTHERS, _MOST_LOST = 0.3, 0.75
 
 # Seconds of a warm-up that needs no second one: what is disturbed is a small part of inferences that slow.
 _LONG = 2.0
@@ -98,13 +102,19 @@ class Runner:
 
         Of a workload it is that of all its inferences: their number over the sum of their times.
         """
-        before = [processor_ns(thread) for thread in self._threads]
+        before, waited = ([ns(thread) for thread in self._threads] for ns in (processor_ns, waiting_ns))
+        begin, others = time.perf_counter(), processor_seconds() - time.process_time()
         for phase in self._phases:
             share = seconds / len(self._phases)
             rate = phase.throughput(share) if self._objective == "throughput" else 1 / phase.latency(share)
             self.rates[phase.timed.name] = rate
         if len(self._phases) == 1 and self._objective == "throughput":
             self.busy_us = self._busy_us(before)
+            took, others = time.perf_counter() - begin, processor_seconds() - time.process_time() - others
+            now = [(processor_ns(thread), waiting_ns(thread)) for thread in self._threads]
+            ready = [(one - ns, waits - wait) for (one, waits), ns, wait in zip(now, before, waited, strict=True)]
+            lost = max(ready, key=sum, default=(0, 0))[1] / 1e9 / took
+            self.rates[self._timed[0].name] = undisturbed(rate, lost, others / took)
         return mean_rate(self.rates, self._timed)
 
     def _busy_us(self, before: Sequence[int]) -> list[float]:
@@ -277,6 +287,14 @@ def _goes_on(done: int, begin: float, seconds: float) -> bool:
     return gone < seconds or (done < _FEWEST and gone < _LONGEST * seconds)
 
 
+def undisturbed(rate: float, lost: float, others: float) -> float:
+    """The rate of a trial without other programs, which used so many cores: where few, threads waited for our own.
+
+    lost: share of the trial in which the thread that bounds it was ready to run and had no core.
+    """
+    return rate / (1 - min(lost, _MOST_LOST)) if others > _OTHERS else rate
+
+
 def submodels_of(compiled: ov.CompiledModel) -> int:
     try:
         return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
@@ -290,6 +308,15 @@ def thread_ids() -> set[int]:
         return set(map(int, os.listdir("/proc/self/task")))
     except OSError:
         return set()
+
+
+def waiting_ns(thread: int) -> int:
+    """Time in which a thread of this process was ready to run and had no core, ns; 0 where the system does not say."""
+    try:
+        with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def processor_ns(thread: int) -> int:
