@@ -27,6 +27,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.devices.requests import requests_in_flight
 from ov_hsdag.measuring.runner import Copies, Runner, submodels_of, thread_ids
 from ov_hsdag.measuring.together import Together
@@ -143,17 +144,18 @@ class Station:
         from ov_hsdag.devices.runtime_options import compile_properties
         from ov_hsdag.model.affinities import remove_affinities, set_affinities
 
-        model = self._models[number]
+        model, names = self._models[number], device.removeprefix("HETERO:").split(",")
         config = compile_properties(self._core, model, device, way["properties"])
         try:
             if way["affinity"] is not None:
                 set_affinities(model, way["affinity"])
             before = thread_ids()
             compiled = self._core.compile_model(model, device, config)
-            threads = sorted(thread_ids() - before)
+            # What a device of another kind does is no thread's time, nor does a thread's waiting hold it up.
+            threads = sorted(thread_ids() - before) if all(kind_of(name) == "CPU" for name in names) else []
         finally:
             remove_affinities(model)
-        split = device.count(",") + 1 if device.startswith("HETERO:") else 1
+        split = len(names) if device.startswith("HETERO:") else 1
         requests = requests_in_flight(2 * split, split, submodels_of(compiled))
         return Runner(compiled, self._inputs[number], self._objective, requests, threads)
 

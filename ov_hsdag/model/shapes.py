@@ -77,10 +77,7 @@ def with_open_sizes(model: ov.Model) -> list[str]:
 
 
 def fix_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Gives the inputs of `model` the sizes of `shapes` for good.
-
-    Raises UserError: an input is open and not in `shapes`, or the model does not take them.
-    """
+    """Gives inputs these sizes for good. Raises UserError: one is open and not among them, or they do not fit."""
     sizes = input_shapes(model, shapes)
     for port, size in zip(model.inputs, sizes, strict=True):
         named = {port.get_node().get_friendly_name(), *port.get_names()} & shapes.keys()
