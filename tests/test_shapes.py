@@ -191,6 +191,12 @@ class TestCommands:
         files_out = ("--output", tmp_path / "placed.xml", "--report", tmp_path / "a.svg")
         options = ("--device", DEVICE, "--no-measure", *files_out)
         assert_one_error_line(run("place", files[2], *options, "--bucket", "64,none"), "64,none")
+        ov.save_model(forty_tokens(), tmp_path / "forty.xml", compress_to_fp16=False)
+        assert_one_error_line(
+            run("place", tmp_path / "forty.xml", *options, "--bucket", "40,64"), "does not take these"
+        )
+        assert not (tmp_path / "placed_40.xml").exists()
+        (tmp_path / "forty.xml").unlink()
         ran("place", files[2], *options, "--bucket", "16,64")
         written = sorted(one.name for one in tmp_path.iterdir() if one.suffix != ".bin")
         assert written == ["a_16.svg", "a_64.svg", "placed_16.xml", "placed_64.xml"]

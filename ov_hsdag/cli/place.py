@@ -26,7 +26,7 @@ from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.model.shapes import input_name, input_shapes
+from ov_hsdag.model.shapes import fix_input_shapes, input_name, input_shapes
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing import selection
 from ov_hsdag.placing.application_file import of_folder, parse_counts
@@ -248,8 +248,9 @@ def _buckets(model: Path, sizes: str, examples: Mapping[str, Sequence[int]]) -> 
     names = [input_name(port) for port in loaded.inputs]
 
     def listed(size: int) -> list[str]:
-        wanted = zip(names, input_shapes(loaded, shapes or {}, size), strict=True)
-        return [f"{name}=[{','.join(map(str, one))}]" for name, one in wanted]
+        wanted = dict(zip(names, input_shapes(loaded, shapes or {}, size), strict=True))
+        fix_input_shapes(loaded.clone(), wanted)  # before anything is written
+        return [f"{name}=[{','.join(map(str, one))}]" for name, one in wanted.items()]
 
     return {size: listed(size) for size in found}
 

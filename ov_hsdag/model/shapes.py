@@ -58,14 +58,14 @@ def input_name(port: ov.Output) -> str:
 
 
 def refuse_unbounded(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> None:
-    """Raises UserError for an input without a bound, which an NPU's compiler refuses (openvino#34651)."""
-    for port, size in zip(model.inputs, counted_input_shapes(model, shapes), strict=True):
-        if _unbounded(port):
-            example = f"{input_name(port)}=[{','.join(map(str, size))}]"
-            raise UserError(
-                f"an NPU takes no open sizes, and {_open(port)}: fix it with --static --shape '{example}'"
-                " (ovc: --input), or leave the NPU out"
-            )
+    """Raises UserError for an input without a bound, which an NPU's compiler refuses (openvino#34617)."""
+    if is_unbounded(model):
+        sizes = zip(model.inputs, counted_input_shapes(model, shapes), strict=True)
+        fixed = [f"{input_name(port)}=[{','.join(map(str, size))}]" for port, size in sizes if _unbounded(port)]
+        raise UserError(
+            f"an NPU takes no open sizes, and {_open(next(filter(_unbounded, model.inputs)))}: fix it with --static"
+            f" --shape '{','.join(fixed)}' (ovc: --input), or leave the NPU out"
+        )
 
 
 def with_open_sizes(model: ov.Model) -> list[str]:
