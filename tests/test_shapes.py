@@ -195,7 +195,9 @@ class TestCommands:
         assert_one_error_line(
             run("place", tmp_path / "forty.xml", *options, "--bucket", "40,64"), "does not take these"
         )
-        assert not (tmp_path / "placed_40.xml").exists()
+        for more in ("--together", "--count", "model=2"), ("--part", "decoder"), ("--on", "GPU=Arc"):
+            assert_one_error_line(run("place", files[2], *options, "--bucket", "16", *more), "")
+        assert not list(tmp_path.glob("placed_*"))
         (tmp_path / "forty.xml").unlink()
         ran("place", files[2], *options, "--bucket", "16,64")
         written = sorted(one.name for one in tmp_path.iterdir() if one.suffix != ".bin")

@@ -38,6 +38,7 @@ from ov_hsdag.placers.experts import ExpertsApart
 from ov_hsdag.placing.place import place
 from ov_hsdag.problem.pricing import Session, WorkloadProblem
 from ov_hsdag.storage.files import write_json
+from tests.llm.families import export_decoder
 from tests.llm.layers import cut
 
 FOLDER = Path("build/experts")
@@ -70,13 +71,11 @@ def exported(kind: str) -> Path:
     if not (folder / "openvino_model.xml").exists():
         import torch
         import transformers
-        from optimum.intel import OVModelForCausalLM
 
         torch.manual_seed(0)
         config = getattr(transformers, kind)(**_SIZES, **MODELS[kind])
         with tempfile.TemporaryDirectory() as source:
-            transformers.AutoModelForCausalLM.from_config(config).save_pretrained(source)
-            OVModelForCausalLM.from_pretrained(source, export=True, compile=False).save_pretrained(folder)
+            export_decoder(config, source, folder)
     return folder / "openvino_model.xml"
 
 

@@ -29,9 +29,8 @@ from scipy.stats import spearmanr
 
 from benchmarks.common.bound_worker import bound_worker
 from benchmarks.common.machine import about
-from benchmarks.field.unseen import drawn
+from benchmarks.field.unseen import DEVICES, declared, drawn
 from ov_hsdag.devices import virtual
-from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
@@ -40,7 +39,6 @@ from ov_hsdag.placing.application_file import of_folder, read_application
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.storage.model_folder import is_model_folder
 
-DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 MOST_WHOLE = 16
 
 
@@ -157,13 +155,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     precisions = ("bf16" if args.bf16 else "f32", "f32")
-    declared = ";".join(
-        f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT={precision}"
-        for name, precision in zip(DEVICES, precisions, strict=True)
-    )
     rows = []
     keys = ("of_whole", "of_single", "of_alone")
-    with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: declared}):
+    with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: declared(precisions[0])}):
         core = virtual.new_core()
         print(
             f"seed {args.seed}\n{'models':>6} {'plan':>10} {'of whole':>9} {'of single':>10} {'of alone':>9}",

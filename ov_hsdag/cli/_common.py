@@ -20,7 +20,7 @@ from ov_hsdag.devices import extensions, virtual
 from ov_hsdag.devices.device_set import in_upper_case
 from ov_hsdag.integration.core import file_carries
 from ov_hsdag.model.inputs import example_shapes
-from ov_hsdag.model.shapes import counted_input_shapes, fitting_input_shapes, input_name, is_unbounded
+from ov_hsdag.model.shapes import counted_input_shapes, fitting_input_shapes, input_name, is_unbounded, sized
 from ov_hsdag.placing.options import Flag, default_of, flags
 from ov_hsdag.storage.files import check_model_output, save_model_atomically
 from ov_hsdag.storage.folder_writing import check_folder_output, write_folder
@@ -255,7 +255,7 @@ def assumed_shapes(
         shape = port.get_partial_shape()
         own = port.get_node().get_friendly_name()
         if shape.is_dynamic and not {own, *port.get_names()} & set(given or {}):
-            parts.append(f"{input_name(port)}=[{','.join(map(str, counted))}]")
+            parts.append(sized(input_name(port), counted))
     if parts and fitting is None:
         return f"costs assume {', '.join(parts)}, which the model does not take: give sizes that it takes with --shape"
     return f"costs assume {', '.join(parts)}; --shape assumes other sizes" if parts else ""

@@ -14,6 +14,7 @@ import typer
 from ov_hsdag.devices.device_set import TRY_OUT
 from ov_hsdag.devices.discovery import DeviceInfo
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.shapes import sized
 
 # Endings of files that are models for certain.
 _MODELS = (".onnx", ".tflite", ".pdmodel", ".xml")
@@ -41,7 +42,7 @@ def command_of(placement: Placement) -> str:
     given = {
         "--device": placement.hetero,
         "--objective": placement.objective,
-        "--shape": [f"{name}=[{','.join(map(str, shape))}]" for name, shape in made_with.get("shapes", {}).items()],
+        "--shape": [sized(name, shape) for name, shape in made_with.get("shapes", {}).items()],
         "--memory": memory or None,
         **{
             f"--{key.replace('_', '-')}": made_with.get(key)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser
-    from types import ModuleType
+from argparse import ArgumentParser
+from types import ModuleType
 
 
 def patch(module: ModuleType) -> None:
@@ -26,6 +23,5 @@ def patch(module: ModuleType) -> None:
         def run(self) -> None:
             from ov_hsdag.cli import main
 
-            given: Any = self.args
-            sys.argv = ["ov-hsdag", "place", given.model, *given.options]
+            sys.argv = ["ov-hsdag", "place", self.args.model, *self.args.options]
             main()

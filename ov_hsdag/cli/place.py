@@ -26,7 +26,7 @@ from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.model.shapes import fix_input_shapes, input_name, input_shapes
+from ov_hsdag.model.shapes import fix_input_shapes, input_name, input_shapes, sized
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing import selection
 from ov_hsdag.placing.application_file import of_folder, parse_counts
@@ -113,8 +113,9 @@ def place(
         common.check_output(output, model)
         for size, wanted in _buckets(model, bucket, parse_shapes(given.shapes or ())).items():
             file, page = (one and one.with_stem(f"{one.stem}_{size}") for one in (output, report))
-            fixed = {**vars(given), "static": True, "shapes": wanted}
-            place(model, device, file, compress_to_fp16=compress_to_fp16, report=page, as_json=as_json, **fixed)
+            each = {**vars(given), "static": True, "shapes": wanted, "report": page, "as_json": as_json}
+            each |= {"compress_to_fp16": compress_to_fp16, "together": together, "count": count, "on": on}
+            place(model, device, file, part, **each)
         return
     if together:
         if not is_model_folder(model):
@@ -236,23 +237,16 @@ def place(
 
 def _buckets(model: Path, sizes: str, examples: Mapping[str, Sequence[int]]) -> dict[int, list[str]]:
     """Shapes of all inputs, as the command line has them, for each size of those that are open."""
-    try:
-        found = [int(size) for size in sizes.split(",")]
-    except ValueError:
-        found = [0]
-    if min(found) < 1:
+    if not all(size.strip().isdecimal() and int(size) for size in sizes.split(",")):
         raise UserError(f"--bucket takes sizes such as 128,512; got '{sizes}'")
-    core = common.new_core()
-    loaded = common.read_model(core, model)
+    loaded = common.read_model(common.new_core(), model)
     (shapes,) = example_shapes([loaded], examples)
-    names = [input_name(port) for port in loaded.inputs]
-
-    def listed(size: int) -> list[str]:
+    names, found = [input_name(port) for port in loaded.inputs], dict[int, list[str]]()
+    for size in map(int, sizes.split(",")):
         wanted = dict(zip(names, input_shapes(loaded, shapes or {}, size), strict=True))
         fix_input_shapes(loaded.clone(), wanted)  # before anything is written
-        return [f"{name}=[{','.join(map(str, one))}]" for name, one in wanted.items()]
-
-    return {size: listed(size) for size in found}
+        found[size] = [sized(name, one) for name, one in wanted.items()]
+    return found
 
 
 def _weights(model: Path) -> int:

@@ -102,24 +102,26 @@ class Runner:
 
         Of a workload it is that of all its inferences: their number over the sum of their times.
         """
-        before, waited = ([ns(thread) for thread in self._threads] for ns in (processor_ns, waiting_ns))
-        begin, others = time.perf_counter(), processor_seconds() - time.process_time()
+        before, begin = self._used(), time.perf_counter()
+        others = processor_seconds() - time.process_time()
         for phase in self._phases:
             share = seconds / len(self._phases)
             rate = phase.throughput(share) if self._objective == "throughput" else 1 / phase.latency(share)
             self.rates[phase.timed.name] = rate
         if len(self._phases) == 1 and self._objective == "throughput":
-            self.busy_us = self._busy_us(before)
             took, others = time.perf_counter() - begin, processor_seconds() - time.process_time() - others
-            now = [(processor_ns(thread), waiting_ns(thread)) for thread in self._threads]
-            ready = [(one - ns, waits - wait) for (one, waits), ns, wait in zip(now, before, waited, strict=True)]
-            lost = max(ready, key=sum, default=(0, 0))[1] / 1e9 / took
+            used = self._used() - before
+            self.busy_us = self._busy_us(used[:, 0].tolist())
+            lost = used[used.sum(axis=1).argmax(), 1] / 1e9 / took if len(used) else 0.0
             self.rates[self._timed[0].name] = undisturbed(rate, lost, others / took)
         return mean_rate(self.rates, self._timed)
 
-    def _busy_us(self, before: Sequence[int]) -> list[float]:
-        """See `busy_us`. before: processor time of each thread when the trial began, ns."""
-        used = [processor_ns(thread) - ns for thread, ns in zip(self._threads, before, strict=True)]
+    def _used(self) -> NDArray[np.int64]:
+        """Processor time of each thread, and the time for which it waited for a core, ns [threads, 2]."""
+        return np.array([(processor_ns(one), waiting_ns(one)) for one in self._threads], np.int64).reshape(-1, 2)
+
+    def _busy_us(self, used: Sequence[int]) -> list[float]:
+        """See `busy_us`. used: processor time of each thread in the trial, ns."""
         most = sorted(used, reverse=True)[: self.submodels]
         if len(most) < self.submodels or min(most) <= 0:
             return []

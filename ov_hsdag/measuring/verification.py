@@ -20,7 +20,7 @@ from ov_hsdag.measuring.one_by_one import OneByOne
 from ov_hsdag.model.inputs import conversations
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.replay import infer
-from ov_hsdag.model.shapes import input_shapes, smaller_shapes
+from ov_hsdag.model.shapes import input_shapes, sized, smaller_shapes
 from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
@@ -231,7 +231,7 @@ class Verification:
             note = "only first inferences are compared, as it is not known what its inputs mean"
             yield [steps[:1] for steps in inputs], note
         for smaller in smaller_shapes(self._model, shapes):
-            told = ", ".join(f"{name}=[{','.join(map(str, shape))}]" for name, shape in smaller.items())
+            told = ", ".join(sized(name, shape) for name, shape in smaller.items())
             yield (
                 conversations(self._model, SEEDS, smaller),
                 f"compared with {told}: no device runs it with larger inputs",

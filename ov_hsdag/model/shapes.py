@@ -57,11 +57,16 @@ def input_name(port: ov.Output) -> str:
     return min(port.get_names(), default=port.get_node().get_friendly_name())
 
 
+def sized(name: str, sizes: Sequence[int]) -> str:
+    """An input's size as --shape takes it."""
+    return f"{name}=[{','.join(map(str, sizes))}]"
+
+
 def refuse_unbounded(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> None:
     """Raises UserError for an input without a bound, which an NPU's compiler refuses (openvino#34617)."""
     if is_unbounded(model):
         sizes = zip(model.inputs, counted_input_shapes(model, shapes), strict=True)
-        fixed = [f"{input_name(port)}=[{','.join(map(str, size))}]" for port, size in sizes if _unbounded(port)]
+        fixed = [sized(input_name(port), size) for port, size in sizes if _unbounded(port)]
         raise UserError(
             f"an NPU takes no open sizes, and {_open(next(filter(_unbounded, model.inputs)))}: fix it with --static"
             f" --shape '{','.join(fixed)}' (ovc: --input), or leave the NPU out"
@@ -82,8 +87,8 @@ def fix_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> No
     for port, size in zip(model.inputs, sizes, strict=True):
         named = {port.get_node().get_friendly_name(), *port.get_names()} & shapes.keys()
         if port.get_partial_shape().is_dynamic and not named:
-            example = f"{input_name(port)}=[{','.join(map(str, size))}]"
-            raise UserError(f"{_open(port)}, and is to be fixed: give its size, such as --shape '{example}'")
+            how = f"give its size, such as --shape '{sized(input_name(port), size)}'"
+            raise UserError(f"{_open(port)}, and is to be fixed: {how}")
     try:
         model.reshape({port: ov.PartialShape(size) for port, size in zip(model.inputs, sizes, strict=True)})
     except RuntimeError as error:
@@ -290,7 +295,7 @@ class Inference:
                 return nodes
         if shapes:
             assumed = [
-                f"{min(names)}=[{','.join(map(str, size))}]"
+                sized(min(names), size)
                 for port, size in zip(self._model.inputs, sizes, strict=True)
                 if port.get_partial_shape().is_dynamic
                 and not (names := {port.get_node().get_friendly_name(), *port.get_names()}) & set(shapes)

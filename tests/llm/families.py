@@ -144,7 +144,7 @@ def export(name: str, folder: Path) -> None:
             kind, sizes = _LIKE_LLAMA.get(name) or _OTHERS[name]
             common = {**_SIZES, **_TOKENS} if name in _LIKE_LLAMA else _TOKENS
             config = getattr(transformers, kind)(**{**common, **sizes})
-            (_export_whisper if name == "whisper" else _export_decoder)(config, source, folder)
+            (_export_whisper if name == "whisper" else export_decoder)(config, source, folder)
     tokenizer.save_pretrained(folder)
     for model, file in zip(
         convert_tokenizer(tokenizer, with_detokenizer=True), ("tokenizer", "detokenizer"), strict=True
@@ -152,7 +152,8 @@ def export(name: str, folder: Path) -> None:
         ov.save_model(model, folder / f"openvino_{file}.xml")
 
 
-def _export_decoder(config: Any, source: str, folder: Path) -> None:
+def export_decoder(config: Any, source: str, folder: Path) -> None:
+    """Writes the IR of a model with random weights; source: a folder for its weights on the way."""
     from optimum.intel import OVModelForCausalLM
     from transformers import AutoModelForCausalLM
 
