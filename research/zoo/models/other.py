@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from research.zoo.models.base import ZooModel, model
-from research.zoo.models.inputs import Input, inputs
+from research.zoo.models.inputs import Input, Inputs, inputs
 from research.zoo.models.recipes import Torch, Transformers
 
 _WAVE = inputs(Input("input_values", (1, 3200)))
@@ -41,8 +41,8 @@ _TOKENS = inputs(Input("input_ids", (1, 24), "tokens", 200))
 _DYNAMIC_TOKENS = inputs(Input("input_ids", (1, "length"), "tokens", 200), sizes=({"length": 24}, {"length": 9}))
 
 
-def _speech(name: str, family: str, cls: str, **config: Any) -> ZooModel:
-    return model(name, family, Transformers(cls, {**_WAV2VEC2, **config}, "logits"), _WAVE)
+def _speech(name: str, family: str, cls: str, given: Inputs = _WAVE, **config: Any) -> ZooModel:
+    return model(name, family, Transformers(cls, {**_WAV2VEC2, **config}, "logits"), given)
 
 
 def _states(stateful: bool) -> tuple[Input, ...]:
@@ -82,26 +82,20 @@ MODELS: tuple[ZooModel, ...] = (
         "full",
     ),
     _speech("wav2vec2-small", "wav2vec2", "Wav2Vec2ForCTC"),
-    model("wav2vec2-dynamic", "wav2vec2", Transformers("Wav2Vec2ForCTC", _WAV2VEC2, "logits"), _DYNAMIC_WAVE),
+    _speech("wav2vec2-dynamic", "wav2vec2", "Wav2Vec2ForCTC", _DYNAMIC_WAVE),
     _speech("hubert-small", "hubert", "HubertForCTC"),
     _speech("wavlm-small", "wavlm", "WavLMForCTC"),
     _speech("unispeech-small", "wav2vec2", "UniSpeechForCTC"),
     _speech("data2vec-audio-small", "data2vec", "Data2VecAudioForCTC"),
     # Not 4 steps, as many as heads: see timesformer-small.
-    model(
+    _speech(
         "sew-small",
         "sew",
-        Transformers(
-            "SEWForCTC",
-            {
-                **_WAV2VEC2,
-                "squeeze_factor": 2,
-                "conv_stride": (5, 2, 2, 2, 2, 2, 2),
-                "conv_kernel": (10, 3, 3, 3, 3, 2, 2),
-            },
-            "logits",
-        ),
+        "SEWForCTC",
         inputs(Input("input_values", (1, 6400))),
+        squeeze_factor=2,
+        conv_stride=(5, 2, 2, 2, 2, 2, 2),
+        conv_kernel=(10, 3, 3, 3, 3, 2, 2),
     ),
     model(
         "whisper-encoder-small",

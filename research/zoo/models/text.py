@@ -49,8 +49,10 @@ _TRANSLATION = inputs(
 )
 
 
-def _encoder(name: str, family: str, cls: str, given: Inputs = _TEXT, **config: Any) -> ZooModel:
-    return model(name, family, Transformers(cls, {**_ENCODER, **config}), given)
+def _encoder(
+    name: str, family: str, cls: str, given: Inputs = _TEXT, base: Mapping[str, Any] = _ENCODER, **config: Any
+) -> ZooModel:
+    return model(name, family, Transformers(cls, {**base, **config}), given)
 
 
 def _decoder(name: str, family: str, cls: str, config: Mapping[str, Any] | None = None, **more: Any) -> ZooModel:
@@ -58,6 +60,11 @@ def _decoder(name: str, family: str, cls: str, config: Mapping[str, Any] | None 
         cls, {**(_DECODER if config is None else config), **more}, "logits", call={"use_cache": False}
     )
     return model(name, family, recipe, text(24, _VOCABULARY))
+
+
+def _translator(name: str, family: str, cls: str, **config: Any) -> ZooModel:
+    recipe = Transformers(cls, {**_BART, **config}, "logits", call={"use_cache": False})
+    return model(name, family, recipe, _TRANSLATION)
 
 
 def _past(layers: int, heads: int, size: int, past: int, *, stateful: bool) -> Inputs:
@@ -95,13 +102,11 @@ MODELS: tuple[ZooModel, ...] = (
     # Encoders
     _encoder("bert-small", "bert", "BertModel"),
     _encoder("bert-dynamic", "bert", "BertModel", _DYNAMIC),
-    model(
+    _encoder(
         "distilbert-small",
         "bert",
-        Transformers(
-            "DistilBertModel", {"vocab_size": _VOCABULARY, "dim": 64, "n_layers": 3, "n_heads": 4, "hidden_dim": 128}
-        ),
-        _TEXT,
+        "DistilBertModel",
+        base={"vocab_size": _VOCABULARY, "dim": 64, "n_layers": 3, "n_heads": 4, "hidden_dim": 128},
     ),
     _encoder("roberta-small", "roberta", "RobertaModel"),
     _encoder("albert-small", "albert", "AlbertModel", embedding_size=32),
@@ -125,52 +130,40 @@ MODELS: tuple[ZooModel, ...] = (
     _encoder("layoutlm-small", "layoutlm", "LayoutLMModel"),
     _encoder("modernbert-small", "modernbert", "ModernBertModel", pad_token_id=0),
     _encoder("modernbert-dynamic", "modernbert", "ModernBertModel", _DYNAMIC, pad_token_id=0),
-    model(
+    _encoder(
         "fnet-small",
         "fnet",
-        Transformers(
-            "FNetModel",
-            {"vocab_size": _VOCABULARY, "hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 128},
-        ),
+        "FNetModel",
         text(32, _VOCABULARY, mask=False),
+        {"vocab_size": _VOCABULARY, "hidden_size": 64, "num_hidden_layers": 3, "intermediate_size": 128},
     ),
-    model(
+    _encoder(
         "funnel-small",
         "funnel",
-        Transformers(
-            "FunnelModel",
-            {
-                # The default, "relative_shift", is wrong on one CPU device already (docs/facts.md).
-                "attention_type": "factorized",
-                "vocab_size": _VOCABULARY,
-                "d_model": 64,
-                "d_head": 16,
-                "n_head": 4,
-                "d_inner": 128,
-                "block_sizes": [2, 2],
-            },
-        ),
-        _TEXT,
+        "FunnelModel",
+        base={
+            # The default, "relative_shift", is wrong on one CPU device already (docs/facts.md).
+            "attention_type": "factorized",
+            "vocab_size": _VOCABULARY,
+            "d_model": 64,
+            "d_head": 16,
+            "n_head": 4,
+            "d_inner": 128,
+            "block_sizes": [2, 2],
+        },
     ),
-    model(
+    _encoder(
         "xlnet-small",
         "xlnet",
-        Transformers(
-            "XLNetModel", {"vocab_size": _VOCABULARY, "d_model": 64, "n_layer": 3, "n_head": 4, "d_inner": 128}
-        ),
-        _TEXT,
+        "XLNetModel",
+        base={"vocab_size": _VOCABULARY, "d_model": 64, "n_layer": 3, "n_head": 4, "d_inner": 128},
     ),
     # Decoders
-    model(
+    _decoder(
         "gpt2-small",
         "gpt2",
-        Transformers(
-            "GPT2LMHeadModel",
-            {"vocab_size": _VOCABULARY, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128},
-            "logits",
-            call={"use_cache": False},
-        ),
-        text(24, _VOCABULARY),
+        "GPT2LMHeadModel",
+        {"vocab_size": _VOCABULARY, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128},
     ),
     model("gpt2-past", "gpt2", _GPT2_STEP, _past(2, 4, 16, 12, stateful=False)),
     model("llama-past", "llama", _LLAMA_STEP, _past(2, 2, 16, 12, stateful=False)),
@@ -268,33 +261,8 @@ MODELS: tuple[ZooModel, ...] = (
         Transformers("T5ForConditionalGeneration", _T5, "logits", call={"use_cache": False}, keep_linear=True),
         _TRANSLATION,
     ),
-    model(
-        "bart-small",
-        "bart",
-        Transformers("BartForConditionalGeneration", _BART, "logits", call={"use_cache": False}),
-        _TRANSLATION,
-    ),
-    model(
-        "pegasus-small",
-        "pegasus",
-        Transformers("PegasusForConditionalGeneration", _BART, "logits", call={"use_cache": False}),
-        _TRANSLATION,
-    ),
-    model(
-        "marian-small",
-        "marian",
-        Transformers(
-            "MarianMTModel",
-            {**_BART, "pad_token_id": 0, "decoder_start_token_id": 0},
-            "logits",
-            call={"use_cache": False},
-        ),
-        _TRANSLATION,
-    ),
-    model(
-        "m2m100-small",
-        "m2m100",
-        Transformers("M2M100ForConditionalGeneration", _BART, "logits", call={"use_cache": False}),
-        _TRANSLATION,
-    ),
+    _translator("bart-small", "bart", "BartForConditionalGeneration"),
+    _translator("pegasus-small", "pegasus", "PegasusForConditionalGeneration"),
+    _translator("marian-small", "marian", "MarianMTModel", pad_token_id=0, decoder_start_token_id=0),
+    _translator("m2m100-small", "m2m100", "M2M100ForConditionalGeneration"),
 )

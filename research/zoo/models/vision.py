@@ -22,6 +22,8 @@ _RESNET: dict[str, Any] = {
     "depths": [1, 1, 2, 1],
     "layer_type": "basic",
 }
+_STAGES: dict[str, Any] = {"hidden_sizes": [16, 32, 32, 64], "depths": [1, 1, 1, 1]}
+_PYRAMID: dict[str, Any] = {**_STAGES, "num_attention_heads": [1, 2, 2, 4]}
 _CONVNEXT: dict[str, Any] = {"hidden_sizes": [16, 32, 64, 128], "depths": [1, 1, 2, 1]}
 _SWIN: dict[str, Any] = {
     "embed_dim": 24,
@@ -55,11 +57,24 @@ def _classifier(name: str, family: str, cls: str, size: int = 64, *tags: str, **
     return model(name, family, Transformers(cls, config, "logits"), image(size), *tags)
 
 
+def _of_image(
+    name: str, family: str, cls: str, config: dict[str, Any], output: str | tuple[str, ...], size: int = 64
+) -> ZooModel:
+    return model(name, family, Transformers(cls, config, output), image(size))
+
+
 _TWO_TOWERS = inputs(
     Input("input_ids", (2, 16), "tokens", 300, 3),
     Input("pixel_values", (3, 3, 32, 32)),
     Input("attention_mask", (2, 16), "ones"),
 )
+
+
+def _towers(name: str, family: str, cls: str, **config: Any) -> ZooModel:
+    both = {"text_config": _TEXT_TOWER, "vision_config": _VISION_TOWER, **config}
+    recipe = Transformers(cls, both, ("logits_per_image", "text_embeds", "image_embeds"))
+    return model(name, family, recipe, _TWO_TOWERS)
+
 
 MODELS: tuple[ZooModel, ...] = (
     # Real sizes
@@ -139,13 +154,7 @@ MODELS: tuple[ZooModel, ...] = (
     ),
     _classifier("hgnet-small", "hgnet", "HGNetV2ForImageClassification", 64),
     _classifier("textnet-small", "textnet", "TextNetForImageClassification", 64),
-    _classifier(
-        "poolformer-small",
-        "poolformer",
-        "PoolFormerForImageClassification",
-        hidden_sizes=[16, 32, 32, 64],
-        depths=[1, 1, 1, 1],
-    ),
+    _classifier("poolformer-small", "poolformer", "PoolFormerForImageClassification", **_STAGES),
     _classifier(
         "focalnet-small",
         "focalnet",
@@ -178,24 +187,8 @@ MODELS: tuple[ZooModel, ...] = (
     ),
     _classifier("swin-small", "swin", "SwinForImageClassification", **_SWIN),
     _classifier("swinv2-small", "swin", "Swinv2ForImageClassification", **_SWIN),
-    _classifier(
-        "pvt-small",
-        "pvt",
-        "PvtForImageClassification",
-        image_size=64,
-        hidden_sizes=[16, 32, 32, 64],
-        depths=[1, 1, 1, 1],
-        num_attention_heads=[1, 2, 2, 4],
-    ),
-    _classifier(
-        "pvt-v2-small",
-        "pvt",
-        "PvtV2ForImageClassification",
-        image_size=64,
-        hidden_sizes=[16, 32, 32, 64],
-        depths=[1, 1, 1, 1],
-        num_attention_heads=[1, 2, 2, 4],
-    ),
+    _classifier("pvt-small", "pvt", "PvtForImageClassification", image_size=64, **_PYRAMID),
+    _classifier("pvt-v2-small", "pvt", "PvtV2ForImageClassification", image_size=64, **_PYRAMID),
     _classifier(
         "mobilevit-small",
         "mobilevit",
@@ -254,62 +247,37 @@ MODELS: tuple[ZooModel, ...] = (
         Inputs((Input("pixel_values", (1, 6, 3, 64, 64)),)),
     ),
     # Segmentation, depth, restoration
-    model(
+    _of_image(
         "segformer-small",
         "segformer",
-        Transformers(
-            "SegformerForSemanticSegmentation",
-            {
-                "hidden_sizes": [16, 32, 32, 64],
-                "depths": [1, 1, 1, 1],
-                "num_attention_heads": [1, 2, 2, 4],
-                "decoder_hidden_size": 32,
-            },
-            "logits",
-        ),
-        image(64),
+        "SegformerForSemanticSegmentation",
+        {**_PYRAMID, "decoder_hidden_size": 32},
+        "logits",
     ),
-    model(
-        "glpn-small",
-        "glpn",
-        Transformers(
-            "GLPNForDepthEstimation",
-            {
-                "hidden_sizes": [16, 32, 32, 64],
-                "depths": [1, 1, 1, 1],
-                "num_attention_heads": [1, 2, 2, 4],
-                "decoder_hidden_size": 16,
-            },
-            "predicted_depth",
-        ),
-        image(64),
+    _of_image(
+        "glpn-small", "glpn", "GLPNForDepthEstimation", {**_PYRAMID, "decoder_hidden_size": 16}, "predicted_depth"
     ),
-    model(
+    _of_image(
         "dpt-small",
         "dpt",
-        Transformers(
-            "DPTForDepthEstimation",
-            {
-                **_VIT,
-                "num_hidden_layers": 4,
-                "backbone_out_indices": [0, 1, 2, 3],
-                "neck_hidden_sizes": [8, 16, 32, 64],
-                "fusion_hidden_size": 16,
-                "is_hybrid": False,
-            },
-            "predicted_depth",
-        ),
-        image(64),
+        "DPTForDepthEstimation",
+        {
+            **_VIT,
+            "num_hidden_layers": 4,
+            "backbone_out_indices": [0, 1, 2, 3],
+            "neck_hidden_sizes": [8, 16, 32, 64],
+            "fusion_hidden_size": 16,
+            "is_hybrid": False,
+        },
+        "predicted_depth",
     ),
-    model(
+    _of_image(
         "swin2sr-small",
         "swin",
-        Transformers(
-            "Swin2SRForImageSuperResolution",
-            {"image_size": 32, "embed_dim": 24, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4, "upscale": 2},
-            "reconstruction",
-        ),
-        image(32),
+        "Swin2SRForImageSuperResolution",
+        {"image_size": 32, "embed_dim": 24, "depths": [2, 2], "num_heads": [2, 2], "window_size": 4, "upscale": 2},
+        "reconstruction",
+        32,
     ),
     model("unet-small", "unet", Torch("UNet"), image(64)),
     model("deeplab-small", "deeplab", Torch("DeepLab"), image(64)),
@@ -323,46 +291,22 @@ MODELS: tuple[ZooModel, ...] = (
     model("super-resolution-small", "espcn", Torch("SuperResolution"), image(32, channels=1)),
     model("autoencoder-small", "autoencoder", Torch("Autoencoder"), image(28, channels=1)),
     # Detection and key points
-    model(
+    _of_image(
         "yolos-small",
         "yolos",
-        Transformers(
-            "YolosForObjectDetection",
-            {**_VIT, "image_size": [64, 64], "num_detection_tokens": 10},
-            ("logits", "pred_boxes"),
-        ),
-        image(64),
+        "YolosForObjectDetection",
+        {**_VIT, "image_size": [64, 64], "num_detection_tokens": 10},
+        ("logits", "pred_boxes"),
     ),
     model("pyramid-detector-small", "retinanet", Torch("PyramidDetector"), image(64)),
     model("yolo-like-small", "yolo", Torch("YoloLike"), image(64)),
     model("hourglass-small", "hourglass", Torch("Hourglass"), image(64)),
     # Vision with text
-    model(
-        "clip-small",
-        "clip",
-        Transformers(
-            "CLIPModel",
-            {"text_config": _TEXT_TOWER, "vision_config": _VISION_TOWER, "projection_dim": 32},
-            ("logits_per_image", "text_embeds", "image_embeds"),
-        ),
-        _TWO_TOWERS,
+    _towers("clip-small", "clip", "CLIPModel", projection_dim=32),
+    _of_image(
+        "clip-vision-small", "clip", "CLIPVisionModel", _VISION_TOWER, ("last_hidden_state", "pooler_output"), 32
     ),
-    model(
-        "clip-vision-small",
-        "clip",
-        Transformers("CLIPVisionModel", _VISION_TOWER, ("last_hidden_state", "pooler_output")),
-        image(32),
-    ),
-    model(
-        "siglip-small",
-        "siglip",
-        Transformers(
-            "SiglipModel",
-            {"text_config": _TEXT_TOWER, "vision_config": _VISION_TOWER},
-            ("logits_per_image", "text_embeds", "image_embeds"),
-        ),
-        _TWO_TOWERS,
-    ),
+    _towers("siglip-small", "siglip", "SiglipModel"),
     model(
         "siamese-small",
         "siamese",
