@@ -34,8 +34,8 @@ from benchmarks.common import harness
 from benchmarks.common.contestants import LEARNED, OURS, SHIPPED, SIMPLE
 from benchmarks.common.machine import about
 from benchmarks.common.tables import Result, markdown, write
+from benchmarks.field.unseen import DEVICES, declared
 from ov_hsdag.devices import virtual
-from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.choice import Ratio
 from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.model import complete
@@ -57,8 +57,6 @@ MODELS = (
     "shufflenet", "convnext-tiny", "segformer-b0", "distilbert-base", "t5-encoder-base",
 )  # fmt: skip
 SETTINGS = ("throughput", "latency", "memory")
-DEVICES = DeviceSet(("CPU_A", "CPU_B"))
-DECLARED = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
 MEASURED = "place, measured"
 AUTO, CUMULATIVE = "AUTO", "AUTO, CUMULATIVE_THROUGHPUT"
 
@@ -264,7 +262,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which nothing is begun")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
-    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = ";".join(f"{name}:{DECLARED}" for name in DEVICES.names)
+    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = declared()
     core = virtual.new_core()
     drawn = json.loads(options.placements.read_text()) if options.placements.exists() else {}
     for setting in options.settings:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino as ov
 import pytest
 
 from benchmarks.common import harness
@@ -15,7 +16,7 @@ from benchmarks.common.contestants import LEARNED, NO_NETWORK, OURS, SHIPPED, SI
 from benchmarks.common.machine import about
 from benchmarks.common.tables import spread, write
 from benchmarks.field import measured, outside
-from ov_hsdag.devices import virtual
+from benchmarks.field.unseen import DEVICES
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
@@ -118,17 +119,14 @@ def _made_again(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_every_way_to_run_a_model_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
-    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", f"CPU_A:{limits};CPU_B:{limits}")
-    core = virtual.new_core()
+def test_every_way_to_run_a_model_is_measured(two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured, "LEARNED", ())
-    problem = build_problem(ZOO["bert-small"].build(), measured.DEVICES, objective="throughput", core=core)
+    problem = build_problem(ZOO["bert-small"].build(), DEVICES, objective="throughput", core=two_cpu_core)
     drawn = measured.methods(problem, 3.0, {})
     known = measured.methods(problem, 3.0, {**drawn, "METIS": {"why": "as it was", "seconds": 0.0}})
     assert known["METIS"]["why"] == "as it was" and known[SHIPPED] is drawn[SHIPPED]
     settings = {"rounds": 3, "seconds": 0.05, "measure_seconds": 5.0, "measure_in": ["throughput"]}
-    cell = measured.run(ZOO["bert-small"], "throughput", core, drawn, settings)
+    cell = measured.run(ZOO["bert-small"], "throughput", two_cpu_core, drawn, settings)
     assert all(("of_ours" in row) != ("why" in row) for row in cell.values())
     for name in ("CPU_A", "hetero", "hetero-pipeline", "copies", "AUTO", "METIS", *OURS_NAMES):
         assert "of_ours" in cell[name], cell[name]

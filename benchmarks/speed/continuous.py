@@ -37,6 +37,7 @@ from benchmarks.common.machine import about
 from benchmarks.common.placing import in_child
 from benchmarks.common.plot import Axis, Series, plot
 from benchmarks.common.tables import markdown
+from benchmarks.field.unseen import DEVICES, declared
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.process import Candidate
@@ -64,9 +65,6 @@ _LAST = 5
 _MOVES = 300_000
 # How many times the spread of the rounds, of both results together, is noise.
 _SPREADS = 2.0
-
-DEVICES = DeviceSet(("CPU_A", "CPU_B"))
-DECLARED = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
 
 
 @dataclass(frozen=True)
@@ -386,7 +384,7 @@ def main() -> int:
     parser.add_argument("--history", type=Path, default=HISTORY, help="file of all results, one line of JSON each")
     parser.add_argument("--dry-run", action="store_true", help="writes nothing")
     options = parser.parse_args()
-    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = ";".join(f"{name}:{DECLARED}" for name in DEVICES.names)
+    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = declared()
     core = virtual.new_core()
     figures = (small if options.size == "small" else full)(core)
     if options.only:

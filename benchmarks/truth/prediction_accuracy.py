@@ -54,13 +54,13 @@ from scipy.stats import spearmanr
 
 from benchmarks.common.bound_worker import bound_to_cores, submodel_devices
 from benchmarks.common.tables import markdown
+from benchmarks.field.unseen import DEVICES, declared
 from ov_hsdag.calibration.calibrate import calibrate_prepared
 from ov_hsdag.calibration.executions import SingleRequest
 from ov_hsdag.calibration.machine import calibrate as calibrate_machine
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import SUFFIX, ModelCosts
 from ov_hsdag.devices import virtual
-from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.runner import Runner
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
@@ -73,9 +73,7 @@ from research.zoo.catalog import ZOO, ZooModel
 from research.zoo.lacking import Lacking
 
 MODELS = ("resnet50", "bert-base", "vit-base", "mobilenet-v2", "densenet121", "inception-v3")
-DEVICES = DeviceSet(("CPU_A", "CPU_B"))
-ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT"
-DECLARED = f"CPU_A:{ONE_CORE}=bf16;CPU_B:{ONE_CORE}=f32"
+DECLARED = declared("bf16")
 RESULTS = Path(__file__).parents[1] / "results"
 
 FLOORS = {"model": (0.95, 0.10), "devices": (0.85, 0.25)}

@@ -11,6 +11,7 @@ import numpy as np
 import openvino as ov
 import pytest
 
+from benchmarks.field.unseen import DEVICES
 from benchmarks.truth import prediction_accuracy as script
 from ov_hsdag.devices.virtual import register
 from ov_hsdag.problem.pricing import build_problem
@@ -18,7 +19,7 @@ from research.zoo.catalog import ZOO
 
 
 def test_draws_are_legal_different_and_of_all_kinds(two_cpu_core: ov.Core) -> None:
-    problem = build_problem(ZOO["mobilenet-v2-small"].build(), script.DEVICES, core=two_cpu_core)
+    problem = build_problem(ZOO["mobilenet-v2-small"].build(), DEVICES, core=two_cpu_core)
     drawn = script.draw(problem, 15)
     placements = np.stack([placement for _, placement in drawn])
     assert (problem.evaluate(placements).infeasible == 0).all()
@@ -51,7 +52,7 @@ def test_pipelines_are_bound_to_one_core_for_each_device(tmp_path: Path, monkeyp
     monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", script.DECLARED)
     core = ov.Core()
     register(core)
-    problem = build_problem(model.build(), script.DEVICES, core=core)
+    problem = build_problem(model.build(), DEVICES, core=core)
     path = tmp_path / "measured.json"
     drawn = [script._text(placement) for _, placement in script.draw(problem, 2)]
     path.write_text(json.dumps({"placements": [{"kind": "any", "placement": text} for text in drawn]}))
