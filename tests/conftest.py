@@ -15,10 +15,12 @@ import pytest
 
 import ov_hsdag
 from ov_hsdag.devices import virtual
+from ov_hsdag.integration import extension
 from ov_hsdag.measuring.process import Candidate, Worker
 from ov_hsdag.placers import multilevel
 from ov_hsdag.placers.settings import SearchSettings, search_settings
 from ov_hsdag.policy import tuned
+from ov_hsdag.utils.errors import UserError
 from research.zoo.catalog import select
 from tests.graphs import convolutions
 
@@ -124,6 +126,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "model.xml"
     ov.save_model(convolutions(), path, compress_to_fp16=False)
     return path
+
+
+@pytest.fixture(scope="session")
+def library() -> Path:
+    """The library that setup.py built, or else one that is built now."""
+    try:
+        return extension.extension_path()
+    except UserError:
+        return extension.build()
 
 
 @pytest.fixture

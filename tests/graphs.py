@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.lazy import opset13 as ops
 from research.graphs import graph_of, problem_on
@@ -94,6 +96,18 @@ def set_affinities(model: ov.Model, devices: list[str]) -> None:
         node.get_rt_info()["affinity"] = device
 
 
+def halved(model: ov.Model, devices: tuple[str, ...] = ("CPU_A", "CPU_B"), share: float = 0.5) -> Placement:
+    """So much of a model's nodes on the first device, in their order, the others on the second."""
+    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    affinity = {name: devices[index >= int(len(names) * share)] for index, name in enumerate(names)}
+    return Placement(devices, affinity)
+
+
+def submodels(compiled: ov.CompiledModel) -> int:
+    """How many submodels HETERO made."""
+    return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
+
+
 def random_graph(generator: np.random.Generator, nodes: int, density: float = 0.3) -> ComputationGraph:
     """A graph without a model: one Parameter, operations with one or two outputs, a Result."""
     kinds = [NodeKind.PARAMETER, *[NodeKind.OP] * (nodes - 2), NodeKind.RESULT]
@@ -165,6 +179,24 @@ def random_problem(
         fused_with=fused_with,
         fusion_penalty_us=penalty_us,
     )
+
+
+def every_placement(problem: PlacementProblem) -> NDArray[np.uint8]:
+    """All placements of a small problem, [devices ** groups, groups]."""
+    return np.array(list(product(range(len(problem.devices)), repeat=problem.group_count)), np.uint8)
+
+
+def chain(us: tuple[float, float]) -> PlacementProblem:
+    """Operations one after another, each with weights, that take so many µs on two devices."""
+    problem = random_problem(6, nodes=42)
+    operations = problem.graph.kinds == NodeKind.OP
+    graph = replace(
+        problem.graph,
+        input_ptr=np.arange(-1, 42).clip(0).astype(np.int32),
+        input_output=problem.graph.output_ptr[:41],
+        weight_bytes=1000 * operations.astype(np.int64),
+    )
+    return replace(problem, graph=graph, node_us=operations[:, None] * np.array(us))
 
 
 def random_fusions(graph: ComputationGraph, devices: int, seed: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:

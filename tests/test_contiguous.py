@@ -13,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ov_hsdag import _native
-from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.placers import contiguous
 from ov_hsdag.placers.contiguous import CoarsePartitions, Contiguous, contiguous_placements
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
-from tests.graphs import random_problem
+from tests.graphs import chain, random_problem
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,19 +258,6 @@ def test_no_partition_is_judged_for_minutes(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(PlacementProblem, "evaluate", limited)
     Contiguous().place(random_problem(1, nodes=100, objective="throughput"))
     assert allowed and all(work is not None and work <= 10**8 for work in allowed)
-
-
-def chain(us: tuple[float, float]) -> PlacementProblem:
-    """Operations one after another, each with weights, that take so many µs on two devices."""
-    problem = random_problem(6, nodes=42)
-    operations = problem.graph.kinds == NodeKind.OP
-    graph = dataclasses.replace(
-        problem.graph,
-        input_ptr=np.arange(-1, 42).clip(0).astype(np.int32),
-        input_output=problem.graph.output_ptr[:41],
-        weight_bytes=1000 * operations.astype(np.int64),
-    )
-    return dataclasses.replace(problem, graph=graph, node_us=operations[:, None] * np.array(us))
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])

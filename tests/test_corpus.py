@@ -22,7 +22,7 @@ from ov_hsdag.training.problems import CLOSE, SHARD, Target, Targets
 from ov_hsdag.utils.errors import RunError, UserError
 from research import corpus as corpus_of_zoo
 from research.zoo.catalog import ZOO
-from tests.graphs import random_problem
+from tests.graphs import every_placement, random_problem
 
 
 @pytest.fixture(scope="module")
@@ -144,8 +144,7 @@ def test_the_teacher_respects_memory_limits() -> None:
         problem = random_problem(seed, nodes=12, devices=2, objective="latency")
         need = problem.evaluate(problem.singles).memory_bytes.max(axis=1)
         problem = replace(problem, memory_bytes=(need * 0.9).astype(np.int64))
-        every = np.array(list(product(range(2), repeat=problem.group_count)), np.uint8)
-        best = problem.scores(every).min()
+        best = problem.scores(every_placement(problem)).min()
         if np.isfinite(best):
             ratios.append(Target.of(problem, seed).score / best)
     assert len(ratios) >= 10

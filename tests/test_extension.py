@@ -32,25 +32,16 @@ from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError
 from tests import commands
+from tests.conftest import TWO_CORES
 from tests.fuzz.mutation import mutated
-from tests.graphs import attention, random_model, unflattening_model
+from tests.graphs import attention, halved, random_model, submodels, unflattening_model
 from tests.processes import ended
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = (ROOT / "wheels" / "releases.txt").read_text(encoding="utf-8").split()
 DEVICES = ("CPU_A", "CPU_B")
 HETERO = "HETERO:CPU_A,CPU_B"
-LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in DEVICES)
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
-
-
-@pytest.fixture(scope="session")
-def library() -> Path:
-    """The library that setup.py built, or else one that is built now."""
-    try:
-        return extension.extension_path()
-    except UserError:
-        return extension.build()
 
 
 @pytest.fixture(autouse=True)
@@ -162,12 +153,6 @@ def legal_placement(model: ov.Model, seed: int, devices: Sequence[str] = DEVICES
     return Placement(tuple(devices), {name: devices[dice[g]] for name, g in zip(graph.names, groups, strict=True)})
 
 
-def halved(model: ov.Model) -> Placement:
-    normalize.normalize(model)
-    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
-    return Placement(DEVICES, {name: DEVICES[index >= len(names) // 2] for index, name in enumerate(names)})
-
-
 def affinities(model: ov.Model) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for node in model.get_ordered_ops():
@@ -181,10 +166,6 @@ def follow(model: ov.Model) -> None:
     placement = Placement.of(model)
     assert placement is not None
     placement.apply(model)
-
-
-def submodels(compiled: ov.CompiledModel) -> int:
-    return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
 
 
 def example(model: ov.Model | ov.CompiledModel) -> list[np.ndarray]:
@@ -209,6 +190,7 @@ def check_outputs(placed: ov.CompiledModel, plain: ov.Model, core: ov.Core) -> N
 def placed_convnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("convnet") / "model.xml"
     model = convnet()
+    normalize.normalize(model)
     halved(model).embed(model)
     ov.save_model(model, path)
     return path
@@ -571,9 +553,8 @@ def test_device_that_the_machine_lacks(
 ) -> None:
     monkeypatch.setenv("OV_HSDAG_DEVICE", "HETERO:GPU.9,CPU_B")
     model = convnet()
-    names = {"CPU_A": "GPU.9", "CPU_B": "CPU_B"}
-    affinity = {name: names[device] for name, device in halved(model).affinity.items()}
-    Placement(("GPU.9", "CPU_B"), affinity).embed(model)
+    normalize.normalize(model)
+    halved(model, ("GPU.9", "CPU_B")).embed(model)
     ov.save_model(model, tmp_path / "model.xml")
     compiled = core.compile_model(tmp_path / "model.xml", "HETERO:GPU.9,CPU_B")
     assert list(compiled.get_property("EXECUTION_DEVICES")) == ["CPU_B"]
@@ -1030,7 +1011,7 @@ def test_sample_and_benchmark_app_run_the_placement_of_python(
     alone = run(sys.executable, program, *options).stdout
     assert "u8" in by_extension  # its own preprocessing
 
-    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", TWO_CORES)
     by_hook = run(sys.executable, "-c", HOOKED_BENCHMARK_APP, *options, PYTHONPATH=str(ROOT)).stdout
     in_python = run(sys.executable, "-c", COMPILE, path, HETERO, PYTHONPATH=str(ROOT)).stdout
 

@@ -19,7 +19,7 @@ from ov_hsdag.policy.features import PolicyInput, policy_input
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from research.zoo.catalog import ZOO
-from tests.graphs import random_problem
+from tests.graphs import chain, random_problem
 from tests.policy_oracle import reference_structure
 
 PARTS = ("node_x", "edge_x", "pair_x", "device_x")
@@ -155,16 +155,7 @@ def test_devices_can_be_listed_in_any_order() -> None:
 
 def test_contiguous_parts_balance_work_and_keep_to_memory() -> None:
     # A chain of equal operations; the second device is three times faster.
-    problem = random_problem(6, nodes=42, objective="throughput")
-    operations = problem.graph.kinds == NodeKind.OP
-    graph = dataclasses.replace(
-        problem.graph,
-        input_ptr=np.arange(-1, 42).clip(0).astype(np.int32),
-        input_output=problem.graph.output_ptr[:41],
-        weight_bytes=1000 * operations.astype(np.int64),
-    )
-    node_us = operations[:, None] * np.array([300.0, 100.0])
-    problem = dataclasses.replace(problem, graph=graph, node_us=node_us)
+    problem = dataclasses.replace(chain((300.0, 100.0)), objective="throughput")
     begin, end, begun, left, inside = -4, -3, 8, 9, 12
     x = policy_input(problem)
     np.testing.assert_allclose(x.device_x[:, begin], [0.0, 0.25], atol=0.03)

@@ -22,7 +22,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.options import PlaceOptions
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError
 from ov_hsdag.utils.lazy import opset13 as ops
-from tests.graphs import unflattening_model
+from tests.graphs import halved, submodels, unflattening_model
 
 try:
     from openvino.passes import Manager
@@ -49,11 +49,6 @@ def plain() -> ov.Model:
     return model
 
 
-def halved(model: ov.Model, devices: tuple[str, ...] = ("CPU_A", "CPU_B"), share: float = 0.5) -> Placement:
-    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
-    return Placement(devices, {name: devices[index >= len(names) * share] for index, name in enumerate(names)})
-
-
 @pytest.fixture(scope="module")
 def directory(plain: ov.Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models")
@@ -78,10 +73,6 @@ def image() -> np.ndarray:
 
 def devices(compiled: ov.CompiledModel) -> list[str]:
     return list(compiled.get_property("EXECUTION_DEVICES"))
-
-
-def submodels(compiled: ov.CompiledModel) -> int:
-    return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
 
 
 def close(a: ov.CompiledModel, b: ov.CompiledModel, x: np.ndarray) -> bool:

@@ -24,7 +24,7 @@ from ov_hsdag.training import corpus
 from ov_hsdag.utils.lazy import opset13 as ops
 from research.corpus import extract
 from research.deepen import deepen, joined
-from tests.graphs import problem_of, random_problem
+from tests.graphs import every_placement, problem_of, random_problem
 
 FEW = 30_000
 
@@ -73,8 +73,7 @@ def test_small_problems_are_solved(objective: str) -> None:
     """Against all placements, one by one."""
     for seed in range(12):
         problem = random_problem(seed, nodes=9, devices=2, objective=objective, submodel_us=8.0)
-        every = np.array(list(itertools.product(range(2), repeat=problem.group_count)), np.uint8)
-        best = problem.scores(every).min()
+        best = problem.scores(every_placement(problem)).min()
         assert search(problem, max_moves=400_000).score == pytest.approx(best, rel=1e-6)
 
 

@@ -22,13 +22,13 @@ from ov_hsdag.integration import converters
 from ov_hsdag.integration import converters as hook
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils import progress
+from tests.conftest import TWO_CORES
 from tests.processes import ended
 from tests.test_first_contact import write_onnx
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
 SQUEEZENET = LIGHT / "light_squeezenet.onnx"
 DEVICE = "HETERO:CPU_A,CPU_B"
-LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in ("CPU_A", "CPU_B"))
 
 
 @dataclass
@@ -55,7 +55,7 @@ pytestmark = pytest.mark.usefixtures("fast_search")
 def ovc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Ovc:
     """Runs ovc's main() in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", TWO_CORES)
     monkeypatch.delenv("OV_HSDAG_DISABLE", raising=False)
     hook.patch(ovc_main)
 
@@ -319,7 +319,7 @@ def test_interrupted_while_placing_is_130_without_a_word(
 
 
 def test_command_line_in_a_fresh_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", TWO_CORES)
     monkeypatch.setenv("PYTHONPATH", str(Path(ov_hsdag.__file__).parent.parent))
     run = (sys.executable, "-m", "ov_hsdag")
     options = ("--placement", DEVICE, "--placement_objective=throughput")

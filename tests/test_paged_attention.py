@@ -12,24 +12,14 @@ from numpy.typing import NDArray
 from openvino._offline_transformations import paged_attention_transformation
 
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.integration import extension
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.utils.errors import UserError
 from tests.decoders import EXACT, layered, stateful_decoder
 
 LAYERS = 4
 DEVICES = DeviceSet.parse("HETERO:CPU_A,CPU_B")
 BLOCKS = 2
 """Of 32 tokens, for keys and values."""
-
-
-@pytest.fixture
-def library() -> Path:
-    try:
-        return extension.extension_path()
-    except UserError:
-        return extension.build()
 
 
 def logits(compiled: ov.CompiledModel, steps: int = 6) -> list[NDArray[Any]]:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import openvino as ov
@@ -21,12 +20,7 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from research.graphs import graph_of, problem_on
 from research.zoo.catalog import ZOO
-from tests.graphs import random_problem
-
-
-def everything(problem: PlacementProblem) -> np.ndarray:
-    """All placements."""
-    return np.array(list(product(range(len(problem.devices)), repeat=problem.group_count)), np.uint8)
+from tests.graphs import every_placement, random_problem
 
 
 def additive_latency(problem: PlacementProblem, placement: np.ndarray) -> float:
@@ -47,7 +41,7 @@ def additive_latency(problem: PlacementProblem, placement: np.ndarray) -> float:
 def test_minimum_cut_is_the_optimum_of_two_devices(seed: int, nodes: int, missing: float, grouped: bool) -> None:
     problem = random_problem(seed, nodes=nodes, missing=missing, grouped=grouped)
     placement = MinCut().place(problem)
-    result = problem.evaluate(everything(problem))
+    result = problem.evaluate(every_placement(problem))
     allowed = np.where(result.infeasible & 2, np.inf, result.latency_us)
     found = problem.evaluate(placement)
     assert found.latency_us[0] == pytest.approx(allowed.min())
@@ -59,7 +53,7 @@ def test_minimum_cut_is_the_optimum_of_two_devices(seed: int, nodes: int, missin
 @given(seed=st.integers(0, 10**6), nodes=st.integers(4, 11))
 def test_minimum_cut_counts_broken_fusions(seed: int, nodes: int) -> None:
     problem = random_problem(seed, nodes=nodes, fusing=True)
-    every = everything(problem)
+    every = every_placement(problem)
     additive = np.array([additive_latency(problem, placement) for placement in every])
     assert additive_latency(problem, MinCut().place(problem)) == pytest.approx(additive.min())
     # The simulator also sees fusions that HETERO breaks on one device, where submodels would else form a cycle.
@@ -77,7 +71,7 @@ def test_expansion_on_three_devices_is_close_to_the_optimum(seed: int) -> None:
     alike = {name: np.full((3, 3), getattr(drawn, name)[0, 1]) for name in ("transfer_us", "transfer_us_per_byte")}
     problem = replace(drawn, **alike)
     found = problem.evaluate(MinCut().place(problem)).latency_us[0]
-    best = problem.evaluate(everything(problem)).latency_us.min()
+    best = problem.evaluate(every_placement(problem)).latency_us.min()
     singles = problem.evaluate(problem.singles).latency_us.min()
     assert best <= found <= singles
     # Two-approximation of alpha-expansion (Boykov et al. 2001), for metric transfers.

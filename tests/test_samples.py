@@ -22,13 +22,13 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
+from tests.conftest import TWO_CORES
 from tests.processes import ended
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "samples" / "python"
 SQUEEZENET = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
 DEVICE = "HETERO:CPU_A,CPU_B"
-LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in ("CPU_A", "CPU_B"))
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("samples") / "model.xml"
     model = ov.convert_model(SQUEEZENET)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OV_HSDAG_VIRTUAL_DEVICES", LIMITS)
+        patch.setenv("OV_HSDAG_VIRTUAL_DEVICES", TWO_CORES)
         ov_hsdag.place(model, DEVICE, objective="throughput")
     ov.save_model(model, path)
     return path
@@ -45,7 +45,7 @@ def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(**more: str) -> dict[str, str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("OV_HSDAG")}
     package = str(Path(ov_hsdag.__file__).parent.parent)
-    return kept | {"PYTHONPATH": package, "OV_HSDAG_VIRTUAL_DEVICES": LIMITS} | more
+    return kept | {"PYTHONPATH": package, "OV_HSDAG_VIRTUAL_DEVICES": TWO_CORES} | more
 
 
 def run(*arguments: object) -> str:

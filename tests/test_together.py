@@ -32,7 +32,7 @@ from ov_hsdag.storage.model_folder import pipeline
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.commands import assert_one_error_line, ran, run
 from tests.conftest import GENEROUS
-from tests.graphs import convolutions, random_inputs, random_problem
+from tests.graphs import convolutions, every_placement, random_inputs, random_problem
 from tests.worker_faults import starting
 
 PAIR = "HETERO:CPU_A,CPU_B"
@@ -66,10 +66,7 @@ def application(
 def best_possible(app: Application) -> float:
     """Over all placements of two models, by brute force."""
     first, second = app.members
-    every = [
-        np.array(list(itertools.product(range(len(app.devices)), repeat=one.problem.group_count)), np.uint8)
-        for one in app.members
-    ]
+    every = [every_placement(one.problem) for one in app.members]
     one, two = (member.problem.evaluate(batch) for member, batch in zip(app.members, every, strict=True))
     memory = one.memory_bytes[:, None] + two.memory_bytes[None]
     able = (~one.broken[:, None]) & (~two.broken[None]) & (memory <= app.limits).all(axis=2)

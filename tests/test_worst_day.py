@@ -25,6 +25,7 @@ from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.compare import TOLERANCE, infer, largest_difference
 from research.zoo.generated import Case
 from tests.conftest import TWO_CORES
+from tests.graphs import halved, submodels
 
 pytestmark = pytest.mark.usefixtures("fast_search")
 
@@ -61,16 +62,14 @@ def network(seed: int = 0, layers: int = 4) -> Case:
     return Case(model, [[random.normal(size=(1, 3, 16, 16)).astype(np.float32)]])
 
 
-def halved(model: ov.Model, devices: tuple[str, str] = ("CPU_A", "CPU_B")) -> Placement:
+def half_placed(model: ov.Model, devices: tuple[str, str] = ("CPU_A", "CPU_B")) -> Placement:
     """The first half of a model's nodes on the first device, the others on the second."""
     normalize.normalize(model)
-    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
-    affinity = {name: devices[index >= len(names) // 2] for index, name in enumerate(names)}
-    return Placement(devices, complete.complete(model, affinity, devices))
+    return Placement(devices, complete.complete(model, halved(model, devices).affinity, devices))
 
 
 def placed_file(folder: Path, case: Case, devices: tuple[str, str] = ("CPU_A", "CPU_B")) -> Path:
-    halved(case.model, devices).embed(case.model)
+    half_placed(case.model, devices).embed(case.model)
     ov.save_model(case.model, folder / "model.xml", compress_to_fp16=False)
     return folder / "model.xml"
 
@@ -87,10 +86,6 @@ def alike(core: ov.Core, compiled: ov.CompiledModel, model: Any, inputs: list[li
 
 def devices(compiled: ov.CompiledModel) -> set[str]:
     return set(compiled.get_property("EXECUTION_DEVICES"))
-
-
-def submodels(compiled: ov.CompiledModel) -> int:
-    return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
 
 
 # Devices
@@ -303,7 +298,7 @@ def test_a_model_that_changed_after_placing_keeps_both_devices(
     core: ov.Core, tmp_path: Path, change: Callable[[Case], Case], compress: bool
 ) -> None:
     case = network()
-    halved(case.model).embed(case.model)
+    half_placed(case.model).embed(case.model)
     changed = change(case)
     ov.save_model(changed.model, tmp_path / "m.xml", compress_to_fp16=compress)
     for model in (tmp_path / "m.xml", core.read_model(tmp_path / "m.xml")):
@@ -344,7 +339,7 @@ def test_a_part_of_a_placed_model_runs(core: ov.Core, tmp_path: Path) -> None:
 
 def test_an_affinity_file_of_another_model_is_refused(tmp_path: Path) -> None:
     other, case = network(layers=6), network()
-    halved(other.model).save(tmp_path / "other.json")
+    half_placed(other.model).save(tmp_path / "other.json")
     with pytest.raises(UserError, match=r"names '.*, which the model lacks: was it made for another model") as error:
         ov_hsdag.place(case.model, DEVICE, affinity=tmp_path / "other.json")
     assert "\n" not in str(error.value)
