@@ -91,15 +91,17 @@ def device_option(help: str, metavar: str = "HETERO:A,B") -> Any:
     return typer.Option("--device", "-d", metavar=metavar, help=help, callback=upper_device)
 
 
+def output_option(metavar: str, help: str) -> Any:
+    """The flag of what a command writes, for an annotated parameter of a command."""
+    return typer.Option("--output", "-o", metavar=metavar, help=help)
+
+
 Device = Annotated[str, device_option("Devices in the order of preference.")]
 Output = Annotated[
     Path,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="OUT.xml|DIR",
-        help="IR to write; its .bin stands beside it. A symbolic link is replaced, not followed. Of a folder, a"
-        " folder.",
+    output_option(
+        "OUT.xml|DIR",
+        "IR to write; its .bin stands beside it. A symbolic link is replaced, not followed. Of a folder, a folder.",
     ),
 ]
 Part = Annotated[

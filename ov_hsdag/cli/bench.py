@@ -47,7 +47,7 @@ Policies = Annotated[
 Rounds = Annotated[int, typer.Option("--rounds", min=1, metavar="N", help="Trials of each placement, at most.")]
 Table_ = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Results: all of them as .json, or the rows as .csv."),
+    common.output_option("FILE", "Results: all of them as .json, or the rows as .csv."),
 ]
 
 
@@ -181,8 +181,6 @@ def _elsewhere(
         results = fleet.run(f"measuring {', '.join(map(str, models))}", jobs)
     for (kind, model), result in zip(asked, results, strict=True):
         try:
-            if isinstance(result, Exception):
-                raise result
             found = remote.parsed(kind, result)["models"]
             entry = {**found[0], "model": str(model), "machine": remote.about(kind)}
             yield entry, f", {kind.describe()}", None

@@ -34,9 +34,7 @@ Seconds = Annotated[
         "--seconds", metavar="N", min=1, help="Time for each model, about; no limit by default.", show_default=False
     ),
 ]
-ProfileOutput = Annotated[
-    Path, typer.Option("--output", "-o", metavar="PROFILE.json", help="The device profile to write.")
-]
+ProfileOutput = Annotated[Path, common.output_option("PROFILE.json", "The device profile to write.")]
 
 
 def calibrate(

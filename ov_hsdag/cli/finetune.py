@@ -34,9 +34,7 @@ from ov_hsdag.utils.progress import Tell
 if TYPE_CHECKING:
     from ov_hsdag.training.finetune import Entry, Report
 
-Folder = Annotated[
-    Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run, its policy and the placed model.")
-]
+Folder = Annotated[Path, common.output_option("DIR", "Folder of the run, its policy and the placed model.")]
 Objective = Annotated[
     str | None, typer.Option("--objective", metavar="latency|throughput", help="What is to be best (default latency).")
 ]

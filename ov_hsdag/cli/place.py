@@ -40,14 +40,11 @@ from ov_hsdag.utils.errors import RunError, UserError
 
 PlacedOutput = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="OUT.xml|DIR",
-        help="IR to write; its .bin stands beside it, and missing folders are made. MODEL is overwritten only where it"
+    common.output_option(
+        "OUT.xml|DIR",
+        "IR to write; its .bin stands beside it, and missing folders are made. MODEL is overwritten only where it"
         " carries a placement already. A symbolic link is replaced, not followed. By default MODEL_placed.xml in the"
         " current directory. Of a folder a folder, by default MODEL_placed.",
-        show_default=False,
     ),
 ]
 Report = Annotated[
@@ -72,7 +69,6 @@ Bucket = Annotated[
         "--bucket",
         metavar="SIZE,SIZE",
         help="Write a model for each of these sizes of what --shape leaves open: MODEL_placed_SIZE.xml, with --static.",
-        show_default=False,
     ),
 ]
 

@@ -41,13 +41,7 @@ Counts = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="DIR",
-        help="Folder for the placed models and plan.json; by default APPLICATION_plan.",
-        show_default=False,
-    ),
+    common.output_option("DIR", "Folder for the placed models and plan.json; by default APPLICATION_plan."),
 ]
 
 
@@ -60,14 +54,7 @@ def plan(
         ),
     ],
     device: Annotated[
-        str | None,
-        typer.Option(
-            "--device",
-            "-d",
-            metavar="HETERO:A,B",
-            help="Devices in the order of preference, where the file does not name them.",
-            callback=common.upper_device,
-        ),
+        str | None, common.device_option("Devices in the order of preference, where the file does not name them.")
     ] = None,
     output: Output = None,
     objective: Annotated[

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ov_hsdag.fleet.cluster import Cluster
     from ov_hsdag.training.pretrain import Report
 
-Folder = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Folder of the run, and of its policy.")]
+Folder = Annotated[Path, common.output_option("DIR", "Folder of the run, and of its policy.")]
 CorpusFolder = Annotated[
     Path | None,
     typer.Option("--corpus", metavar="DIR", help="Graphs to train on, FAMILY/MODEL.npz (default: generated graphs)."),

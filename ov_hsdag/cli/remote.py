@@ -82,8 +82,6 @@ class Fleet:
         found = []
         for kind, result in zip(self.kinds, self.run(what, jobs), strict=True):
             try:
-                if isinstance(result, Exception):
-                    raise result
                 found.append(use(kind, parsed(kind, result)))
             except (UserError, RunError) as error:
                 failures.append(error)
@@ -151,8 +149,10 @@ def policy(inputs: Inputs, name: str) -> str | None:
     return inputs.file(Path(name)) if Path(name).is_dir() else name
 
 
-def parsed(kind: Kind, printed: str) -> dict[str, Any]:
-    """The JSON that a job printed, and which machine it is of. Raises RunError where it is no object."""
+def parsed(kind: Kind, printed: str | UserError | RunError) -> dict[str, Any]:
+    """The JSON that a job printed, and which machine it is of. Raises why it failed, or RunError of no object."""
+    if isinstance(printed, Exception):
+        raise printed
     try:
         found = json.loads(printed)
         if not isinstance(found, dict):

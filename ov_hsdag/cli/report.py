@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import command_of
@@ -18,12 +16,9 @@ from ov_hsdag.utils.byte_sizes import format_bytes
 
 ReportOutput = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE.html|svg|png",
-        help="The page, or the picture of the split alone; by default MODEL_report.html in the current directory.",
-        show_default=False,
+    common.output_option(
+        "FILE.html|svg|png",
+        "The page, or the picture of the split alone; by default MODEL_report.html in the current directory.",
     ),
 ]
 

@@ -7,8 +7,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import options, place_it
@@ -27,8 +25,7 @@ from ov_hsdag.utils.lazy import ov
 _LINES = 12
 
 AffinityOutput = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", metavar="FILE.json", help='Write {"node": "device"}, which --affinity reads.'),
+    Path | None, common.output_option("FILE.json", 'Write {"node": "device"}, which --affinity reads.')
 ]
 
 
