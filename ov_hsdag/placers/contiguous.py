@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ov_hsdag import _native
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.placers.base import best_of
-from ov_hsdag.problem.coarse import CoarseView, Floats, off_diagonal
+from ov_hsdag.problem.coarse import CoarseView, Floats, crossing, off_diagonal
 from ov_hsdag.problem.problem import MOST_WORK, PlacementProblem, topological_groups
 
 # Places where parts may end; of more, the cheapest of equal slices of the work are taken. `Contiguous` may take so many
@@ -126,11 +126,9 @@ class CoarsePartitions:
     kind: NDArray[np.int32]  # `PlacementProblem.kinds` [D]
 
     @classmethod
-    def of(
-        cls, problem: PlacementProblem, threads: int = 1, coarse: NDArray[np.int32] | None = None
-    ) -> CoarsePartitions:
+    def of(cls, problem: PlacementProblem, coarse: NDArray[np.int32] | None = None) -> CoarsePartitions:
         """The partitions of a problem; for the arguments see `CoarseView.of`."""
-        view = CoarseView.of(problem, threads, coarse)
+        view = CoarseView.of(problem, coarse)
         need = max(float(problem.evaluate(problem.single(0)).memory_bytes[0].sum()), 1.0)
         us = np.where(np.isfinite(view.us), view.us, view.best[:, None] + view.into + view.out_of)
         return cls(
@@ -159,7 +157,7 @@ class CoarsePartitions:
         first, last = view.spans(position)
         forward = last > first
         count, size = (
-            _crossing(amount[forward], first[forward], last[forward], view.size)
+            crossing(amount[forward], first[forward], last[forward], view.size)
             for amount in (np.ones(len(first)), view.tensor_bytes)
         )
         us = self.us[order]
@@ -224,12 +222,6 @@ def _candidate_cuts(work: Floats, crossing_bytes: Floats, most: int) -> NDArray[
     places = np.lexsort((crossing_bytes[1:], slices)) + 1
     cheapest = places[np.unique(slices[places - 1], return_index=True)[1]]
     return np.unique(np.concatenate([[0], cheapest, [count]]))
-
-
-def _crossing(amount: Floats, first: NDArray[np.int64], last: NDArray[np.int64], size: int) -> Floats:
-    """Sums of what crosses each place of an order from `first` to `last`, [size + 1]."""
-    change = np.bincount(first + 1, amount, size + 2) - np.bincount(last + 1, amount, size + 2)
-    return np.maximum(np.cumsum(change)[: size + 1], 0.0)
 
 
 # --- costs of parts ---------------------------------------------------------------------------------------------------

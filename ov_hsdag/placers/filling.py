@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.problem.coarse import crossing
 from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem, topological_groups
 
 # Parts end where the least bytes cross in a window: of a model, so many windows.
@@ -34,10 +35,10 @@ class Filling:
 
     @staticmethod
     def _fill(problem: PlacementProblem, order: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        crossing = _crossing_bytes(problem, order)
-        reach = max(len(crossing) // _WINDOWS, 1)
-        around = np.lib.stride_tricks.sliding_window_view(np.pad(crossing, reach, "edge"), 2 * reach + 1)
-        allowed = crossing <= around.min(axis=1)
+        cut_bytes = _crossing_bytes(problem, order)
+        reach = max(len(cut_bytes) // _WINDOWS, 1)
+        around = np.lib.stride_tricks.sliding_window_view(np.pad(cut_bytes, reach, "edge"), 2 * reach + 1)
+        allowed = cut_bytes <= around.min(axis=1)
         allowed[[0, -1]] = True
         held = np.concatenate([np.zeros((1, len(problem.devices))), problem.group_held[order].cumsum(axis=0)])
         alone = problem.evaluate(problem.singles)
@@ -68,15 +69,12 @@ class Filling:
 
 def _crossing_bytes(problem: PlacementProblem, order: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
     """Bytes of the tensors that cross each place of an order of the groups, [groups + 1]."""
-    tensors, groups = problem.tensors, problem.group_count
-    place = np.empty(groups, np.int64)
-    place[order] = np.arange(groups)
+    tensors, place = problem.tensors, np.argsort(order)
     first, last = place[tensors.source], place[tensors.source]
     if len(tensors):
         first = np.minimum(first, np.minimum.reduceat(place[tensors.consumers], tensors.consumer_ptr[:-1]))
         last = np.maximum(last, np.maximum.reduceat(place[tensors.consumers], tensors.consumer_ptr[:-1]))
-    begins, ends = (np.bincount(at + 1, tensors.bytes, groups + 2)[: groups + 1] for at in (first, last))
-    return np.maximum(np.cumsum(begins - ends), 0.0)
+    return crossing(tensors.bytes.astype(np.float64), first, last, len(order))
 
 
 def _ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ov_hsdag import _native
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.placers.contiguous import CoarsePartitions, Contiguous
-from ov_hsdag.problem.coarse import CoarseView, Floats, off_diagonal, share
+from ov_hsdag.problem.coarse import CoarseView, Floats, crossing, off_diagonal, share
 from ov_hsdag.problem.problem import PlacementProblem
 
 # Changes with the meaning or the number of features. 3 has more features of pairs than 2, behind those.
@@ -97,10 +97,10 @@ class PolicyInput:
     partition: NDArray[np.uint8]  # device of each colocation group in the best contiguous partition, uint8 [groups]
 
 
-def policy_input(problem: PlacementProblem, threads: int = 1) -> PolicyInput:
+def policy_input(problem: PlacementProblem) -> PolicyInput:
     """Features of a problem in which each group has a device that supports it."""
     coarse = coarse_groups(problem)
-    partitions = CoarsePartitions.of(problem, threads, coarse)
+    partitions = CoarsePartitions.of(problem, coarse)
     view = partitions.view
     structure = view.structure
     position = structure["position"] / max(view.size - 1, 1)
@@ -233,11 +233,9 @@ def _progress(view: CoarseView, position: NDArray[np.int32]) -> tuple[Floats, tu
     done[order] = share(np.cumsum(view.best[order]), view.best.sum())
     first, last = view.spans(position)
     forward = last > first
-    change = np.bincount(first[forward], view.mean_transfer[forward], view.size + 1)
-    change -= np.bincount(last[forward], view.mean_transfer[forward], view.size + 1)
-    crossing = np.maximum(np.cumsum(change)[:-1], 0.0)
-    cut = crossing[position]
-    return done, (_log(share(cut, view.best.sum())), _log(share(cut, crossing.mean())))
+    behind = crossing(view.mean_transfer[forward], first[forward], last[forward], view.size)[1:]
+    cut = behind[position]
+    return done, (_log(share(cut, view.best.sum())), _log(share(cut, behind.mean())))
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,8 +40,8 @@ class CoarseView:
     structure: dict[str, Any]
 
     @classmethod
-    def of(cls, problem: PlacementProblem, threads: int = 1, coarse: NDArray[np.int32] | None = None) -> CoarseView:
-        """The view of a problem, by its own coarse groups or others, int32 [groups]; threads: for `structure`."""
+    def of(cls, problem: PlacementProblem, coarse: NDArray[np.int32] | None = None) -> CoarseView:
+        """The view of a problem, by its own coarse groups or others, int32 [groups]."""
         coarse = problem.coarse if coarse is None else coarse
         size = int(coarse.max()) + 1
         devices = len(problem.devices)
@@ -84,7 +84,7 @@ class CoarseView:
             mean_transfer=(fixed.sum() + tensor_bytes * rate.sum()) / pairs_of_devices,
             into=bring(receiver, tensor_bytes[received], 0),
             out_of=bring(producer[sent], tensor_bytes[sent], 1),
-            structure=_native.structure_features(size, edge_index, threads=threads),
+            structure=_native.structure_features(size, edge_index),
         )
 
     @property
@@ -102,6 +102,12 @@ class CoarseView:
         first, last = position[self.producer].astype(np.int64), np.zeros(len(self.producer), np.int64)
         np.maximum.at(last, self.received, position[self.receiver])
         return first, last
+
+
+def crossing(amount: Floats, first: NDArray[np.integer], last: NDArray[np.integer], size: int) -> Floats:
+    """Sums of what crosses each place of an order from `first` to `last`, [size + 1]."""
+    change = np.bincount(first + 1, amount, size + 2) - np.bincount(last + 1, amount, size + 2)
+    return np.maximum(np.cumsum(change)[: size + 1], 0.0)
 
 
 def off_diagonal(matrix: Floats) -> Floats:
