@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ov_hsdag.measuring import choice, comparison, trials
-from ov_hsdag.measuring.process import Candidate, Worker, WorkerError
+from ov_hsdag.measuring.process import Candidate, Worker, WorkerError, WorkerTimeout
 from ov_hsdag.placing import selection
 
 
@@ -63,6 +63,8 @@ class FakeWorker(Worker):
 
     def rate(self, seconds: float, limit: float) -> float:
         assert self.alive and self.name in self.machine.resident
+        if self.shortest_trial > limit:
+            raise WorkerTimeout(f"no answer within {limit:.0f} s of running")
         self.machine.trials += 1
         self.machine.now += max(seconds, self.shortest_trial)
         return self.machine.speed(self.name)

@@ -397,7 +397,8 @@ class Comparison:
 
     def _trial(self, worker: Worker, name: str, seconds: float) -> float:
         patience = max(self._patience, _SLOWER * worker.shortest_trial)
-        rate = worker.rate(seconds, min(_TRIAL_TIMES * (seconds + self.seconds[name]) + _TRIAL_MORE, patience))
+        expected = max(seconds, worker.shortest_trial) + self.seconds[name]
+        rate = worker.rate(seconds, min(_TRIAL_TIMES * expected + _TRIAL_MORE, patience))
         known = self.phase_rates.setdefault(name, {})
         for phase, of_phase in worker.rates.items():
             known.setdefault(phase, []).append(of_phase)
