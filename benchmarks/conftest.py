@@ -1,5 +1,5 @@
 """Fixtures of the tests beside benchmarks."""
 
-from tests.conftest import two_cpu_core
+from tests.conftest import declared, two_cpu_core
 
-__all__ = ["two_cpu_core"]
+__all__ = ["declared", "two_cpu_core"]

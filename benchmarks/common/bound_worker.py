@@ -15,8 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
+from openvino import opset13 as opset
 
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring import worker
@@ -33,8 +35,14 @@ class BoundStation(worker.Station):
     """A station that binds the threads of what it compiles."""
 
     def __init__(self, folder: Path, objective: str) -> None:
+        # TBB counts the cores of the process once. Of one it makes no threads of its own, which it does at any time.
+        cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(cores)})
         super().__init__(folder, objective)
-        self._profiled: list[ov.CompiledModel] = []
+        value = opset.parameter([1], np.float32)
+        # Stays here: what is freed leaves threads behind, which the next compiled model would take over.
+        self._kept = [self._core.compile_model(ov.Model([opset.abs(value)], [value]), "CPU")]
+        os.sched_setaffinity(0, cores)
 
     def _compiled(self, number: int, device: str, way: Mapping[str, Any]) -> Runner:
         order = [device] if way["affinity"] is None else self._submodels(number, device, way["affinity"])
@@ -49,8 +57,7 @@ class BoundStation(worker.Station):
             profiled = self._core.compile_model(model, device, properties)
         finally:
             remove_affinities(model)
-        # Stays here: what is freed leaves threads behind, which the next compiled model would take over.
-        self._profiled.append(profiled)
+        self._kept.append(profiled)
         return submodel_devices(profiled, self._inputs[number][0].steps[0], affinity)
 
 

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache, partial
 
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from benchmarks.common.bound_worker import bound_worker
 from benchmarks.common.workers import in_processes
+from ov_hsdag.measuring.process import PATIENCE, Candidate, Workshop
+from ov_hsdag.model.inputs import timed_inputs
 
 
 class Bound:
@@ -26,3 +35,15 @@ def count(bound: Bound, task: int) -> tuple[int, int]:
 def test_runs_come_in_their_order_and_share_what_is_bound() -> None:
     assert list(in_processes(partial(count, Bound()), range(5), processes=1)) == [(task, task + 1) for task in range(5)]
     assert list(in_processes(partial(count, Bound()), [])) == []
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2, reason="binds threads to two cores"
+)
+def test_bound_workers_have_no_threads_of_tbb(declared: None) -> None:
+    """Compiling transposes the constant on as many cores as TBB has counted."""
+    x = ops.parameter([512, 4, 256], np.float32)
+    weights = ops.transpose(np.ones((4, 256, 512), np.float32), ops.constant(np.array([2, 0, 1])))
+    model = ov.Model([ops.result(ops.add(x, weights))], [x])
+    with Workshop(model, timed_inputs(model), "throughput", bound_worker) as workshop:
+        assert [one.shape for one in workshop.start().compile(Candidate("CPU_A"), PATIENCE)] == [(512, 4, 256)]
