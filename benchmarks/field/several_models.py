@@ -6,14 +6,16 @@
 Two devices made of the CPU plugin (f32, with --bf16 the first in bf16), each bound to a core of its own, throughput.
 Each application is planned by prediction and by measuring. These plans, everything on one device, each model where it
 is best alone, and whole-device assignments (all of up to 16, else the best 8 by prediction and 8 drawn ones) then run
-in turns, all models of one at the same time. Printed: rate of the measured plan over the best whole-device assignment,
-over everything on the best device, and over each model placed alone; the same of the predicted plan; and over all that
-ran the median error of predicted ratios and Spearman's rank correlation.
+in turns, all models of one at the same time, for --most seconds (600) at most: where trials are long, fewer run.
+Printed: rate of the measured plan over the best whole-device assignment, over everything on the best device, and over
+each model placed alone; the same of the predicted plan; over all that ran the median error of predicted ratios and
+Spearman's rank correlation; and what failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -33,11 +35,12 @@ from benchmarks.field.unseen import DEVICES, declared, drawn
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
-from ov_hsdag.model.inputs import example_shapes, parse_shapes
+from ov_hsdag.model.gains import out_of_time
 from ov_hsdag.placing import selection, together
-from ov_hsdag.placing.application_file import of_folder, read_application
+from ov_hsdag.placing.application_file import of_folder, read_application, to_place
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.storage.model_folder import is_model_folder
+from ov_hsdag.utils.errors import RunError
 
 MOST_WHOLE = 16
 
@@ -56,31 +59,21 @@ def application(seed: int, number: int) -> dict[str, together.ModelOf]:
 def application_of(path: Path, core: Any) -> dict[str, together.ModelOf]:
     """What a file of an application, or a pipeline's folder, names."""
     spec = of_folder(path, {}, None, None) if is_model_folder(path) else read_application(path)
-    found = {}
-    for name, one in spec.models.items():
-        model = core.read_model(one.path)
-        (shapes,) = example_shapes([model], parse_shapes([one.shape] if one.shape else ()))
-        found[name] = together.ModelOf(model, one.count, one.after, shapes, one.workload if model.get_sinks() else None)
-    return found
+    return to_place(spec, core.read_model)
 
 
 def planned(given: dict[str, together.ModelOf], core: Any, measure: bool, seconds: float) -> tuple[Any, ...]:
     """The arguments of `together.plan_of`: the application, plans by name, the chosen one, figures, models."""
-    found: list[tuple[Any, ...]] = []
-
-    def recorded(*args: Any) -> Any:
-        found.append(args)
-        return plan(*args)
-
-    plan = together.plan_of
-    with mock.patch.object(together, "plan_of", recorded):
+    with mock.patch.object(together, "plan_of", wraps=together.plan_of) as recorded:
         together.place_together(
             given, DEVICES.hetero, core=core, measure=measure, measure_seconds=seconds, start_worker=bound_worker
         )
-    return found[0]
+    return tuple(recorded.call_args.args)
 
 
-def judged(given: Callable[[], Any], draw: Sequence[int], core: Any, seconds: float, rounds: int) -> dict[str, Any]:
+def judged(
+    given: Callable[[], Any], draw: Sequence[int], core: Any, seconds: float, rounds: int, most: float
+) -> dict[str, Any]:
     """See the module. given: makes the models anew; draw: seed of the assignments that are drawn."""
     app, plans, chosen, _, prepared, _ = planned(given(), core, True, seconds)
     by_profile, others, other, *_ = planned(given(), core, False, seconds)
@@ -97,48 +90,52 @@ def judged(given: Callable[[], Any], draw: Sequence[int], core: Any, seconds: fl
     if len(whole) > MOST_WHOLE:
         rest = np.random.default_rng([*draw, 1]).permutation(len(whole) - MOST_WHOLE // 2)[: MOST_WHOLE // 2]
         whole = np.concatenate([whole[: MOST_WHOLE // 2], whole[MOST_WHOLE // 2 + rest]])
-    named = {f"whole {n}": one for n, one in enumerate(whole)} | {"measured": plans[chosen], "predicted": predicted}
+    # In the order in which they are compiled: where trials are long, there is no time for the last ones.
+    named = {"measured": plans[chosen], "predicted": predicted}
     named |= {name: one for name, one in plans.items() if name == "alone" or name.startswith("on ")}
+    named |= {f"whole {n}": one for n, one in enumerate(whole)}
     distinct: dict[bytes, str] = {}
     same = {name: distinct.setdefault(one.tobytes(), name) for name, one in named.items()}
     names = list(distinct.values())
-    scores = dict(zip(names, app.scores(np.stack([named[name] for name in names])), strict=True))
-    first, told = prepared[0], together.models_of(app, prepared)
-    candidates = {name: together.candidate_of(app, named[name], DEVICES) for name in names}
-    trials: list[choice.Round] = []
+    simulated = app.judge(np.stack([named[name] for name in names]))
+    scores = dict(zip(names, simulated.score(app.objective), strict=True))
+    first, end = prepared[0], time.monotonic() + most
     with Comparison(
-        first.analysis.model, DEVICES, candidates, "throughput", core, **told, start_worker=bound_worker
+        first.analysis.model,
+        DEVICES,
+        {name: together.candidate_of(app, named[name], DEVICES) for name in names},
+        app.objective,
+        core,
+        needs={name: together.figures_of(app, simulated, row)["memory_bytes"] for row, name in enumerate(names)},
+        limit=most,
+        start_worker=bound_worker,
+        **together.models_of(app, prepared),
     ) as comparison:
-        for turn in range(rounds):
-            trials += comparison.trials(rounds=1, seconds=together.TRIAL, begin=turn)
+        found = choice.infer(comparison.trials(rounds=rounds, seconds=together.TRIAL, until=end))
         failed = dict(comparison.failed)
-    found = choice.infer(trials)
     ran = [name for name in names if name in found.names and name not in failed]
-    wholes = [name for name in ran if name.startswith(("whole", "on "))]
-    singles = [
-        name
-        for name in wholes
-        if len({member.ways[way].name for member, way in zip(app.members, named[name].tolist(), strict=True)}) == 1
-    ]
+    where = {name: {*app.describe(named[name].tolist()).values()} for name in ran}
+    wholes = [name for name in ran if where[name] <= {*DEVICES}]
+    if not wholes:
+        raise RunError(f"no assignment of whole models ran: {'; '.join(sorted({*failed.values()}))}")
+    singles = [name for name in wholes if len(where[name]) == 1]
+    alone = [name for name in ran if name == same.get("alone")]
+    against = {"of_whole": wholes, "of_single": singles, "of_alone": alone}
     rates = np.array([found.rate(name) for name in ran])
     expected = np.array([1 / scores[name] for name in ran])
     errors = np.log(rates / expected) - np.median(np.log(rates / expected))
     row: dict[str, Any] = {
         "models": {one.member.name: one.given.count for one in prepared},
         "chosen": chosen,
-        "failed": failed,
+        "ran": len(ran),
+        "failed": {name: why for name, why in failed.items() if not out_of_time(why)},
         "error": float(np.median(np.abs(np.expm1(errors)))),
         "spearman": float(spearmanr(rates, expected).statistic),
     }
     for how in ("measured", "predicted"):
-        mine = same[how]
-        if mine not in ran:  # it computed something else, or there was no time for it
-            row[how] = dict.fromkeys(("of_whole", "of_single", "of_alone"))
-            continue
-        row[how] = {
-            "of_whole": found.ratio(mine, found.best(wholes)).median,
-            "of_single": found.ratio(mine, found.best(singles)).median,
-            "of_alone": found.ratio(mine, same["alone"]).median if same.get("alone") in ran else None,
+        row[how] = {  # None: one of the two computed something else, or there was no time for it
+            key: found.ratio(same[how], found.best(others)).median if same[how] in ran and others else None
+            for key, others in against.items()
         }
     return row
 
@@ -150,6 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--applications", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=selection.SECONDS)
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--most", type=float, default=600.0)
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args(arguments)
@@ -167,14 +165,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             partial(application, args.seed, number) for number in range(args.applications)
         ]
         for number, given in enumerate(made):
-            row = judged(given, (args.seed, number), core, args.seconds, args.rounds)
+            row = judged(given, (args.seed, number), core, args.seconds, args.rounds, args.most)
             rows.append(row)
             for how in ("measured", "predicted"):
                 figures = " ".join(f"{row[how][key] or float('nan'):9.3f}" for key in keys)
                 print(f"{len(row['models']):6} {how:>10} {figures}", flush=True)
-            print(f"       error {row['error']:.3f}, Spearman {row['spearman']:.3f}, {row['chosen']}", flush=True)
+            print(f"       error {row['error']:.3f}, Spearman {row['spearman']:.3f}, {row['chosen']}, {row['ran']} ran")
+            print("".join(f"       {name} failed: {why}\n" for name, why in row["failed"].items()), end="", flush=True)
     for how in ("measured", "predicted"):
-        means = [statistics.geometric_mean([row[how][key] for row in rows if row[how][key]] or [1.0]) for key in keys]
+        known = ([row[how][key] for row in rows if row[how][key]] for key in keys)
+        means = [statistics.geometric_mean(figures) if figures else math.nan for figures in known]
         print(f"{'mean':>6} {how:>10} {' '.join(f'{mean:9.3f}' for mean in means)}")
     error, rank = (statistics.median(row[key] for row in rows) for key in ("error", "spearman"))
     print(f"medians: error {error:.3f}, Spearman {rank:.3f}")

@@ -15,7 +15,7 @@ from benchmarks.common import harness
 from benchmarks.common.contestants import LEARNED, NO_NETWORK, OURS, SHIPPED, SIMPLE, Published
 from benchmarks.common.machine import about
 from benchmarks.common.tables import spread, write
-from benchmarks.field import measured, outside
+from benchmarks.field import measured, outside, several_models
 from benchmarks.field.unseen import DEVICES
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import build_problem
@@ -23,7 +23,7 @@ from ov_hsdag.problem.problem import PlacementProblem
 from research.baselines.budget import Budget, Environment
 from research.instances import Instance
 from research.zoo.catalog import ZOO
-from tests.graphs import random_problem
+from tests.graphs import convolutions, random_problem
 from tests.test_tarnawski import node, written
 
 
@@ -130,3 +130,18 @@ def test_every_way_to_run_a_model_is_measured(two_cpu_core: ov.Core, monkeypatch
     assert all(("of_ours" in row) != ("why" in row) for row in cell.values())
     for name in ("CPU_A", "hetero", "hetero-pipeline", "copies", "AUTO", "METIS", *OURS_NAMES):
         assert "of_ours" in cell[name], cell[name]
+
+
+@pytest.mark.slow
+def test_applications_are_judged(tmp_path: Path) -> None:
+    (tmp_path / "hear").mkdir()
+    for name, channels in {"encoder": 8, "decoder": 16}.items():
+        model = convolutions(channels)
+        model.inputs[0].set_names({name})
+        ov.save_model(model, tmp_path / f"hear/openvino_{name}_model.xml")
+    (tmp_path / "app.toml").write_text('[models.hear]\npath = "hear"\nshape = "encoder=[1,3,32,32]"')
+    output = tmp_path / "found.json"
+    several_models.main([str(tmp_path / "app.toml"), "--seconds=5", "--rounds=1", f"--output={output}"])
+    (row,) = json.loads(output.read_text())["applications"]
+    assert row["models"] == {"hear/encoder_model": 1, "hear/decoder_model": 1} and not row["failed"]
+    assert row["ran"] >= 4 and row["measured"]["of_single"] > 0

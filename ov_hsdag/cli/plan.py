@@ -15,11 +15,10 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.devices.memory import parse_memory
-from ov_hsdag.model.inputs import example_shapes, parse_shapes
-from ov_hsdag.placing.application_file import ApplicationSpec, of_folder, parse_counts, read_application
+from ov_hsdag.placing.application_file import ApplicationSpec, of_folder, parse_counts, read_application, to_place
 from ov_hsdag.placing.candidates import policy_placers
 from ov_hsdag.placing.plan import Plan
-from ov_hsdag.placing.together import ModelOf, opened, place_together
+from ov_hsdag.placing.together import opened, place_together
 from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.report.plan_picture import plan_picture
 from ov_hsdag.storage.files import check_writable, save_model_atomically, write_text
@@ -127,17 +126,8 @@ def write(
     with console.result(as_json) as show:
         core = common.new_core()
         measure = not absent(core, devices) if given["measure"] is None else given["measure"]
-        loaded = {name: common.read_model(core, one.path) for name, one in spec.models.items()}
-        models, half = dict[str, ModelOf](), dict[str, bool]()
-        for name, one in spec.models.items():
-            model = loaded[name]
-            beside = [loaded[other] for other, more in spec.models.items() if more.of == one.of]  # inputs may be theirs
-            shapes, *_ = example_shapes([model, *beside], parse_shapes([one.shape] if one.shape else ()))
-            if one.asked and one.folder is None and not model.get_sinks():
-                raise UserError(f"'{name}' has no states, so it has no workload of prompt and tokens")
-            asked = given.get("compress_to_fp16")
-            half[name] = common.has_fp16_weights(model) if asked is None else asked
-            models[name] = ModelOf(model, one.count, one.after, shapes, one.workload if model.get_sinks() else None)
+        models, asked = to_place(spec, lambda path: common.read_model(core, path)), given.get("compress_to_fp16")
+        half = {name: common.has_fp16_weights(one.model) if asked is None else asked for name, one in models.items()}
         with console.progress(f"placing {len(models)} models on {device}") as tell:
             found = place_together(
                 models,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ov_hsdag.model.inputs import parse_shapes
+from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.workload import Workload
+from ov_hsdag.placing.together import ModelOf
 from ov_hsdag.storage.model_folder import is_model_folder, pipeline
 from ov_hsdag.utils.arguments import check_argument
 from ov_hsdag.utils.errors import UserError, one_line
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import SETTINGS, read_bytes
 
 if sys.version_info >= (3, 11):
@@ -42,7 +44,6 @@ class ModelSpec:
     after: tuple[str, ...] = ()  # models whose outputs it waits for
     shape: str | None = None  # example shapes of its inputs, as `parse_shapes` reads them
     workload: str | None = None  # if it has states
-    asked: bool = False  # whether the workload was asked for, and did not come with the kind of pipeline
     folder: Path | None = None  # the pipeline's folder that it is in
     of: str = ""  # name of the model, or of the pipeline, in the application
 
@@ -106,7 +107,20 @@ def read_application(path: Path) -> ApplicationSpec:
 
 def of_folder(folder: Path, counts: Mapping[str, float], workload: str | None, shape: str | None) -> ApplicationSpec:
     """The application that a pipeline's folder is. counts: of its parts, instead of the usual ones. UserError."""
-    return ApplicationSpec(_of_pipeline("", folder, 1.0, (), shape, workload, counts))
+    return ApplicationSpec(_of_pipeline(ModelSpec(folder, shape=shape, workload=workload), counts))
+
+
+def to_place(spec: ApplicationSpec, read: Callable[[Path], ov.Model]) -> dict[str, ModelOf]:
+    """The models, read, with what they are run for. UserError: a shape or a workload that does not fit."""
+    loaded, found = {name: read(one.path) for name, one in spec.models.items()}, dict[str, ModelOf]()
+    for name, one in spec.models.items():
+        model = loaded[name]
+        beside = [loaded[other] for other, more in spec.models.items() if more.of == one.of]  # inputs may be theirs
+        shapes, *_ = example_shapes([model, *beside], parse_shapes([one.shape] if one.shape else ()))
+        if one.workload is not None and one.folder is None and not model.get_sinks():
+            raise UserError(f"'{name}' has no states, so it has no workload of prompt and tokens")
+        found[name] = ModelOf(model, one.count, one.after, shapes, one.workload if model.get_sinks() else None)
+    return found
 
 
 def parse_counts(texts: list[str] | None) -> dict[str, float]:
@@ -141,38 +155,35 @@ def _expanded(name: str, given: Mapping[str, Any], base: Path) -> dict[str, Mode
         raise UserError(f"[models.{name}] has a {key} of {count:g}: it has to be more than 0")
     after = tuple(given.get("after", ()))
     check_argument(f"[models.{name}]: after", list(after), list[str])
-    path, shape, workload = base / given["path"], given.get("shape"), given.get("workload")
-    if not path.exists():
-        raise UserError(f"[models.{name}]: there is no '{path}'")
-    parse_shapes([shape] if shape else ())
-    Workload.asked(workload, None)
-    if is_model_folder(path):
-        return _of_pipeline(name, path, count, after, shape, workload, given.get("counts", {}))
+    one = ModelSpec(base / given["path"], count, after, given.get("shape"), given.get("workload"), of=name)
+    if not one.path.exists():
+        raise UserError(f"[models.{name}]: there is no '{one.path}'")
+    parse_shapes([one.shape] if one.shape else ())
+    Workload.asked(one.workload, None)
+    if is_model_folder(one.path):
+        return _of_pipeline(one, given.get("counts", {}))
     if "counts" in given:
         raise UserError(f"[models.{name}] is one model and has no parts: give 'count'")
-    return {name: ModelSpec(path, count, after, shape, workload, workload is not None, of=name)}
+    return {name: one}
 
 
-def _of_pipeline(
-    name: str,
-    folder: Path,
-    count: float,
-    after: tuple[str, ...],
-    shape: str | None,
-    workload: str | None,
-    counts: Mapping[str, Any],
-) -> dict[str, ModelSpec]:
-    roles = pipeline(folder)
+def _of_pipeline(whole: ModelSpec, counts: Mapping[str, Any]) -> dict[str, ModelSpec]:
+    """The parts of a folder that is given as if it were one model."""
+    roles = pipeline(whole.path)
     if unknown := sorted(set(counts) - set(roles)):
-        raise UserError(f"there is a count of '{unknown[0]}', and {folder} has {', '.join(roles)}")
-    prefix = f"{name}/" if name else ""
+        raise UserError(f"there is a count of '{unknown[0]}', and {whole.path} has {', '.join(roles)}")
+    prefix = f"{whole.of}/" if whole.of else ""
     found = {}
     for part, role in roles.items():
         own = float(counts.get(part, role.count))
         if not 0 < own < float("inf"):
             raise UserError(f"'{part}' has a count of {own:g}: it has to be more than 0")
-        sources = tuple(f"{prefix}{source}" for source in role.after) or after
-        found[f"{prefix}{part}"] = ModelSpec(
-            role.path, count * own, sources, shape, workload or role.workload, workload is not None, folder, name
+        found[f"{prefix}{part}"] = replace(
+            whole,
+            path=role.path,
+            count=whole.count * own,
+            after=tuple(f"{prefix}{source}" for source in role.after) or whole.after,
+            workload=whole.workload or role.workload,
+            folder=whole.path,
         )
     return found

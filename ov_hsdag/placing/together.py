@@ -157,9 +157,7 @@ def place_together(
     if measure:
         whole = application.whole_assignments()[:WHOLE]
         plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
-        result = _measured(application, plans, prepared, steps, end)
-        if result is not None:
-            chosen, measured = result
+        chosen, measured = _measured(application, plans, prepared, steps, end) or (chosen, None)
     plan = plan_of(application, plans, chosen, measured, prepared, rates)
     return replace(plan, memory=memory_limits(memory or {}, devices.names))
 
