@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+SAMPLES = Path(__file__).resolve().parents[1] / "samples" / "python"
 
 
 def ended(
@@ -19,3 +25,32 @@ def ended(
     done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=timeout)
     assert status in (None, done.returncode), f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done
+
+
+def begun(*command: object, env: Mapping[str, str]) -> subprocess.Popen[str]:
+    """A command that is still running, whose output is read when it has ended."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen([str(word) for word in command], env=env, stdout=pipe, stderr=pipe, text=True)
+
+
+@contextlib.contextmanager
+def serving(log: Path, env: Mapping[str, str]) -> Iterator[tuple[int, int]]:
+    """samples/python/service.py at work: its port and its process number."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    hook = [] if env.get("OV_HSDAG_DISABLE") else ["-m", "ov_hsdag"]
+    command = [sys.executable, *hook, "-m", "uvicorn", "--app-dir", str(SAMPLES), "--port", str(port)]
+    command += ["--log-level", "warning", "service:app"]
+    with log.open("w") as output, subprocess.Popen(command, env=env, stdout=output, stderr=output) as process:
+        try:
+            until = time.monotonic() + 120
+            while process.poll() is None and time.monotonic() < until:
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                    break
+                time.sleep(0.2)
+            else:
+                raise RuntimeError(f"the service does not start: {log.read_text()[-500:]}")
+            yield port, process.pid
+        finally:
+            process.terminate()

@@ -48,7 +48,7 @@ from ov_hsdag.utils.errors import UserError
 from research.corpus import make
 from tests.conftest import fast_searches
 from tests.graphs import random_problem
-from tests.processes import ended
+from tests.processes import begun, ended
 from tests.training_runs import command, environment, same
 
 TINY = Settings(
@@ -425,8 +425,7 @@ pretrain(output, corpus, None if (output / CHECKPOINT).exists() else settings, c
 
 
 def start(output: Path, corpus: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", RUN, str(output), str(corpus)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    return begun(sys.executable, "-c", RUN, output, corpus, env=environment())
 
 
 @pytest.mark.slow
@@ -586,13 +585,7 @@ def test_ctrl_c_says_how_to_go_on(corpus: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     sizes = ("--problems", 16, "--validation", 1, "--imitation-steps", 5000, "--reinforce-steps", 1)
     line = ["--output", run, "--corpus", corpus, *sizes]
-    process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTIBLE, "pretrain", *map(str, line)],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = begun(sys.executable, "-c", INTERRUPTIBLE, "pretrain", *line, env=environment())
     limit = time.monotonic() + 120
     while not (run / CHECKPOINT).exists() and time.monotonic() < limit:
         time.sleep(0.1)

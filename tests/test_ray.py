@@ -21,7 +21,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.errors import UserError
 from research.corpus import make
 from research.zoo.catalog import ZOO
-from tests import ray_cluster
+from tests import processes, ray_cluster
 from tests.conftest import ONE_CORE
 from tests.ray_cluster import MAIN, Nodes, command, environment
 
@@ -56,13 +56,7 @@ def workers(cluster: Nodes) -> Workers:
 
 
 def begun(*words: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", MAIN, *map(str, words)],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return processes.begun(sys.executable, "-c", MAIN, *words, env=environment())
 
 
 def wait_for(what: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 120) -> Any:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
-import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -22,11 +19,11 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
+from tests.commands import ran
 from tests.conftest import TWO_CORES
-from tests.processes import ended
+from tests.graphs import convolutions
+from tests.processes import SAMPLES, ended, serving
 
-ROOT = Path(__file__).resolve().parent.parent
-SAMPLES = ROOT / "samples" / "python"
 SQUEEZENET = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
 DEVICE = "HETERO:CPU_A,CPU_B"
 
@@ -63,33 +60,25 @@ def test_export_and_import(placed: Path, tmp_path: Path) -> None:
     assert re.search(r"model\.blob: \d+\.\d MB, \['CPU_A', 'CPU_B'\], same outputs: True$", out.strip())
 
 
+def test_detector_and_classifiers(tmp_path: Path) -> None:
+    for name, size in {"detector": 16, "kind": 8, "colour": 8}.items():
+        ov.save_model(convolutions(size), tmp_path / f"{name}.xml")
+    application = "".join(f'models.{one.stem}.path = "{one}"\n' for one in tmp_path.glob("*.xml"))
+    (tmp_path / "app.toml").write_text(application)
+    ran("plan", tmp_path / "app.toml", "-d", DEVICE, "--no-measure", "-o", tmp_path / "placed")
+    planned = ov_hsdag.Plan.load(tmp_path / "placed/plan.json").models.values()
+    assert {device for one in planned for device in one.devices} == {"CPU_A", "CPU_B"}
+    for folder, device in (tmp_path, "CPU_A"), (tmp_path / "placed", DEVICE):
+        out = run(SAMPLES / "detector_and_classifiers.py", folder, device, "--seconds", 0.2)
+        assert re.fullmatch(f"detector, colour, kind on {device}: [1-9].* frames per second\n", out)
+
+
 @pytest.fixture
 def service(placed: Path, tmp_path: Path) -> Iterator[str]:
     """Address of a running service."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    uvicorn = [sys.executable, "-m", "ov_hsdag", "-m", "uvicorn", "--port", str(port), "--app-dir", str(SAMPLES)]
     variables = environment(MODEL=str(placed), DEVICE=DEVICE, CACHE_DIR=str(tmp_path / "cache"))
-    with (
-        (tmp_path / "log").open("w") as log,
-        subprocess.Popen([*uvicorn, "service:app"], env=variables, stdout=log, stderr=log) as process,
-    ):
-        address = f"http://127.0.0.1:{port}"
-        try:
-            until = time.monotonic() + 60
-            while time.monotonic() < until and process.poll() is None:
-                try:
-                    ask(address)
-                    break
-                except urllib.error.URLError:
-                    time.sleep(0.2)
-            else:
-                pytest.fail((tmp_path / "log").read_text())
-            yield address
-        finally:
-            process.terminate()
-            process.wait(30)
+    with serving(tmp_path / "log", variables) as (port, _):
+        yield f"http://127.0.0.1:{port}"
 
 
 def ask(address: str, body: Any = None) -> Any:

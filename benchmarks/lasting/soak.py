@@ -18,19 +18,17 @@ curves are drawn beside it. Workers that are killed are in tests/test_lost_resou
 from __future__ import annotations
 
 import argparse
-import contextlib
 import http.client
 import json
 import os
 import random
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -47,6 +45,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.place import place
 from ov_hsdag.storage.files import save_model_atomically, write_json, write_text
 from research.zoo.catalog import ZOO
+from tests.processes import serving
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "soak.json"
@@ -151,34 +150,6 @@ def cycles(folder: Path, count: int, tell: Tell, names: Sequence[str] = MODELS) 
 # The service
 
 
-@contextlib.contextmanager
-def serving(model: Path, device: str, log: Path, variables: Mapping[str, str]) -> Iterator[tuple[int, int]]:
-    """A running service: its port and its process number."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
-    hook = [] if variables.get("OV_HSDAG_DISABLE") else ["-m", "ov_hsdag"]
-    command = [sys.executable, *hook, "-m", "uvicorn", "--app-dir", str(ROOT / "samples/python"), "service:app"]
-    environment = {**os.environ, **variables, "MODEL": str(model), "DEVICE": device}
-    with (
-        log.open("w") as output,
-        subprocess.Popen(
-            [*command, "--port", str(port), "--log-level", "warning"], env=environment, stdout=output, stderr=output
-        ) as process,
-    ):
-        try:
-            until = time.monotonic() + 120
-            while process.poll() is None and time.monotonic() < until:
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                    break
-                time.sleep(0.2)
-            else:
-                raise RuntimeError(f"the service does not start: {log.read_text()[-500:]}")
-            yield port, process.pid
-        finally:
-            process.terminate()
-
-
 def ask(connection: http.client.HTTPConnection, body: bytes) -> Any:
     """An answer of the service."""
     connection.request("POST", "/infer", body, {"Content-Type": "application/json"})
@@ -230,16 +201,18 @@ def service(folder: Path, requests: int, tell: Tell) -> dict[str, Any]:
     def replacing() -> None:
         nonlocal placings
         command = [sys.executable, "-c", "from ov_hsdag.cli import main; main()", "place", str(plain), "--no-measure"]
+        environment = {**os.environ, **VARIABLES}
         while not ended.is_set():
             objective = ("latency", "throughput")[placings % 2]
-            environment = {**os.environ, **VARIABLES}
             arguments = ["--device", HETERO, "--objective", objective, "--output", str(placed), "--quiet"]
             subprocess.run([*command, *arguments], env=environment, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
             placings += 1
 
+    ours = {**os.environ, **VARIABLES, "MODEL": str(placed), "DEVICE": HETERO}
+    theirs = {**os.environ, **WITHOUT, "MODEL": str(plain), "DEVICE": "CPU"}
     with (
-        serving(placed, HETERO, folder / "placed.log", VARIABLES) as (port, pid),
-        serving(plain, "CPU", folder / "plain.log", WITHOUT) as (plain_port, plain_pid),
+        serving(folder / "placed.log", ours) as (port, pid),
+        serving(folder / "plain.log", theirs) as (plain_port, plain_pid),
     ):
         ports, pids = {"ov-hsdag": port, "openvino": plain_port}, {"ov-hsdag": pid, "openvino": plain_pid}
 

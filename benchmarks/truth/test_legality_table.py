@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.problem.pricing import build_problem
 from research.zoo.catalog import ZOO
+from tests.processes import ended
 
 MODELS = (
     "bert-small-fp16", "llama-beams", "llama-small-int4-weights", "nms-detector", "scan", "splitting", "masked-pooling",
@@ -23,20 +23,17 @@ MODELS = (
 )  # fmt: skip
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", table.MODULE, *arguments]
-    return subprocess.run(command, cwd=table.ROOT, capture_output=True, text=True, check=False, timeout=600)
+def run(*arguments: str | Path, status: int = 0) -> str:
+    """What the script printed that ended with this status."""
+    return ended(sys.executable, "-m", table.MODULE, *arguments, status=status, cwd=table.ROOT).stdout
 
 
 @pytest.mark.slow
 def test_every_kind_of_model_runs_split_and_goes_on_where_it_ended(tmp_path: Path) -> None:
     output = tmp_path / "table.json"
     options = ("--pairs", "cpu", "npu", "--placements", "2", "--jobs", "2", "--output", output)
-    first = run(*options, *MODELS[:4])
-    assert first.returncode == 0, first.stdout + first.stderr
-    ended = run(*options, *MODELS)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    tried = [line.split()[1] for line in ended.stdout.splitlines() if ": right " in line]
+    run(*options, *MODELS[:4])
+    tried = [line.split()[1] for line in run(*options, *MODELS).splitlines() if ": right " in line]
     assert sorted(tried) == sorted(f"{name}:" for name in MODELS[4:] * 2)
     rows = json.loads(output.read_text())
     assert {(row["model"], row["pair"]) for row in rows} == {(name, pair) for name in MODELS for pair in ("cpu", "npu")}
@@ -47,8 +44,7 @@ def test_every_kind_of_model_runs_split_and_goes_on_where_it_ended(tmp_path: Pat
 
 def test_a_row_that_fails_is_kept_and_ends_with_status_1(tmp_path: Path) -> None:
     output = tmp_path / "table.json"
-    ended = run("--pairs", "cpu", "--row-seconds", "0.01", "--output", output, "lstm")
-    assert ended.returncode == 1
+    run("--pairs", "cpu", "--row-seconds", "0.01", "--output", output, "lstm", status=1)
     assert json.loads(output.read_text())[0]["failures"] == ["not done after 0 s"]
     assert "lstm: not done after 0 s" in output.with_suffix(".md").read_text()
 

@@ -15,10 +15,12 @@ from pathlib import Path
 import onnx
 import pytest
 
+from tests.conftest import TWO_CORES
+from tests.processes import ended
+
 BIN = Path(sys.executable).parent
 SQUEEZENET = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
 DEVICE = "HETERO:CPU_A,CPU_B"
-LIMITS = ";".join(f"{name}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32" for name in ("CPU_A", "CPU_B"))
 SCRIPT = """
 import sys, numpy as np, openvino as ov
 compiled = ov.Core().compile_model(sys.argv[1], "HETERO:CPU_A,CPU_B")
@@ -55,14 +57,8 @@ def converter(request: pytest.FixtureRequest) -> str:
 
 def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str]:
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("OV_HSDAG", "PYTHONPATH"))}
-    return subprocess.run(
-        [str(word) for word in command],
-        env={**variables, "OV_HSDAG_VIRTUAL_DEVICES": LIMITS, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-    )
+    variables |= {"OV_HSDAG_VIRTUAL_DEVICES": TWO_CORES, **environment}
+    return ended(*command, status=None, env=variables, timeout=180)
 
 
 def convert(converter: str, output: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
