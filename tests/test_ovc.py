@@ -19,9 +19,9 @@ from openvino.tools.ovc import main as ovc_main
 import ov_hsdag
 from ov_hsdag.devices.requests import requests_in_flight
 from ov_hsdag.integration import converters
-from ov_hsdag.integration import converters as hook
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils import progress
+from tests import commands
 from tests.conftest import TWO_CORES
 from tests.processes import ended
 from tests.test_first_contact import write_onnx
@@ -52,21 +52,13 @@ pytestmark = pytest.mark.usefixtures("fast_search")
 
 
 @pytest.fixture
-def ovc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Ovc:
+def ovc(monkeypatch: pytest.MonkeyPatch, declared: None, tmp_path: Path) -> Ovc:
     """Runs ovc's main() in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", TWO_CORES)
-    monkeypatch.delenv("OV_HSDAG_DISABLE", raising=False)
-    hook.patch(ovc_main)
 
     def run(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["ovc", *map(str, arguments)])
-        try:
-            status = ovc_main.main()
-        except SystemExit as end:
-            status = end.code if isinstance(end.code, int) else 1
-        captured = capsys.readouterr()
-        return Ended(status, captured.out, captured.err)
+        done = commands.ovc(*arguments)
+        return Ended(done.returncode, done.stdout, done.stderr)
 
     return run
 
@@ -226,7 +218,7 @@ def test_help_explains_the_options(ovc: Ovc) -> None:
 
 
 def test_patching_again_adds_nothing(ovc: Ovc) -> None:
-    hook.patch(ovc_main)
+    converters.patch(ovc_main)
     assert ovc("--help").out.count("placement (ov-hsdag)") == 1
 
 
