@@ -343,7 +343,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Pa
         patch.setattr(models, "_STAGES", ((64, 14),))
         patch.setattr(models, "_LAYERS", 1)
         patch.setattr(scale_factors, "_CONTIGUOUS", (2, 4))
-        patch.setattr(scale_factors, "_ROUNDS", 2)
+        patch.setattr(scale_factors, "_FEWEST_ROUNDS", 2)
         patch.setattr(machines, "_COPIES", 1)
         patch.setattr(node_times, "_SECONDS", 0.02)
         done = ran("calibrate", "--device", HETERO, "--output", profile, "--model", source, "--verbose")

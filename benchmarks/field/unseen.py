@@ -1,19 +1,21 @@
 """How near `place` comes to the best on models that no table has: architectures whose sizes a seed draws.
 
     python -m benchmarks.field.unseen [--seed N] [--models N] [--seconds S] [--rounds N] [--bf16] [--repeats N]
-        [--busy N] [--output FILE.json]
+        [--busy N] [--latency] [--memory SHARE] [--output FILE.json]
 
-Two one-core devices made of the CPU plugin, f32 (with --bf16 the first in bf16), throughput. Each model is placed by
-prediction and by measuring (--repeats: several times; --busy: beside so many processes that do nothing but count). All
-candidates that any of these tried, and a copy on each device, then run in long trials in turns, with two loops that do
-nothing but count on the two cores between them: what the slower one counts, over the mean of both, is what the host
-lets a pair have that is in balance. Printed: what was placed over (a) the best candidate, (b) copies, (c) copies times
-that share. The shortest version that means something is three models and 20 rounds, about ten minutes.
+Two one-core devices made of the CPU plugin, f32 (with --bf16 the first in bf16), throughput or latency; --memory: each
+has so much of what the model needs. Each model is placed by prediction and by measuring (--repeats: several times;
+--busy: beside so many processes that do nothing but count). All candidates that any of these tried, and for throughput
+a copy on each device where there is memory, then run in long trials in turns, with two loops that do nothing but count
+on the two cores between them: what the slower one counts, over the mean of both, is what the host lets a pair have that
+is in balance. Printed: what was placed over the best candidate, the best single device, copies, and copies times that
+share. The shortest version that means something is three models and 20 rounds, about ten minutes.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -33,10 +35,10 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.process import Candidate
-from ov_hsdag.model.normalize import normalize
 from ov_hsdag.placing import selection
 from ov_hsdag.placing.place import place
 from ov_hsdag.problem.copies import COPIES
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.storage.files import write_json
 from research.zoo.models.base import ZooModel, model
 from research.zoo.models.inputs import Input, image, inputs, text
@@ -44,6 +46,7 @@ from research.zoo.models.recipes import Transformers
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 TRIAL = 0.5
+FIGURES = ("of_best", "of_single", "of_copies", "of_limit")
 
 
 def declared(first: str = "f32") -> str:
@@ -129,10 +132,10 @@ def drawn(seed: int, count: int) -> list[ZooModel]:
 
 
 def tried(
-    one: ZooModel, core: Any, seconds: float, repeats: int, beside: int
+    one: ZooModel, core: Any, seconds: float, repeats: int, beside: int, asked: dict[str, Any]
 ) -> tuple[dict[str, dict[str, str]], str, list[tuple[str, float]]]:
     """Distinct affinities that measuring tried, by name; the name of what was predicted; and of what was chosen, and in
-    how many seconds, each time."""
+    how many seconds, each time. asked: objective and limits, as of `place`."""
     found: list[tuple[Any, selection.Result]] = []
 
     def recorded(*args: Any, **more: Any) -> selection.Result:
@@ -156,58 +159,55 @@ def tried(
     for _ in range(repeats):
         begin = time.perf_counter()
         with mock.patch.object(selection, "select", recorded), busy(beside):
-            measured = place(
-                one.build(), DEVICES.hetero, objective="throughput", core=core, measure=True, measure_seconds=seconds
-            )
+            measured = place(one.build(), DEVICES.hetero, core=core, measure=True, measure_seconds=seconds, **asked)
         took = time.perf_counter() - begin
         problem, result = found[-1]
         same = {name: named(problem, name, placement) for name, placement in result.placements.items()}
         chosen.append((same[measured.chosen or ""], took))
-    predicted = place(one.build(), DEVICES.hetero, objective="throughput", core=core)
+    predicted = place(one.build(), DEVICES.hetero, core=core, **asked)
     problem = found[0][0]
     return affinities, named(problem, "predicted", problem.placement_of(dict(predicted.affinity))), chosen
 
 
-def judged(one: ZooModel, core: Any, rounds: int, seconds: float, repeats: int, beside: int) -> dict[str, Any]:
+def judged(one: ZooModel, core: Any, args: argparse.Namespace) -> dict[str, Any]:
     """Ratios of what `place` chose to the best, to copies, and to what the host lets a pair in balance have."""
-    affinities, predicted, chosen = tried(one, core, seconds, repeats, beside)
-    normalized = one.build()
-    normalize(normalized)
+    normalized, objective = one.build(), "latency" if args.latency else "throughput"
+    problem = build_problem(normalized, DEVICES, objective=objective, core=core)
+    held = int(problem.evaluate(problem.singles).memory_bytes.max())
+    memory = dict.fromkeys(DEVICES, int(args.memory * held)) if args.memory else None
+    asked = {"objective": objective, "memory": memory}
+    affinities, predicted, chosen = tried(one, core, args.seconds, args.repeats, args.busy, asked)
     candidates = {name: Candidate.placed(DEVICES, affinity) for name, affinity in affinities.items()}
-    candidates |= {COPIES: Candidate.copies(DEVICES.names)}
+    copies = {} if memory or args.latency else {COPIES: Candidate.copies(DEVICES.names)}
+    candidates |= copies
     trials: list[choice.Round] = []
     shares: list[float] = []
     with (
         ProcessPoolExecutor(len(DEVICES)) as pool,
-        Comparison(normalized, DEVICES, candidates, "throughput", core) as comparison,
+        Comparison(normalized, DEVICES, candidates, objective, core) as comparison,
     ):
-        for number in range(rounds):
+        for number in range(args.rounds):
             trials += comparison.trials(rounds=1, seconds=TRIAL, begin=number)
             turns = list(pool.map(count_for, [TRIAL] * len(DEVICES)))
             shares.append(min(turns) / statistics.mean(turns))
         failed = dict(comparison.failed)
     found = choice.infer(trials)
     best = found.best([name for name in affinities if name not in failed])
-    single = found.best([name for name in DEVICES if name in affinities and name not in failed])
-    share = statistics.mean(shares)
+    singles = [name for name in DEVICES if name in affinities and name not in failed]
+    host = statistics.mean(shares)
+    rivals = {"of_best": best} | dict.fromkeys(["of_copies"] if copies else [], COPIES)
+    rivals |= {"of_single": found.best(singles)} if singles else {}
 
     def figures(name: str, took: float | None = None) -> dict[str, Any]:
-        to_copies = found.ratio(name, COPIES)
-        return {
-            "chosen": name,
-            "seconds": took,
-            "of_best": found.ratio(name, best).median,
-            "of_single": found.ratio(name, single).median,
-            "of_copies": to_copies.median,
-            "of_copies_ci": [to_copies.low, to_copies.high],
-            "of_limit": to_copies.median / share,
-        }
+        ratios = dict.fromkeys(FIGURES, math.nan)
+        ratios |= {rival: found.ratio(name, other).median for rival, other in rivals.items()}
+        return {"chosen": name, "seconds": took, **ratios, "of_limit": ratios["of_copies"] / host}
 
     rows = [figures(name, took) for name, took in chosen]
     return {
         "model": one.name,
         "best": best,
-        "host": share,
+        "host": host,
         "failed": failed,
         "measured": rows,
         "predicted": [figures(predicted)],
@@ -223,24 +223,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--busy", type=int, default=0)
+    parser.add_argument("--latency", action="store_true")
+    parser.add_argument("--memory", type=float)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     rows = []
-    keys = ("of_best", "of_single", "of_copies", "of_limit")
     with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: declared("bf16" if args.bf16 else "f32")}):
         core = virtual.new_core()
         print(f"seed {args.seed}\n{'':28} {'':>9} {'best':>8} {'single':>8} {'copies':>8} {'limit':>8}")
         for one in drawn(args.seed, args.models):
-            rows.append(judged(one, core, args.rounds, args.seconds, args.repeats, args.busy))
+            rows.append(judged(one, core, args))
             for how in ("measured", "predicted"):
                 for figures in rows[-1][how]:
-                    cells = " ".join(f"{figures[key]:8.3f}" for key in keys)
+                    cells = " ".join(f"{figures[key]:8.3f}" for key in FIGURES)
                     print(f"{one.name:28} {how:>9} {cells}  {figures['chosen']}", flush=True)
     for how in ("measured", "predicted"):
         known = [figures for row in rows for figures in row[how]]
-        means = " ".join(f"{statistics.geometric_mean(one[key] for one in known):8.3f}" for key in keys)
-        worst = " ".join(f"{min(one[key] for one in known):8.3f}" for key in keys)
+        means = " ".join(f"{statistics.geometric_mean(one[key] for one in known):8.3f}" for key in FIGURES)
+        worst = " ".join(f"{min(one[key] for one in known):8.3f}" for key in FIGURES)
         print(f"{'geometric mean':28} {how:>9} {means}\n{'worst':28} {how:>9} {worst}")
     if args.output:
         write_json(args.output, {"seed": args.seed, "about": about(), "models": rows})

@@ -23,9 +23,9 @@ from benchmarks.common.tables import markdown
 from benchmarks.field.unseen import DEVICES, declared, drawn
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring import choice
-from ov_hsdag.measuring.comparison import SECONDS as TRIAL
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.process import Candidate
+from ov_hsdag.measuring.trials import SECONDS as TRIAL
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.pricing import build_problem
 

@@ -195,7 +195,7 @@ class ModelCalibration:
             self.factors = np.ones(5)
             return
         try:
-            us = measure_latencies(
+            us, alone_us = measure_latencies(
                 self._prepared.model,
                 problem,
                 alone,
@@ -208,6 +208,10 @@ class ModelCalibration:
         except RuntimeError as error:
             raise RunError(f"calibrating failed: {one_line(error)}") from error
         if len(us):
+            for name, together_us in zip(alone, alone_us.tolist(), strict=True):
+                faster = together_us / problem.evaluate(problem.single(problem.devices.index(name))).latency_us[0]
+                self.times[name] = replace(self.times[name], us=self.times[name].us * faster)
+            problem = self._problem(self.times)
             self.factors = fit_scale_factors(terms(problem, placements[: len(us)], alone), us)
             self.problem = scaled(problem, alone, self.factors)
 

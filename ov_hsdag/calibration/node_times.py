@@ -42,7 +42,7 @@ class NodeTimes:
     # executed node that each operation is part of, -1 for what the device does not execute, int32 [nodes]
     parts: NDArray[np.int32]
     own_layout: NDArray[np.bool_]  # whether the device keeps a node's first output in a layout of its own, bool [nodes]
-    latency_us: float  # of the whole model, without PERF_COUNT, µs
+    latency_us: float  # of the whole model, what counting adds left out, µs
     # compiled copies whose operations were measured; 0 where there was time or memory for the latency of the whole
     # model only, which `us` then divides as the weights say
     copies: int
@@ -78,10 +78,11 @@ def node_times(
     """
     plain = TimedModel(core, model, device, inputs, deadline)
     seconds: list[float] = []
+    counted_seconds: list[float] = []
     copies: list[Floats] = []
     executions: Executions | None = None
     while counted and len(copies) < _MOST_COPIES and not _stable(copies):
-        executed = _count(plain, graph, seconds, few=not copies)
+        executed = _count(plain, graph, seconds, counted_seconds, few=not copies)
         if executed is None:
             break
         executions = executed
@@ -92,7 +93,9 @@ def node_times(
         advance(deadline.describe(f"measuring operations on {device}, run {len(copies) + 1}"))
     if executions is None and inside is not None:
         raise OutOfTime(f"there was no time or memory to measure operations on {device}")
-    latency = statistics.median(seconds or [plain.typical]) * 1e6
+    latency = statistics.median(seconds or [plain.typical])
+    # Counting only adds: where copies that count are faster, it is the plain one whose memory lies badly.
+    latency = min([latency, statistics.median(counted_seconds)] if counted_seconds else [latency]) * 1e6
     us = np.median(copies, axis=0) if copies else np.zeros(graph.nodes)
     if inside is None:
         if not us.any():  # nothing was counted, or a plugin names nothing: the cost model divides the latency
@@ -119,11 +122,14 @@ def _stable(copies: Sequence[Floats]) -> bool:
     return abs(after - before) < _STABLE * after
 
 
-def _count(plain: TimedModel, graph: ComputationGraph, seconds: list[float], *, few: bool) -> Executions | None:
+def _count(
+    plain: TimedModel, graph: ComputationGraph, seconds: list[float], counted_seconds: list[float], *, few: bool
+) -> Executions | None:
     """What a copy of the model executes that is compiled with counters, or None where there is no time for that.
 
-    Plain inferences alternate with the copy's, so that both see the same machine; theirs are added to `seconds`. few:
-    whether fewer inferences than usual are better than none. Raises RuntimeError where it does not run.
+    Plain inferences alternate with the copy's, so that both see the same machine; how long they take is added to
+    `seconds`, and the copy's to `counted_seconds`. few: whether fewer inferences than usual are better than none.
+    Raises RuntimeError where it does not run.
     """
     typical = max(plain.typical, 1e-6)
     runs = int(np.clip(_SECONDS / typical / 2, _FEWEST_RUNS, _MOST_RUNS))
@@ -140,7 +146,7 @@ def _count(plain: TimedModel, graph: ComputationGraph, seconds: list[float], *, 
         for _ in range(runs):
             if beside:
                 seconds.append(plain.run())
-            counters.run()
+            counted_seconds.append(counters.run())
     except OutOfTime:  # the machine has become slower
         return None
     return Executions.of(compiled, graph, counters.us())

@@ -21,16 +21,18 @@ from ov_hsdag.calibration.executions import TimedModel
 from ov_hsdag.costs.fusions import layout_ends
 from ov_hsdag.model.affinities import remove_affinities, set_affinities
 from ov_hsdag.model.inputs import TimedInputs
+from ov_hsdag.problem.experts_away import experts_away
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 
 Floats = NDArray[np.float64]
 
-# Standard deviations of logarithms: of measuring, and of the factors on submodels, transfers, layouts, fusions and
-# operations that were not measured alone.
+# Standard deviations of logarithms: of measuring, and of the factors on operations, submodels, transfers, layouts,
+# fusions and operations that were not measured alone. Operations of all splits may be slower or faster than those of
+# the devices alone: their memory lies elsewhere, and more of it in caches.
 _NOISE = 0.05
-_SPREAD = np.array([1.5, 0.7, 0.7, 0.7, 0.7])
+_SPREAD = np.array([0.1, 1.5, 0.7, 0.7, 0.7, 0.7])
 
 # What is measured: contiguous partitions of so many parts, and uniform random assignments. What placers choose is like
 # the former; the latter, which break all fusions, say how boundaries add up.
@@ -39,7 +41,9 @@ _CONTIGUOUS, _RANDOM = (3, 6, 12, 24), 2
 # Partitions that use each device once are tried so often where too few of those are feasible.
 _TRIES = 20
 
-_ROUNDS = 5
+# Each placement runs at least so often (where time allows), and for about so many seconds, as speed changes over longer
+# times than a short inference takes.
+_FEWEST_ROUNDS, _MOST_ROUNDS, _SECONDS = 5, 60, 0.5
 
 
 def terms(
@@ -63,17 +67,18 @@ def terms(
 def fit_scale_factors(parts: Floats, us: Floats) -> Floats:
     """The factors on all terms but the first that explain measured latencies best, float64 [5]: see `terms`.
 
-    Logarithms of factors have normal priors around 0: what a model lacks (layouts, in a transformer) stays as it was.
+    The first one's is that of these splits, and of no use elsewhere. Logarithms of factors have normal priors around 0:
+    what a model lacks (layouts, in a transformer) stays as it was.
     `us` is measured latency, float64 [placements].
     """
     measured = np.log(us)
 
     def residuals(scaled: Floats) -> Floats:
-        predicted = parts[:, 0] + parts[:, 1:] @ np.exp(scaled * _SPREAD)
+        predicted = parts @ np.exp(scaled * _SPREAD)
         return np.concatenate([(np.log(predicted) - measured) / _NOISE, scaled])
 
     found = least_squares(residuals, np.zeros(len(_SPREAD)), loss="soft_l1", f_scale=2.0)
-    return np.asarray(np.exp(found.x * _SPREAD), np.float64)
+    return np.asarray(np.exp(found.x * _SPREAD)[1:], np.float64)
 
 
 def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]:
@@ -92,7 +97,10 @@ def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]
     def is_split(placement: NDArray[np.uint8]) -> bool:
         return bool(placement.min() != placement.max() and problem.evaluate(placement).infeasible[0] == 0)
 
+    away = experts_away(problem, len(problem.devices) - 1)
     tries = chain(
+        # Of a mixture of experts what people do by hand, which crosses twice in each layer.
+        away[-1:] if len(away) > 1 else [],
         [contiguous(min(count, problem.group_count), number) for number, count in enumerate(_CONTIGUOUS)],
         problem.random(random, _RANDOM),
         # In decoders with states little else is feasible than partitions that use each device once.
@@ -115,19 +123,19 @@ def measure_latencies(
     placements: Sequence[NDArray[np.uint8]],
     advance: Callable[[str], None] = lambda _: None,
     deadline: Deadline = UNLIMITED,
-) -> Floats:
-    """Latency of placements, µs, measured interleaved with devices alone, whose times are the problem's.
+) -> tuple[Floats, Floats]:
+    """Latency of placements and of devices alone, µs, measured interleaved; what the latter add up to is the problem's.
 
-    A machine that is slower now than when the devices were measured changes nothing. What would not end before the
-    deadline is left out: rounds first, then placements (uint8 [groups] each), so that the result may be shorter than
-    `placements`.
+    A machine that is slower now than when the devices were measured changes nothing, and how fast one device is in
+    relation to another is known better than from before. What would not end before the deadline is left out: rounds
+    first, then placements (uint8 [groups] each), so that there may be fewer latencies than `placements`.
 
     model: normalised, without affinities; not changed. alone: devices that run the whole model. inputs: what is timed.
     Raises RuntimeError where a device, or HETERO, does not run the model.
     """
     hetero = f"HETERO:{','.join(problem.devices)}"
     model = model.clone()
-    found: list[float] = []
+    found: list[Floats] = []
     try:
         yardsticks = [TimedModel(core, model, name, inputs, deadline) for name in alone]
         singles = np.stack([problem.single(problem.devices.index(name)) for name in alone])
@@ -149,11 +157,12 @@ def measure_latencies(
             seconds = np.array([[one.run(refill=refill) for one in rivals] for _ in range(rounds)])
             # What else runs on the machine only ever adds.
             seconds = np.quantile(seconds, 0.25, axis=0)
-            found.append(seconds[0] / seconds[1:].sum() * unit)
+            found.append(seconds / seconds[1:].sum() * unit)
             del placed, rivals  # frees its memory before the next is compiled
     except OutOfTime:  # the machine has become slower
         pass
-    return np.array(found)
+    latencies = np.reshape(found, (-1, 1 + len(alone)))
+    return latencies[:, 0], np.median(latencies[:, 1:], axis=0) if found else np.empty(0)
 
 
 def _plan(left: float, placements: int, compiling: float, one_round: float) -> tuple[int, bool] | None:
@@ -164,8 +173,9 @@ def _plan(left: float, placements: int, compiling: float, one_round: float) -> t
     """
     share = left / placements - compiling
     # Each run has one before it; before the first round there are two of the placement.
-    if share >= (2 * _ROUNDS + 2) * one_round:
-        return _ROUNDS, True
+    affordable = share / one_round / 2 - 1
+    if affordable >= _FEWEST_ROUNDS:
+        return int(min(affordable, np.clip(_SECONDS / one_round / 2, _FEWEST_ROUNDS, _MOST_ROUNDS))), True
     if left < compiling + 2 * one_round:
         return None
-    return int(np.clip(share / one_round - 1, 1, _ROUNDS)), False
+    return int(np.clip(share / one_round - 1, 1, _FEWEST_ROUNDS)), False

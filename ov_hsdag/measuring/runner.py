@@ -31,6 +31,9 @@ _WARM_UP = 2
 # Cores that other programs use from which on a trial is disturbed, and the largest share of it that is given back.
 _OTHERS, _MOST_LOST = 0.3, 0.75
 
+# `/proc/stat` counts in hundredths of a second: trials before count as well, each so much less than the one after it.
+_FADING = 0.6
+
 # Seconds of a warm-up that needs no second one: what is disturbed is a small part of inferences that slow.
 _LONG = 2.0
 
@@ -59,6 +62,7 @@ class Runner:
         self._objective = objective
         self.submodels = submodels_of(compiled)  # 1 on a single device
         self.rates: dict[str, float] = {}  # of each phase in the last trial, inferences per second, by name
+        self._others = np.zeros(2)  # processor time of other programs in the last trials, and how long these took, s
         requests = max(requests, int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")))
         self.queue = ov.AsyncInferQueue(compiled, requests if objective == "throughput" else 1)
         # When inferences of the last trial's last phase ended, seconds of `time.perf_counter`. The callback must not
@@ -113,7 +117,8 @@ class Runner:
             used = self._used() - before
             self.busy_us = self._busy_us(used[:, 0].tolist())
             lost = used[used.sum(axis=1).argmax(), 1] / 1e9 / took if len(used) else 0.0
-            self.rates[self._timed[0].name] = undisturbed(rate, lost, others / took)
+            self._others = _FADING * self._others + (others, took)
+            self.rates[self._timed[0].name] = undisturbed(rate, lost, self._others[0] / self._others[1])
         return mean_rate(self.rates, self._timed)
 
     def _used(self) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.model.experts import experts
+from ov_hsdag.problem.experts_away import experts_away
 from ov_hsdag.problem.problem import PlacementProblem
 
 
@@ -29,9 +29,4 @@ class ExpertsApart:
 
     def by_layers(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """The placements with the experts of no layer, of the first one, and so on, uint8 [blocks + 1, groups]."""
-        device = len(problem.devices) - 1 if self.device is None else self.device
-        groups = [int(problem.groups[block.sum]) for block in experts(problem.graph)]
-        result = np.zeros((len(groups) + 1, problem.group_count), np.uint8)
-        for number, group in enumerate(groups):
-            result[number + 1 :, group] = device
-        return problem.where_supported(result)
+        return experts_away(problem, len(problem.devices) - 1 if self.device is None else self.device)
