@@ -34,8 +34,8 @@ from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.model.normalize import normalize
 from ov_hsdag.model.workload import Workload
-from ov_hsdag.placers.experts import ExpertsApart
 from ov_hsdag.placing.place import place
+from ov_hsdag.problem.experts_away import experts_away
 from ov_hsdag.problem.pricing import Session, WorkloadProblem
 from ov_hsdag.storage.files import write_json
 from tests.llm.families import export_decoder
@@ -102,7 +102,7 @@ def splits(priced: WorkloadProblem) -> dict[str, NDArray[np.uint8]]:
     for layers in range(1, LAYERS):
         for order in ((0, 1), (1, 0)):
             found[f"{layers} layers on {DEVICES.names[order[0]]}"] = cut(problem, [layers], order)
-    away = ExpertsApart().by_layers(problem)
+    away = experts_away(problem)
     found |= {f"experts of {layers} layers on {DEVICES.names[-1]}": away[layers] for layers in range(1, len(away))}
     return found
 

@@ -97,7 +97,7 @@ def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]
     def is_split(placement: NDArray[np.uint8]) -> bool:
         return bool(placement.min() != placement.max() and problem.evaluate(placement).infeasible[0] == 0)
 
-    away = experts_away(problem, len(problem.devices) - 1)
+    away = experts_away(problem)
     tries = chain(
         # Of a mixture of experts what people do by hand, which crosses twice in each layer.
         away[-1:] if len(away) > 1 else [],

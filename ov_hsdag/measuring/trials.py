@@ -11,8 +11,7 @@ from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.evaluator import in_unit
 
 SECONDS = 0.1
-"""Of a trial. Many short ones tell more than few long ones, as speed changes within a second; below this, the time in
-which a pipeline fills and empties is more than half of it."""
+"""Of a trial: many short ones tell more than few long ones, until pipelines fill and empty for most of the time."""
 
 # Rounds of all candidates, before the rounds of two.
 FIRST_ROUNDS = 2

@@ -21,12 +21,8 @@ class ExpertsApart:
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. All layers where no number of them suffices, and where the model has fewer."""
-        away = self.by_layers(problem)
+        away = experts_away(problem, self.device)
         if self.layers is not None:
             return away[min(self.layers, len(away) - 1)]
         feasible = np.flatnonzero(problem.evaluate(away).infeasible[1:] == 0)
         return away[1 + feasible[0]] if len(feasible) else away[-1]
-
-    def by_layers(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """The placements with the experts of no layer, of the first one, and so on, uint8 [blocks + 1, groups]."""
-        return experts_away(problem, len(problem.devices) - 1 if self.device is None else self.device)

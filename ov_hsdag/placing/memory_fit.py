@@ -20,7 +20,6 @@ from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.inputs import with_earlier_shapes
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload, decoder_shapes
-from ov_hsdag.placers.experts import ExpertsApart
 from ov_hsdag.placers.filling import Filling
 from ov_hsdag.placing.candidates import (
     NamedPlacement,
@@ -33,6 +32,7 @@ from ov_hsdag.placing.candidates import (
     sizes_are_guessed,
 )
 from ov_hsdag.placing.options import PlaceOptions
+from ov_hsdag.problem.experts_away import experts_away
 from ov_hsdag.problem.pricing import ModelAnalysis, Session, WorkloadProblem, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.arguments import check_argument, check_in_memory
@@ -311,7 +311,7 @@ def _experts_to_move(problem: PlacementProblem, host: HostMemory | None) -> Expe
     blocks = len(experts(problem.graph))
     if not blocks or len(problem.devices) < 2:
         return None
-    fitting = np.flatnonzero(_feasible(problem, ExpertsApart().by_layers(problem), host))
+    fitting = np.flatnonzero(_feasible(problem, experts_away(problem), host))
     layers = int(fitting[0]) if len(fitting) else None
     return ExpertsToMove(problem.devices[0], problem.devices[-1], layers, blocks)
 
