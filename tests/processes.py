@@ -54,3 +54,6 @@ def serving(log: Path, env: Mapping[str, str]) -> Iterator[tuple[int, int]]:
             yield port, process.pid
         finally:
             process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            process.kill()

@@ -33,6 +33,7 @@ from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placing.place import place
 from ov_hsdag.problem.pricing import build_problem, prepare
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.timing import Deadline, OutOfTime
 from research.zoo.catalog import ZOO
@@ -525,6 +526,25 @@ def test_calibration_of_a_slow_model_keeps_its_budget(
     assert all(found.copies >= 1 for found in times.values()), "single operations are measured"
     assert all(found.latency_us == pytest.approx(inference * 1e6) for found in times.values())
     assert all("s left)" in text for text in told)
+
+
+def test_devices_are_as_fast_as_they_were_in_turns(two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    profile, in_turns = builtin_profile(NAMES, two_cpu_core), np.array([300.0, 500.0])
+    found = calibrate.ModelCalibration(
+        prepare(residual_model(), NAMES, two_cpu_core, profile), two_cpu_core, profile, lambda _: None
+    )
+    found.measure_operations()
+
+    def measured(
+        model: ov.Model, problem: PlacementProblem, alone: object, *args: Any
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return problem.evaluate(np.stack(args[2])).latency_us, in_turns
+
+    monkeypatch.setattr(calibrate, "measure_latencies", measured)
+    found.measure_boundaries()
+    alone = found._problem(found.times).evaluate(found.problem.singles)
+    np.testing.assert_allclose(alone.latency_us, in_turns, rtol=0.02)
+    np.testing.assert_allclose([one.latency_us for one in found.times.values()], in_turns)
 
 
 def test_without_a_budget_calibration_is_as_thorough_as_ever(

@@ -199,9 +199,9 @@ def judged(one: ZooModel, core: Any, args: argparse.Namespace) -> dict[str, Any]
     rivals |= {"of_single": found.best(singles)} if singles else {}
 
     def figures(name: str, took: float | None = None) -> dict[str, Any]:
-        ratios = dict.fromkeys(FIGURES, math.nan)
-        ratios |= {rival: found.ratio(name, other).median for rival, other in rivals.items()}
-        return {"chosen": name, "seconds": took, **ratios, "of_limit": ratios["of_copies"] / host}
+        ratios = {rival: found.ratio(name, other).median for rival, other in rivals.items()}
+        ratios |= {"of_limit": ratios["of_copies"] / host} if copies else {}
+        return {"chosen": name, "seconds": took, **ratios}
 
     rows = [figures(name, took) for name, took in chosen]
     return {
@@ -236,12 +236,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows.append(judged(one, core, args))
             for how in ("measured", "predicted"):
                 for figures in rows[-1][how]:
-                    cells = " ".join(f"{figures[key]:8.3f}" for key in FIGURES)
+                    cells = " ".join(f"{figures.get(key, math.nan):8.3f}" for key in FIGURES)
                     print(f"{one.name:28} {how:>9} {cells}  {figures['chosen']}", flush=True)
     for how in ("measured", "predicted"):
         known = [figures for row in rows for figures in row[how]]
-        means = " ".join(f"{statistics.geometric_mean(one[key] for one in known):8.3f}" for key in FIGURES)
-        worst = " ".join(f"{min(one[key] for one in known):8.3f}" for key in FIGURES)
+        columns = [[one[key] for one in known if key in one] or [math.nan] for key in FIGURES]
+        means = " ".join(f"{statistics.geometric_mean(ratios):8.3f}" for ratios in columns)
+        worst = " ".join(f"{min(ratios):8.3f}" for ratios in columns)
         print(f"{'geometric mean':28} {how:>9} {means}\n{'worst':28} {how:>9} {worst}")
     if args.output:
         write_json(args.output, {"seed": args.seed, "about": about(), "models": rows})

@@ -209,8 +209,10 @@ class ModelCalibration:
             raise RunError(f"calibrating failed: {one_line(error)}") from error
         if len(us):
             for name, together_us in zip(alone, alone_us.tolist(), strict=True):
-                faster = together_us / problem.evaluate(problem.single(problem.devices.index(name))).latency_us[0]
-                self.times[name] = replace(self.times[name], us=self.times[name].us * faster)
+                before = self.times[name]
+                call_us = problem.evaluate(problem.single(problem.devices.index(name))).latency_us[0] - before.us.sum()
+                factor = max(together_us - call_us, 0.5 * together_us) / max(before.us.sum(), 1e-9)
+                self.times[name] = replace(before, us=before.us * factor, latency_us=together_us)
             problem = self._problem(self.times)
             self.factors = fit_scale_factors(terms(problem, placements[: len(us)], alone), us)
             self.problem = scaled(problem, alone, self.factors)

@@ -77,8 +77,7 @@ def node_times(
     before the deadline or, with `inside`, no operations were measured.
     """
     plain = TimedModel(core, model, device, inputs, deadline)
-    seconds: list[float] = []
-    counted_seconds: list[float] = []
+    seconds, counted_seconds = list[float](), list[float]()
     copies: list[Floats] = []
     executions: Executions | None = None
     while counted and len(copies) < _MOST_COPIES and not _stable(copies):

@@ -67,9 +67,9 @@ def terms(
 def fit_scale_factors(parts: Floats, us: Floats) -> Floats:
     """The factors on all terms but the first that explain measured latencies best, float64 [5]: see `terms`.
 
-    The first one's is that of these splits, and of no use elsewhere. Logarithms of factors have normal priors around 0:
-    what a model lacks (layouts, in a transformer) stays as it was.
-    `us` is measured latency, float64 [placements].
+    The first one's, by which the last one's is divided, is that of these splits alone. Logarithms of factors have
+    normal priors around 0: what a model lacks (layouts, in a transformer) stays as it was. `us` is measured latency,
+    float64 [placements].
     """
     measured = np.log(us)
 
@@ -78,7 +78,8 @@ def fit_scale_factors(parts: Floats, us: Floats) -> Floats:
         return np.concatenate([(np.log(predicted) - measured) / _NOISE, scaled])
 
     found = least_squares(residuals, np.zeros(len(_SPREAD)), loss="soft_l1", f_scale=2.0)
-    return np.asarray(np.exp(found.x * _SPREAD)[1:], np.float64)
+    factors = np.exp(found.x * _SPREAD)
+    return np.append(factors[1:-1], factors[-1] / factors[0])
 
 
 def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]:
@@ -172,8 +173,8 @@ def _plan(left: float, placements: int, compiling: float, one_round: float) -> t
     One placement more says more than more rounds of the same.
     """
     share = left / placements - compiling
-    # Each run has one before it; before the first round there are two of the placement.
-    affordable = share / one_round / 2 - 1
+    # Each run has one before it; before the first round there are two of the placement. A fifth is left over.
+    affordable = 0.8 * share / one_round / 2 - 1
     if affordable >= _FEWEST_ROUNDS:
         return int(min(affordable, np.clip(_SECONDS / one_round / 2, _FEWEST_ROUNDS, _MOST_ROUNDS))), True
     if left < compiling + 2 * one_round:

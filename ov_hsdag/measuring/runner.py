@@ -28,11 +28,9 @@ _LONGEST = 4
 
 _WARM_UP = 2
 
-# Cores that other programs use from which on a trial is disturbed, and the largest share of it that is given back.
-_OTHERS, _MOST_LOST = 0.3, 0.75
-
-# `/proc/stat` counts in hundredths of a second: trials before count as well, each so much less than the one after it.
-_FADING = 0.6
+# Cores that other programs use from which on a trial is disturbed, and the largest share of it that is given back. As
+# `/proc/stat` counts in hundredths of a second, trials before count as well, by so much less than the one after it.
+_OTHERS, _MOST_LOST, _FADING = 0.3, 0.75, 0.6
 
 # Seconds of a warm-up that needs no second one: what is disturbed is a small part of inferences that slow.
 _LONG = 2.0
