@@ -31,18 +31,16 @@ bound_worker = partial(Worker, entry="benchmarks.common.bound_worker:main")
 """Starts a worker whose virtual devices have a core each, in their order (`ov_hsdag.measuring.process.StartWorker`)."""
 
 
+# Compiled models that stay: what is freed leaves threads behind, which the next compiled model would take over.
+_kept: list[ov.CompiledModel] = []
+
+
 class BoundStation(worker.Station):
     """A station that binds the threads of what it compiles."""
 
     def __init__(self, folder: Path, objective: str) -> None:
-        # TBB counts the cores of the process once. Of one it makes no threads of its own, which it does at any time.
-        cores = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {min(cores)})
+        leave_threads_alone()
         super().__init__(folder, objective)
-        value = opset.parameter([1], np.float32)
-        # Stays here: what is freed leaves threads behind, which the next compiled model would take over.
-        self._kept = [self._core.compile_model(ov.Model([opset.abs(value)], [value]), "CPU")]
-        os.sched_setaffinity(0, cores)
 
     def _compiled(self, number: int, device: str, way: Mapping[str, Any]) -> Runner:
         order = [device] if way["affinity"] is None else self._submodels(number, device, way["affinity"])
@@ -57,14 +55,24 @@ class BoundStation(worker.Station):
             profiled = self._core.compile_model(model, device, properties)
         finally:
             remove_affinities(model)
-        self._kept.append(profiled)
+        _kept.append(profiled)
         return submodel_devices(profiled, self._inputs[number][0].steps[0], affinity)
 
 
 def main(folder: str, objective: str) -> None:
     """The entry of a worker."""
-    os.environ["HWLOC_THISSYSTEM"] = "0"
     worker.main(folder, objective, BoundStation)
+
+
+def leave_threads_alone() -> None:
+    """Keeps TBB from binding threads, and from making its own, before OpenVINO does anything in this process."""
+    os.environ["HWLOC_THISSYSTEM"] = "0"  # TBB asks hwloc when it makes its first arena
+    # TBB counts the cores of the process once. Of one it makes no threads of its own, which it does at any time.
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    value = opset.parameter([1], np.float32)
+    _kept.append(ov.Core().compile_model(ov.Model([opset.abs(value)], [value]), "CPU"))
+    os.sched_setaffinity(0, cores)
 
 
 def submodel_devices(

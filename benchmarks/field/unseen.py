@@ -195,8 +195,9 @@ def judged(one: ZooModel, core: Any, args: argparse.Namespace) -> dict[str, Any]
     best = found.best([name for name in affinities if name not in failed])
     singles = [name for name in DEVICES if name in affinities and name not in failed]
     host = statistics.mean(shares)
-    rivals = {"of_best": best} | dict.fromkeys(["of_copies"] if copies else [], COPIES)
+    rivals = {"of_best": best}
     rivals |= {"of_single": found.best(singles)} if singles else {}
+    rivals |= {"of_copies": COPIES} if copies else {}
 
     def figures(name: str, took: float | None = None) -> dict[str, Any]:
         ratios = {rival: found.ratio(name, other).median for rival, other in rivals.items()}

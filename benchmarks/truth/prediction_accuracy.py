@@ -52,7 +52,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from benchmarks.common.bound_worker import bound_to_cores, submodel_devices
+from benchmarks.common.bound_worker import bound_to_cores, leave_threads_alone, submodel_devices
 from benchmarks.common.tables import markdown
 from benchmarks.field.unseen import DEVICES, declared
 from ov_hsdag.calibration.calibrate import calibrate_prepared
@@ -237,7 +237,7 @@ def measure_pipelines(zoo_model: ZooModel, path: Path, until: float) -> None:
 def pinned_periods(name: str, text: str) -> list[list[float]]:
     """Periods in µs with requests in flight of a placement and of the faster device alone, [2, PERIODS]; in a new
     process, which has no threads of earlier models. Raises RunError where threads leave their cores."""
-    os.environ["HWLOC_THISSYSTEM"] = "0"  # TBB asks hwloc when it makes its first arena
+    leave_threads_alone()
     core = virtual.new_core()
     model = ZOO[name].build()
     problem = build_problem(model, DEVICES, core=core)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.calibration.node_times import NodeTimes, node_times, shares
+from ov_hsdag.calibration.node_times import NodeTimes, adding_up, node_times, shares
 from ov_hsdag.calibration.scale_factors import all_supported_on, draw, fit_scale_factors, measure_latencies, terms
 from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.fusions import fusions, layout_ends, own_layout, with_layouts
@@ -209,10 +209,8 @@ class ModelCalibration:
             raise RunError(f"calibrating failed: {one_line(error)}") from error
         if len(us):
             for name, together_us in zip(alone, alone_us.tolist(), strict=True):
-                before = self.times[name]
-                call_us = problem.evaluate(problem.single(problem.devices.index(name))).latency_us[0] - before.us.sum()
-                factor = max(together_us - call_us, 0.5 * together_us) / max(before.us.sum(), 1e-9)
-                self.times[name] = replace(before, us=before.us * factor, latency_us=together_us)
+                node_us = adding_up(self.times[name].us, together_us, self._profile.device(name).submodel_us)
+                self.times[name] = replace(self.times[name], us=node_us, latency_us=together_us)
             problem = self._problem(self.times)
             self.factors = fit_scale_factors(terms(problem, placements[: len(us)], alone), us)
             self.problem = scaled(problem, alone, self.factors)

@@ -92,14 +92,13 @@ def node_times(
         advance(deadline.describe(f"measuring operations on {device}, run {len(copies) + 1}"))
     if executions is None and inside is not None:
         raise OutOfTime(f"there was no time or memory to measure operations on {device}")
-    latency = statistics.median(seconds or [plain.typical])
     # Counting only adds: where copies that count are faster, it is the plain one whose memory lies badly.
-    latency = min([latency, statistics.median(counted_seconds)] if counted_seconds else [latency]) * 1e6
+    latency = min(statistics.median(some) for some in (seconds or [plain.typical], counted_seconds) if some) * 1e6
     us = np.median(copies, axis=0) if copies else np.zeros(graph.nodes)
     if inside is None:
         if not us.any():  # nothing was counted, or a plugin names nothing: the cost model divides the latency
             us = weights
-        us = us * max(latency - submodel_us, 0.5 * latency) / max(us.sum(), 1e-9)
+        us = adding_up(us, latency, submodel_us)
     elif us.any():
         us = np.where(inside, us, weights * (us.sum() / max(weights[inside].sum(), 1e-9)))
     else:
@@ -111,6 +110,11 @@ def node_times(
             parts[list(item.nodes)] = number
             own_layout[list(item.nodes)] = len(item.layout) >= 4 and item.layout not in _PLAIN
     return NodeTimes(device, us, parts, own_layout, latency, len(copies))
+
+
+def adding_up(us: Floats, latency_us: float, submodel_us: float) -> Floats:
+    """Times of operations in the same proportion that add up to a latency less what calling the model costs."""
+    return us * (max(latency_us - submodel_us, 0.5 * latency_us) / max(us.sum(), 1e-9))
 
 
 def _stable(copies: Sequence[Floats]) -> bool:
@@ -126,9 +130,8 @@ def _count(
 ) -> Executions | None:
     """What a copy of the model executes that is compiled with counters, or None where there is no time for that.
 
-    Plain inferences alternate with the copy's, so that both see the same machine; how long they take is added to
-    `seconds`, and the copy's to `counted_seconds`. few: whether fewer inferences than usual are better than none.
-    Raises RuntimeError where it does not run.
+    Plain inferences alternate with the copy's, so that both see the same machine; times go to `seconds` and to
+    `counted_seconds`. few: whether fewer than usual are better than none. Raises RuntimeError where it does not run.
     """
     typical = max(plain.typical, 1e-6)
     runs = int(np.clip(_SECONDS / typical / 2, _FEWEST_RUNS, _MOST_RUNS))

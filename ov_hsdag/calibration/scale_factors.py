@@ -67,9 +67,8 @@ def terms(
 def fit_scale_factors(parts: Floats, us: Floats) -> Floats:
     """The factors on all terms but the first that explain measured latencies best, float64 [5]: see `terms`.
 
-    The first one's, by which the last one's is divided, is that of these splits alone. Logarithms of factors have
-    normal priors around 0: what a model lacks (layouts, in a transformer) stays as it was. `us` is measured latency,
-    float64 [placements].
+    The first one's, by which the last one's is divided, is of these splits alone. Logarithms have normal priors around
+    0: what a model lacks (layouts, in a transformer) stays as it was. `us`: measured latency, float64 [placements].
     """
     measured = np.log(us)
 
