@@ -6,8 +6,8 @@ In the environment of tests/llm/run, which has optimum-intel. Decoders of six la
 are exported into build/experts. Two one-core devices made of the CPU plugin, bf16 and f32, latency of a workload; costs
 are what `place` measures. Layer splits (the first n layers here, the rest there, both ways) and expert splits (the
 experts of the first n layers there) run in turns. Printed: error of the predicted times of prompts and tokens, median
-over splits; rank correlation; and what `place` chose with 40, 60 and 80% of the model's bytes on the first device, over
-the best split that keeps within that.
+over splits; rank correlation, and what noise lets it be; and what `place` chose with 40, 60 and 80% of the model's
+bytes on the first device, over the best split that keeps within that.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from unittest import mock
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 from benchmarks.common.machine import about
+from benchmarks.common.ranks import attainable, spearman
 from benchmarks.field.unseen import DEVICES, declared
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring.comparison import Comparison
@@ -123,7 +123,7 @@ def judged(kind: str, core: ov.Core, rounds: int) -> dict[str, Any]:
     candidates = {name: Candidate.placed(DEVICES, problem.affinity(one)) for name, one in tried.items()}
     phases = Workload.parse(WORKLOAD).phases_with(model, None)
     with Comparison(model, DEVICES, candidates, "latency", core, phases=phases) as comparison:
-        comparison.trials(rounds=rounds)
+        comparison.trials(rounds=max(rounds, 2))
         rates, failed = comparison.phase_rates, dict(comparison.failed)
     rows: dict[str, dict[str, Any]] = {}
     for name, placement in tried.items():
@@ -135,9 +135,11 @@ def judged(kind: str, core: ov.Core, rounds: int) -> dict[str, Any]:
     result: dict[str, Any] = {"model": kind, "rows": rows, "failed": failed}
     for phase in ("prompt", "token"):
         pairs = np.array([(one["predicted"][phase], one["measured"][phase]) for one in rows.values()])
+        halves = [[statistics.median(rates[name][phase][half::2]) for name in rows] for half in (0, 1)]
         result[phase] = {
             "error": float(np.median(np.abs(pairs[:, 0] / pairs[:, 1] - 1))),
-            "spearman": float(spearmanr(pairs[:, 0], pairs[:, 1]).statistic),
+            "spearman": spearman(*pairs.T),
+            "attainable": attainable(*halves),
         }
 
     def us(name: str) -> float:
@@ -167,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results.append(judged(kind, core, args.rounds))
             one = results[-1]
             told = "; ".join(
-                f"{phase} {one[phase]['error']:.1%} off, rank {one[phase]['spearman']:.2f}"
+                "{} {error:.1%} off, rank {spearman:.2f} of {attainable:.2f}".format(phase, **one[phase])
                 for phase in ("prompt", "token")
             )
             print(f"{kind}: {told}; failed: {one['failed'] or 'none'}")

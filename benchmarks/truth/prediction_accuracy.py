@@ -50,9 +50,9 @@ from typing import Any, cast
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
-from scipy.stats import spearmanr
 
 from benchmarks.common.bound_worker import bound_to_cores, leave_threads_alone, submodel_devices
+from benchmarks.common.ranks import spearman
 from benchmarks.common.tables import markdown
 from benchmarks.field.unseen import DEVICES, declared
 from ov_hsdag.calibration.calibrate import calibrate_prepared
@@ -73,7 +73,6 @@ from research.zoo.catalog import ZOO, ZooModel
 from research.zoo.lacking import Lacking
 
 MODELS = ("resnet50", "bert-base", "vit-base", "mobilenet-v2", "densenet121", "inception-v3")
-DECLARED = declared("bf16")
 RESULTS = Path(__file__).parents[1] / "results"
 
 FLOORS = {"model": (0.95, 0.10), "devices": (0.85, 0.25)}
@@ -339,14 +338,14 @@ def compare(zoo_model: ZooModel, core: ov.Core, work: Path, lacks: Collection[st
         predicted = found.latency_us / alone.latency_us[whole].sum()
         period = found.period_us[run] / alone.period_us[0]
         result[kind] = {
-            "spearman": _spearman(predicted, ratios),
+            "spearman": spearman(predicted, ratios),
             "median_error": float(np.median(np.abs(predicted / ratios - 1))),
             "worst_error": float(np.max(np.abs(predicted / ratios - 1))),
             "median_error_us": float(
                 np.median(np.abs(found.latency_us / np.array([entry["latency_us"] for entry in measured]) - 1))
             ),
             "alone_us": alone.latency_us.tolist(),
-            "throughput_spearman": _spearman(period, periods),
+            "throughput_spearman": spearman(period, periods),
             "throughput_median_error": float(np.median(np.abs(period / periods - 1))) if run else None,
         }
         for row, latency, ratio in zip(rows, found.latency_us.tolist(), predicted.tolist(), strict=True):
@@ -355,10 +354,6 @@ def compare(zoo_model: ZooModel, core: ov.Core, work: Path, lacks: Collection[st
             rows[number][f"{kind}_period_ratio"] = round(value, 4)
     result["rows"] = rows
     return result
-
-
-def _spearman(a: Floats, b: Floats) -> float | None:
-    return float(spearmanr(a, b).statistic) if len(a) > 2 else None
 
 
 def table(results: list[dict[str, Any]]) -> str:
@@ -385,10 +380,10 @@ def table(results: list[dict[str, Any]]) -> str:
 def misses(result: dict[str, Any]) -> list[str]:
     """What is below its floor."""
     found = []
-    for kind, (spearman, error) in FLOORS.items():
+    for kind, (rank, error) in FLOORS.items():
         figures = result[kind]
-        if figures["spearman"] < spearman:
-            found.append(f"{result['name']}, calibrated {kind}: Spearman {figures['spearman']:.3f} < {spearman}")
+        if figures["spearman"] < rank:
+            found.append(f"{result['name']}, calibrated {kind}: Spearman {figures['spearman']:.3f} < {rank}")
         if figures["median_error"] > error:
             found.append(
                 f"{result['name']}, calibrated {kind}: median error {figures['median_error']:.1%} > {error:.0%}"
@@ -422,7 +417,7 @@ def main() -> int:
     if lacks:
         arguments.work = arguments.work.with_name(f"{arguments.work.name}_{'_'.join(lacks)}")
 
-    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = DECLARED
+    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = declared("bf16")
     core = virtual.new_core()
     arguments.work.mkdir(parents=True, exist_ok=True)
     until = time.perf_counter() + arguments.seconds

@@ -11,7 +11,7 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from benchmarks.field.unseen import DEVICES
+from benchmarks.field.unseen import DEVICES, declared
 from benchmarks.truth import prediction_accuracy as script
 from ov_hsdag.devices.virtual import register
 from ov_hsdag.problem.pricing import build_problem
@@ -49,7 +49,7 @@ def test_disturbed_turns_are_found() -> None:
 def test_pipelines_are_bound_to_one_core_for_each_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a process of its own, as the threads of earlier models would be in the way."""
     model = ZOO["mobilenet-v2-small"]
-    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", script.DECLARED)
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", declared("bf16"))
     core = ov.Core()
     register(core)
     problem = build_problem(model.build(), DEVICES, core=core)

@@ -1,0 +1,26 @@
+"""Rank correlations of what was predicted with what was measured, and what noise lets them be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+Figures = Sequence[float] | NDArray[np.float64]
+
+
+def spearman(some: Figures, others: Figures) -> float | None:
+    """Spearman's rank correlation; None for fewer than three."""
+    return float(spearmanr(some, others).statistic) if len(some) > 2 else None
+
+
+def attainable(odd: Figures, even: Figures) -> float | None:
+    """About what exact predictions would have with the mean of all rounds, from measurements in every second round.
+
+    The correlation of the halves, by Spearman's and Brown's formula that of all rounds with as many others, and its
+    root that with the truth.
+    """
+    halves = spearman(odd, even)
+    return None if halves is None else (2 * max(halves, 0.0) / (1 + max(halves, 0.0))) ** 0.5
