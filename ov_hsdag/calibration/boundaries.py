@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.calibration.executions import Counters, Executions
+from ov_hsdag.calibration.executions import CompiledModels, Counters, Executions
 from ov_hsdag.calibration.models import Builder
 from ov_hsdag.calibration.regression import fit_costs
-from ov_hsdag.devices import virtual
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.inputs import TimedInputs
@@ -112,15 +111,14 @@ def _measure_chain(core: ov.Core, chain: _Chain, names: tuple[str, str]) -> tupl
     hetero = f"HETERO:{','.join(names)}"
     runs: list[Counters] = []
     compiled: list[tuple[Any, int]] = []
+    models = CompiledModels(core)
     for first in (0, 1):
         placed = chain.model.clone()
         set_affinities(placed, {name: names[(stage + first) % 2] for name, stage in chain.stages.items()})
-        split = core.compile_model(placed, hetero, virtual.compile_properties(hetero, {"PERF_COUNT": True}))
+        split = models.get(placed, hetero, counters=True)
         runs.append(Counters(split, inputs))
-        compiled.append((split, first))
-    for name in names:
-        alone = core.compile_model(chain.model, name, virtual.compile_properties(name))
-        runs.append(Counters(alone, inputs))
+        compiled.append((split.model, first))
+    runs += [Counters(models.get(chain.model, name), inputs) for name in names]
     seconds = np.zeros((_ROUNDS, len(runs)))
     for one_round in seconds:
         for number, run in enumerate(runs):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.calibration.executions import CompiledModels
 from ov_hsdag.calibration.node_times import NodeTimes, adding_up, node_times, shares
 from ov_hsdag.calibration.scale_factors import all_supported_on, draw, fit_scale_factors, measure_latencies, terms
 from ov_hsdag.costs import cost_model
@@ -40,6 +41,9 @@ _BOUNDARIES_SHARE = 1.5
 # What a compiled model takes, times its weights, and how much of what is free may be used.
 _COMPILED_TIMES, _MEMORY_SHARE = 1.5, 0.8
 
+# Copies that are kept for the next phase of a workload, at most, and others beside them.
+_MOST_KEPT, _COMING_AND_GOING = 12, 2
+
 
 def calibrate_prepared(
     prepared: ModelAnalysis,
@@ -47,18 +51,19 @@ def calibrate_prepared(
     profile: Profile,
     advance: Advance = lambda _: None,
     deadline: Deadline = UNLIMITED,
+    compiled: CompiledModels | None = None,
 ) -> tuple[ModelCosts, dict[str, NodeTimes]]:
     """Measures a model on each device alone, or with the help of another where a device does not run all of it.
 
     Devices that run nothing of it are left out. profile: says what one run of the whole model cannot: how the time of
     what is executed as one is divided. deadline: of all but a compilation that has begun. What there is
     no time for comes from the profile, with a warning: rounds and placements are saved first, then single operations,
-    then devices.
+    then devices. compiled: of the same model with inputs of other sizes.
 
     Returns the costs of the measured devices, whose `boundaries` is None where those were not, and times of each
     device. Raises RunError where no device runs the whole model (or says what it runs), or none did so in time.
     """
-    calibration = ModelCalibration(prepared, core, profile, advance, deadline)
+    calibration = ModelCalibration(prepared, core, profile, advance, deadline, compiled)
     calibration.measure_operations()
     calibration.measure_boundaries()
     calibration.warn_of_missing()
@@ -71,6 +76,7 @@ def calibrate_where_it_runs(
     profile: Profile,
     advance: Advance = lambda _: None,
     seconds: float = math.inf,
+    compiled: CompiledModels | None = None,
 ) -> tuple[ModelAnalysis, ModelCosts]:
     """As `calibrate_prepared`; where no device runs a model with inputs of the assumed sizes, with smaller ones.
 
@@ -79,10 +85,10 @@ def calibrate_where_it_runs(
     deadline, tried = Deadline(seconds), prepared
     for shapes in smaller_shapes(prepared.model, prepared.shapes):
         try:
-            return tried, calibrate_prepared(tried, core, profile, advance, deadline)[0]
+            return tried, calibrate_prepared(tried, core, profile, advance, deadline, compiled)[0]
         except NotRunnableError:
             tried = replace(prepared, graph=prepared.graph.resized(prepared.model, shapes), shapes=shapes)
-    return tried, calibrate_prepared(tried, core, profile, advance, deadline)[0]
+    return tried, calibrate_prepared(tried, core, profile, advance, deadline, compiled)[0]
 
 
 class NotRunnableError(RunError):
@@ -95,9 +101,16 @@ class ModelCalibration:
     problem: PlacementProblem  # with the measured costs, from `measure_operations` on
 
     def __init__(
-        self, prepared: ModelAnalysis, core: ov.Core, profile: Profile, advance: Advance, deadline: Deadline = UNLIMITED
+        self,
+        prepared: ModelAnalysis,
+        core: ov.Core,
+        profile: Profile,
+        advance: Advance,
+        deadline: Deadline = UNLIMITED,
+        compiled: CompiledModels | None = None,
     ) -> None:
         self._prepared, self._core, self._profile = prepared, core, profile
+        self._compiled = compiled or compiled_models(prepared, core)
         self._advance, self._deadline = advance, deadline
         self._roofline = Roofline(prepared.graph)
         (self._inputs,) = timed_inputs(prepared.model, prepared.shapes)
@@ -132,6 +145,8 @@ class ModelCalibration:
                 raise RunError("the time is too short to run the model on any device")
             why = f"no device runs the whole model: {'; '.join(errors)}"
             raise NotRunnableError(why) if failed == len(errors) else RunError(why)
+        for name, found in self.alone.items():
+            self.alone[name] = self._as_alike(name, found)
         self.times = dict(self.alone)
         for name in names:
             if name not in self.alone:
@@ -146,7 +161,7 @@ class ModelCalibration:
         return node_times(
             model,
             runs_on,
-            self._core,
+            self._compiled,
             graph=self._prepared.graph,
             weights=self._weights[name],
             inputs=self._inputs,
@@ -155,6 +170,16 @@ class ModelCalibration:
             deadline=deadline,
             **options,
         )
+
+    def _as_alike(self, name: str, found: NodeTimes) -> NodeTimes:
+        """Times of a device whose operations were not counted: as another of its kind is wrong about the profile's."""
+        alike = [one for other, one in self.alone.items() if one.copies and kind_of(other) == kind_of(name)]
+        if found.copies or not alike:
+            return found
+        weights = self._weights[alike[0].device]
+        us = np.where(weights > 0, alike[0].us / np.maximum(weights, 1e-9), 1.0) * self._weights[name]
+        us = adding_up(us, found.latency_us, self._profile.device(name).submodel_us)
+        return replace(alike[0], device=name, us=us, latency_us=found.latency_us)
 
     def _has_memory(self, copies: Mapping[str, int]) -> bool:
         """Whether so many compiled copies of the model, all in this process, fit on devices by its weights."""
@@ -181,7 +206,8 @@ class ModelCalibration:
             return None
         split = self._prepared.model.clone()
         set_affinities(split, problem.affinity(placement))
-        return self._node_times(split, f"HETERO:{name},{helper}", name, deadline, inside=inside)
+        device = f"HETERO:{name},{helper}"
+        return self._node_times(split, device, name, deadline, inside=inside, split=placement.tobytes())
 
     def measure_boundaries(self) -> None:
         """Scale factors on what partition boundaries cost, where all devices were measured."""
@@ -199,7 +225,7 @@ class ModelCalibration:
                 self._prepared.model,
                 problem,
                 alone,
-                self._core,
+                self._compiled,
                 self._inputs,
                 placements,
                 self._advance,
@@ -286,6 +312,14 @@ class ModelCalibration:
             fused_with=fused_with,
             fusion_penalty_us=penalty_us,
         )
+
+
+def compiled_models(prepared: ModelAnalysis, core: ov.Core) -> CompiledModels:
+    """Keeps as many copies of the model as there is memory for beside those that come and go."""
+    free = [found for name in prepared.devices if (found := discovery.free_bytes(core, name)) is not None]
+    size = _COMPILED_TIMES * max(float(prepared.graph.weight_bytes.sum()), 1.0)
+    copies = _MEMORY_SHARE * min(free, default=0) / size - len(prepared.devices) - _COMING_AND_GOING
+    return CompiledModels(core, int(np.clip(copies, 0, _MOST_KEPT)))
 
 
 def when_measured() -> str:

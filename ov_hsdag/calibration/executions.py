@@ -11,9 +11,8 @@ import math
 import re
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from ov_hsdag.devices import virtual
@@ -67,25 +66,83 @@ class SingleRequest:
         return time.perf_counter() - start
 
 
+@dataclass(eq=False)
+class Compiled:
+    """A compiled model, the seconds that compiling took, and how many inferences its counters have counted."""
+
+    model: ov.CompiledModel
+    seconds: float
+    counted: int = 0
+
+
+class CompiledModels:
+    """What calibrating a model compiles: each way to run it once, for all its phases, as far as there is memory."""
+
+    def __init__(self, core: ov.Core, room: int = 0) -> None:
+        """room: compiled models that are kept."""
+        self._core, self._room = core, room
+        self._kept: dict[tuple[str, bytes, bool], Compiled] = {}
+
+    def keeps(self, device: str, split: bytes = b"", *, counters: bool = False) -> bool:
+        """Whether it is there already."""
+        return (device, split, counters) in self._kept
+
+    def get(
+        self,
+        model: ov.Model,
+        device: str,
+        split: bytes = b"",
+        *,
+        counters: bool = False,
+        again: bool = False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> Compiled:
+        """What was compiled for the device and the split, or is now. Raises RuntimeError where that fails.
+
+        split: tells placements of HETERO apart. again: another copy. now: of the clock that counts.
+        """
+        key = device, split, counters
+        if key in self._kept and not again:
+            return self._kept[key]
+        begin = now()
+        properties = virtual.compile_properties(device, {"PERF_COUNT": True} if counters else {})
+        found = Compiled(self._core.compile_model(model, device, properties), now() - begin)
+        if len(self._kept) < self._room and not again:
+            self._kept[key] = found
+        return found
+
+
 class TimedModel:
     """A compiled model whose inferences are timed: seconds of `compiling` it, and of a `typical` one."""
 
-    def __init__(self, core: ov.Core, model: ov.Model, device: str, inputs: TimedInputs, deadline: Deadline) -> None:
+    def __init__(
+        self,
+        compiled: CompiledModels,
+        model: ov.Model,
+        device: str,
+        inputs: TimedInputs,
+        deadline: Deadline,
+        split: bytes = b"",
+    ) -> None:
         """Compiles and runs it. Raises RuntimeError where that fails, OutOfTime at the deadline."""
-        self._compile = partial(core.compile_model, model, device)
-        self._device, self._inputs, self.deadline = device, inputs, deadline
-        begin = deadline.now()
-        compiled = self._compile(virtual.compile_properties(device))
-        self.compiling = deadline.now() - begin
-        self._request = SingleRequest(compiled, inputs)
+        self._compiled, self._of = compiled, (model, device, split)
+        self._inputs, self.deadline = inputs, deadline
+        own = compiled.get(*self._of, now=deadline.now)
+        self.compiling = own.seconds
+        self._request = SingleRequest(own.model, inputs)
         first = self.run()
         # The first one is slow: it allocates.
         self.typical = min(first, self.run()) if deadline.left > 4 * first else first
 
-    def counted(self, warm_up: int) -> tuple[ov.CompiledModel, Counters]:
-        """Another copy, compiled with counters, and those. Raises as `__init__`."""
-        compiled = self._compile(virtual.compile_properties(self._device, {"PERF_COUNT": True}))
-        return compiled, Counters(compiled, self._inputs, warm_up, self.deadline)
+    def counted(self, warm_up: int, *, again: bool) -> tuple[ov.CompiledModel, Counters]:
+        """A copy with counters, and those; again: another one than the first. Raises as `__init__`."""
+        copy = self._compiled.get(*self._of, counters=True, again=again, now=self.deadline.now)
+        return copy.model, Counters(copy, self._inputs, warm_up, self.deadline)
+
+    def compiling_counted(self, *, again: bool) -> float:
+        """Seconds that compiling this copy takes."""
+        _, device, split = self._of
+        return self.compiling if again or not self._compiled.keeps(device, split, counters=True) else 0.0
 
     def run(self, *, refill: bool = False) -> float:
         """Seconds of an inference; refill: after another one, which brings back into caches what others displaced."""
@@ -119,27 +176,31 @@ class Counters:
     """
 
     def __init__(
-        self, compiled: ov.CompiledModel, inputs: TimedInputs, warm_up: int = WARM_UP, deadline: Deadline = UNLIMITED
+        self, compiled: Compiled, inputs: TimedInputs, warm_up: int = WARM_UP, deadline: Deadline = UNLIMITED
     ) -> None:
         """Runs the warm-up: so many inferences do not count.
 
         `compiled` has PERF_COUNT on; the deadline is that of all inferences. Raises RuntimeError where inference fails,
         OutOfTime at the deadline.
         """
-        self._single = SingleRequest(compiled, inputs)
+        self._compiled, self._earlier = compiled, compiled.counted
+        self._single = SingleRequest(compiled.model, inputs)
         self._deadline = deadline
         for _ in range(warm_up):
             self.run()
         self._first = self._read()
-        self._before = self._single.inferences
+        self._before = compiled.counted
 
     def run(self) -> float:
         """One inference; its seconds. Raises as `__init__`."""
-        return self._single.run(self._deadline.left)
+        try:
+            return self._single.run(self._deadline.left)
+        finally:
+            self._compiled.counted = self._earlier + self._single.inferences
 
     def us(self) -> dict[tuple[int, str], float]:
         """Mean µs of each executed node since the warm-up, by submodel (0 where there is one) and name."""
-        last, whole = self._read(), self._single.inferences
+        last, whole = self._read(), self._compiled.counted
         runs = whole - self._before
         if runs == 0:
             raise ValueError("no inference was run since the warm-up")

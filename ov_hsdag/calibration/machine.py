@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ov_hsdag.calibration.boundaries import Boundaries, measure_boundaries
 from ov_hsdag.calibration.calibrate import ModelCalibration, calibrate_prepared
 from ov_hsdag.calibration.device_profile import profile_document
-from ov_hsdag.calibration.executions import Counters, Executions
+from ov_hsdag.calibration.executions import CompiledModels, Counters, Executions
 from ov_hsdag.calibration.models import PREFIX, image_network, microbenchmark_model, token_network
 from ov_hsdag.calibration.node_times import NodeTimes, shares
 from ov_hsdag.calibration.regression import Figures, Samples, fit_figures
@@ -27,7 +27,7 @@ from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.profile import DeviceProfile, Profile
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.costs.stored import ModelCosts
-from ov_hsdag.devices import discovery, virtual
+from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model.graph import ComputationGraph
@@ -136,13 +136,14 @@ def _figures(core: ov.Core, device: DeviceProfile, advance: Callable[[str], None
     (inputs,) = timed_inputs(model)
     times: dict[str, list[float]] = {}
     executions: Executions | None = None
+    models = CompiledModels(core)
     for copy in range(_COPIES):
         advance(f"measuring layers on {name}, {copy + 1} of {_COPIES}")
-        compiled = core.compile_model(model, name, virtual.compile_properties(name, {"PERF_COUNT": True}))
+        compiled = models.get(model, name, counters=True)
         counters = Counters(compiled, inputs)
         for _ in range(_RUNS):
             counters.run()
-        executions = Executions.of(compiled, graph, counters.us())
+        executions = Executions.of(compiled.model, graph, counters.us())
         for item in executions.items:
             times.setdefault(item.name, []).append(item.us)
     assert executions is not None

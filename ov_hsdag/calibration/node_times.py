@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.calibration.executions import WARM_UP, Executions, TimedModel
+from ov_hsdag.calibration.executions import WARM_UP, CompiledModels, Executions, TimedModel
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.inputs import TimedInputs
@@ -28,6 +28,8 @@ _STABLE = 0.02
 # Each copy runs at least so often (where time allows), and for about so many seconds.
 _FEWEST_RUNS, _MOST_RUNS, _SECONDS = 4, 40, 0.5
 
+# Share of what is left of the time that is planned for: a machine becomes slower meanwhile.
+_SLACK = 0.8
 
 # Layouts of images that submodels exchange, as the CPU and the GPU plugin call them.
 _PLAIN = frozenset({"abcd", "abcde", "bfyx", "bfzyx"})
@@ -51,11 +53,12 @@ class NodeTimes:
 def node_times(
     model: ov.Model,
     device: str,
-    core: ov.Core,
+    compiled: CompiledModels,
     *,
     graph: ComputationGraph,
     weights: Floats,
     inputs: TimedInputs,
+    split: bytes = b"",
     submodel_us: float = 0.0,
     advance: Advance = lambda _: None,
     inside: NDArray[np.bool_] | None = None,
@@ -66,7 +69,7 @@ def node_times(
 
     device: that runs the whole model, or HETERO on the device that is measured and another (`model` has affinities
     then). weights: how the time of an executed node is divided among the operations that it computes, float64 [nodes].
-    inputs: what is timed. submodel_us: what calling the model costs beside its operations.
+    inputs: what is timed. split: tells HETERO's placement from others. submodel_us: what calling the model costs beside its operations.
 
     inside: operations that are measured where those are not all, bool [nodes]: by counters, without what partition
     boundaries add. Times of the others follow from `weights` and from how wrong these are inside. counted: whether
@@ -76,7 +79,7 @@ def node_times(
     Raises RuntimeError where the device does not compile or run the model; OutOfTime where not one inference ended
     before the deadline or, with `inside`, no operations were measured.
     """
-    plain = TimedModel(core, model, device, inputs, deadline)
+    plain = TimedModel(compiled, model, device, inputs, deadline, split)
     seconds, counted_seconds = list[float](), list[float]()
     copies: list[Floats] = []
     executions: Executions | None = None
@@ -133,10 +136,10 @@ def _count(
     Plain inferences alternate with the copy's, so that both see the same machine; times go to `seconds` and to
     `counted_seconds`. few: whether fewer than usual are better than none. Raises RuntimeError where it does not run.
     """
-    typical = max(plain.typical, 1e-6)
+    typical, again = max(plain.typical, 1e-6), not few
     runs = int(np.clip(_SECONDS / typical / 2, _FEWEST_RUNS, _MOST_RUNS))
     warm_up = WARM_UP
-    affordable = (plain.deadline.left - plain.compiling) / typical
+    affordable = _SLACK * (plain.deadline.left - plain.compiling_counted(again=again)) / typical
     beside = True  # whether a plain inference runs beside each counted one
     if affordable < warm_up + 2 * runs:
         if affordable < 2 or not few:
@@ -144,7 +147,7 @@ def _count(
         beside = affordable >= 3
         warm_up, runs = 1, max(int((affordable - 1) / 2), 1)
     try:
-        compiled, counters = plain.counted(warm_up)
+        compiled, counters = plain.counted(warm_up, again=again)
         for _ in range(runs):
             if beside:
                 seconds.append(plain.run())

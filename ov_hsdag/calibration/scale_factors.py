@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from ov_hsdag.calibration.executions import TimedModel
+from ov_hsdag.calibration.executions import CompiledModels, TimedModel
 from ov_hsdag.costs.fusions import layout_ends
 from ov_hsdag.model.affinities import remove_affinities, set_affinities
 from ov_hsdag.model.inputs import TimedInputs
@@ -44,6 +44,9 @@ _TRIES = 20
 # Each placement runs at least so often (where time allows), and for about so many seconds, as speed changes over longer
 # times than a short inference takes.
 _FEWEST_ROUNDS, _MOST_ROUNDS, _SECONDS = 5, 60, 0.5
+
+# What a placement gets where there is no time for all: one round is luck.
+_FEW_ROUNDS = 3
 
 
 def terms(
@@ -118,7 +121,7 @@ def measure_latencies(
     model: ov.Model,
     problem: PlacementProblem,
     alone: Sequence[str],
-    core: ov.Core,
+    compiled: CompiledModels,
     inputs: TimedInputs,
     placements: Sequence[NDArray[np.uint8]],
     advance: Callable[[str], None] = lambda _: None,
@@ -137,19 +140,21 @@ def measure_latencies(
     model = model.clone()
     found: list[Floats] = []
     try:
-        yardsticks = [TimedModel(core, model, name, inputs, deadline) for name in alone]
+        yardsticks = [TimedModel(compiled, model, name, inputs, deadline) for name in alone]
         singles = np.stack([problem.single(problem.devices.index(name)) for name in alone])
         unit = float(problem.evaluate(singles).latency_us.sum())
         compiling = max(one.compiling for one in yardsticks)
         # A placement takes as long as the slowest device, about.
         one_round = sum(one.typical for one in yardsticks) + max(one.typical for one in yardsticks)
         for number, placement in enumerate(placements):
-            plan = _plan(deadline.left, len(placements) - number, compiling, one_round)
+            split = placement.tobytes()
+            takes = 0.0 if compiled.keeps(hetero, split) else compiling
+            plan = _plan(deadline.left, len(placements) - number, takes, one_round)
             if plan is None:
                 break
             advance(deadline.describe(f"measuring splits over {hetero}, {number + 1} of {len(placements)}"))
             set_affinities(model, problem.affinity(placement))
-            placed = TimedModel(core, model, hetero, inputs, deadline)
+            placed = TimedModel(compiled, model, hetero, inputs, deadline, split)
             remove_affinities(model)
             compiling = max(compiling, placed.compiling)
             rounds, refill = plan
@@ -169,7 +174,7 @@ def _plan(left: float, placements: int, compiling: float, one_round: float) -> t
     """(rounds, whether caches are refilled before each run) of a placement within its share of the time; None: no time.
 
     `left` seconds are shared by so many placements, of which each is compiled, and each round of which takes so long.
-    One placement more says more than more rounds of the same.
+    One placement more says more than more rounds of the same, from some on.
     """
     share = left / placements - compiling
     # Each run has one before it; before the first round there are two of the placement. A fifth is left over.
@@ -178,4 +183,5 @@ def _plan(left: float, placements: int, compiling: float, one_round: float) -> t
         return int(min(affordable, np.clip(_SECONDS / one_round / 2, _FEWEST_ROUNDS, _MOST_ROUNDS))), True
     if left < compiling + 2 * one_round:
         return None
-    return int(np.clip(share / one_round - 1, 1, _FEWEST_ROUNDS)), False
+    fewest = _FEW_ROUNDS if left > compiling + 2 * _FEW_ROUNDS * one_round else 1
+    return int(np.clip(share / one_round - 1, fewest, _FEWEST_ROUNDS)), False

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.calibration.calibrate import calibrate_where_it_runs
+from ov_hsdag.calibration.calibrate import calibrate_where_it_runs, compiled_models
+from ov_hsdag.calibration.executions import CompiledModels
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
@@ -333,13 +334,17 @@ def _experts_apart(problem: PlacementProblem, placer: ExpertsApart) -> NamedPlac
 
 
 def _calibrated(
-    analysis: ModelAnalysis, request: _Request, seconds: float, report: Callable[[str], None] | None
+    analysis: ModelAnalysis,
+    request: _Request,
+    seconds: float,
+    report: Callable[[str], None] | None,
+    compiled: CompiledModels | None = None,
 ) -> tuple[ModelAnalysis, ModelCosts | None]:
     """The analysis and the model's costs on these devices: the given ones where they hold, else measured now.
 
     The analysis has smaller inputs where those that were assumed do not run. seconds: time budget.
     """
-    names, costs = analysis.devices, request.costs
+    names, costs, core = analysis.devices, request.costs, request.session.core
     if costs is not None and _holds(costs, analysis, request):
         return analysis, costs
     if costs is not None:
@@ -351,7 +356,7 @@ def _calibrated(
     report = report or (lambda _: None)
     report(f"measuring operations on {', '.join(names)}")
     try:
-        return calibrate_where_it_runs(analysis, request.session.core, request.session.profile, report, seconds)
+        return calibrate_where_it_runs(analysis, core, request.session.profile, report, seconds, compiled)
     except (RunError, RuntimeError) as error:
         # Predictions are then a profile's, and the measured choice among placements is as good as ever.
         warnings.warn(f"ov-hsdag places by its profiles: calibrating failed: {one_line(error)}", stacklevel=3)
@@ -373,10 +378,11 @@ def _calibrated_phases(
     """The model's costs in each phase that occurs, by its name, measured now. seconds: time budget of all."""
     occurring = [phase for phase in phases if phase.count]
     end, found = time.monotonic() + seconds, {}
+    compiled = compiled_models(analysis, request.session.core)
     for left, phase in zip(range(len(occurring), 0, -1), occurring, strict=True):
         of_phase = replace(analysis, graph=graph_of(analysis, phase), shapes=phase.shapes)
         share = max((end - time.monotonic()) / left, 1.0)
-        _, costs = _calibrated(of_phase, replace(request, costs=None), share, report)
+        _, costs = _calibrated(of_phase, replace(request, costs=None), share, report, compiled)
         if costs is not None:
             found[phase.name] = costs
     return found
