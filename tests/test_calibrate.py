@@ -17,7 +17,7 @@ import pytest
 
 from ov_hsdag.calibration import boundaries, calibrate, models, node_times, scale_factors
 from ov_hsdag.calibration import machine as machines
-from ov_hsdag.calibration.executions import Counters, Execution, Executions, SingleRequest
+from ov_hsdag.calibration.executions import CompiledModels, Counters, Execution, Executions, SingleRequest
 from ov_hsdag.calibration.regression import Samples, fit_costs, fit_figures
 from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.builtin import builtin_profile
@@ -72,11 +72,11 @@ def model(request: pytest.FixtureRequest) -> ov.Model:
 
 
 def executed(core: ov.Core, model: ov.Model, device: str, count: int = 2) -> tuple[ov.CompiledModel, Counters]:
-    compiled = core.compile_model(model, device, virtual.compile_properties(device, {"PERF_COUNT": True}))
+    compiled = CompiledModels(core).get(model, device, counters=True)
     counters = Counters(compiled, timed_inputs(model)[0])
     for _ in range(count):
         counters.run()
-    return compiled, counters
+    return compiled.model, counters
 
 
 def test_all_executed_time_has_an_operation(two_cpu_core: ov.Core, model: ov.Model) -> None:
@@ -161,8 +161,9 @@ def test_node_times_add_up_to_the_latency(two_cpu_core: ov.Core, model: ov.Model
     roofline = Roofline(graph)
     profile = builtin_profile(NAMES, two_cpu_core).device("CPU_A")
     weights = node_times.shares(graph, roofline, roofline.node_us(profile))
+    compiled, (inputs,) = CompiledModels(two_cpu_core), timed_inputs(model)
     found = node_times.node_times(
-        model, "CPU_A", two_cpu_core, graph=graph, weights=weights, inputs=timed_inputs(model)[0], submodel_us=1.0
+        model, "CPU_A", compiled, graph=graph, weights=weights, inputs=inputs, submodel_us=1.0
     )
     assert found.us.sum() == pytest.approx(found.latency_us - 1.0)
     assert (found.us >= 0).all()
@@ -545,6 +546,62 @@ def test_devices_are_as_fast_as_they_were_in_turns(two_cpu_core: ov.Core, monkey
     alone = found._problem(found.times).evaluate(found.problem.singles)
     np.testing.assert_allclose(alone.latency_us, in_turns, rtol=0.02)
     np.testing.assert_allclose([one.latency_us for one in found.times.values()], in_turns)
+
+
+def test_phases_share_what_was_compiled(two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = SlowMachine(monkeypatch, 0.5, 0.01)
+    profile = builtin_profile(NAMES, two_cpu_core)
+    analysis = prepare(residual_model(), NAMES, two_cpu_core, profile)
+    compiled, counted = calibrate.compiled_models(analysis, two_cpu_core), list[int]()
+    for _ in range(2):
+        before = machine.compilations
+        _, times = calibrate.calibrate_prepared(
+            analysis, two_cpu_core, profile, deadline=Deadline(30, machine.now), compiled=compiled
+        )
+        # Each device alone, plain and counted, and six splits are there the second time.
+        counted.append(machine.compilations - before - sum(one.copies - 1 for one in times.values()))
+    assert counted == [2 * len(NAMES) + 6, 0]
+
+
+def test_counters_of_a_shared_copy_are_of_its_last_use(two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, us, real_run = residual_model(), list[float](), SingleRequest.run
+    normalize.normalize(model)
+
+    def run(request: SingleRequest, limit: float = math.inf) -> float:
+        us.append(takes)
+        return real_run(request, limit)
+
+    monkeypatch.setattr(SingleRequest, "run", run)
+    monkeypatch.setattr(Counters, "_read", lambda _: {(0, "node"): sum(us) / len(us)})  # of all that the copy ran
+    compiled, (inputs,) = CompiledModels(two_cpu_core).get(model, "CPU_A", counters=True), timed_inputs(model)
+    for takes in (100.0, 300.0):
+        counters = Counters(compiled, inputs)
+        for _ in range(5):
+            counters.run()
+        assert counters.us() == {(0, "node"): pytest.approx(takes)}
+
+
+def test_a_device_that_was_not_counted_is_divided_as_another_of_its_kind(two_cpu_core: ov.Core) -> None:
+    profile = builtin_profile(NAMES, two_cpu_core)
+    analysis = prepare(residual_model(), NAMES, two_cpu_core, profile)
+    found = calibrate.ModelCalibration(analysis, two_cpu_core, profile, lambda _: None)
+    found.measure_operations()
+    first, second = (found.times[name] for name in NAMES)
+    found.alone = {NAMES[0]: first, NAMES[1]: replace(second, us=np.ones_like(second.us), copies=0)}
+    alike = found._as_alike(NAMES[1], found.alone[NAMES[1]])
+    assert (alike.device, alike.latency_us, alike.copies) == (NAMES[1], second.latency_us, first.copies)
+    np.testing.assert_allclose(alike.us / alike.us.sum(), first.us / first.us.sum(), rtol=1e-6)
+    found.alone[NAMES[0]] = replace(first, copies=0)
+    assert found._as_alike(NAMES[1], found.alone[NAMES[1]]) is found.alone[NAMES[1]]
+
+
+def test_splits_of_decoders_are_cut_where_nothing_is_torn(
+    two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = build_problem(stateful_decoder(), DeviceSet(NAMES), core=two_cpu_core)
+    monkeypatch.setattr(PlacementProblem, "repair", None)  # which takes half a second of each of larger ones
+    found = scale_factors.draw(problem)
+    assert len(found) == 6 and (problem.evaluate(np.stack(found)).infeasible == 0).all()
 
 
 def test_without_a_budget_calibration_is_as_thorough_as_ever(

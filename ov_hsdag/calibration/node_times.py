@@ -28,8 +28,9 @@ _STABLE = 0.02
 # Each copy runs at least so often (where time allows), and for about so many seconds.
 _FEWEST_RUNS, _MOST_RUNS, _SECONDS = 4, 40, 0.5
 
-# Share of what is left of the time that is planned for: a machine becomes slower meanwhile.
-_SLACK = 0.8
+# Shares of what is left of the time that a first copy and a later one may take: a machine becomes slower meanwhile, and
+# splits tell more than another copy.
+_FIRST, _LATER = 0.8, 0.3
 
 # Layouts of images that submodels exchange, as the CPU and the GPU plugin call them.
 _PLAIN = frozenset({"abcd", "abcde", "bfyx", "bfzyx"})
@@ -69,7 +70,8 @@ def node_times(
 
     device: that runs the whole model, or HETERO on the device that is measured and another (`model` has affinities
     then). weights: how the time of an executed node is divided among the operations that it computes, float64 [nodes].
-    inputs: what is timed. split: tells HETERO's placement from others. submodel_us: what calling the model costs beside its operations.
+    inputs: what is timed. split: tells HETERO's placement from others. submodel_us: what calling the model costs beside
+    its operations.
 
     inside: operations that are measured where those are not all, bool [nodes]: by counters, without what partition
     boundaries add. Times of the others follow from `weights` and from how wrong these are inside. counted: whether
@@ -137,9 +139,10 @@ def _count(
     `counted_seconds`. few: whether fewer than usual are better than none. Raises RuntimeError where it does not run.
     """
     typical, again = max(plain.typical, 1e-6), not few
+    left = (_FIRST if few else _LATER) * plain.deadline.left
     runs = int(np.clip(_SECONDS / typical / 2, _FEWEST_RUNS, _MOST_RUNS))
     warm_up = WARM_UP
-    affordable = _SLACK * (plain.deadline.left - plain.compiling_counted(again=again)) / typical
+    affordable = (left - plain.compiling_counted(again=again)) / typical
     beside = True  # whether a plain inference runs beside each counted one
     if affordable < warm_up + 2 * runs:
         if affordable < 2 or not few:

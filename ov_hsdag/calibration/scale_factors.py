@@ -11,6 +11,7 @@ launch costs) is part of the latency of a device that runs the model alone, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import chain, islice
 
 import numpy as np
@@ -22,7 +23,7 @@ from ov_hsdag.costs.fusions import layout_ends
 from ov_hsdag.model.affinities import remove_affinities, set_affinities
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.problem.experts_away import experts_away
-from ov_hsdag.problem.problem import PlacementProblem, topological_groups
+from ov_hsdag.problem.problem import MOST_WORK, PlacementProblem, topological_groups
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 
@@ -37,6 +38,9 @@ _SPREAD = np.array([0.1, 1.5, 0.7, 0.7, 0.7, 0.7])
 # What is measured: contiguous partitions of so many parts, and uniform random assignments. What placers choose is like
 # the former; the latter, which break all fusions, say how boundaries add up.
 _CONTIGUOUS, _RANDOM = (3, 6, 12, 24), 2
+
+# Single cuts that are tried where partitions tear something apart.
+_CUTS = 64
 
 # Partitions that use each device once are tried so often where too few of those are feasible.
 _TRIES = 20
@@ -90,22 +94,39 @@ def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]
     order = topological_groups(problem)
     everyone = np.arange(problem.group_count)
 
-    def contiguous(parts: int, first: int) -> NDArray[np.uint8]:
-        """So many parts of random sizes, the devices in turn from the first on."""
-        cuts = np.sort(random.choice(everyone[1:], parts - 1, replace=False))
+    def partition(cuts: NDArray[np.int64], first: int) -> NDArray[np.uint8]:
+        """The parts between these cuts, the devices in turn from the first on."""
         wanted = np.empty(problem.group_count, np.int64)
         wanted[order] = (np.searchsorted(cuts, everyone, side="right") + first) % len(problem.devices)
-        return problem.repair(problem.where_supported(wanted))
+        return problem.where_supported(wanted)
+
+    @cache
+    def clean() -> NDArray[np.int64]:
+        """Some of the cuts that alone tear nothing apart."""
+        cuts = random.permutation(everyone[1:])[:_CUTS]
+        batch = np.stack([partition(cuts[place : place + 1], 0) for place in range(len(cuts))])
+        return cuts[~problem.evaluate(batch, most_work=MOST_WORK).broken]
+
+    def contiguous(parts: int, first: int) -> NDArray[np.uint8]:
+        """So many parts of random sizes, or fewer. It may be infeasible; where no cut is clean, it is repaired."""
+        found = partition(np.sort(random.choice(everyone[1:], parts - 1, replace=False)), first)
+        if not problem.evaluate(found, most_work=MOST_WORK).broken[0]:
+            return found
+        if len(clean()):
+            return partition(np.sort(random.permutation(clean())[: parts - 1]), first)
+        return problem.legalized(found)
 
     def is_split(placement: NDArray[np.uint8]) -> bool:
         return bool(placement.min() != placement.max() and problem.evaluate(placement).infeasible[0] == 0)
 
     away = experts_away(problem)
+    # Repairing random assignments of decoders with states takes seconds and ends on one device.
+    count = 0 if "ReadValue" in problem.graph.types else _RANDOM
     tries = chain(
         # Of a mixture of experts what people do by hand, which crosses twice in each layer.
         away[-1:] if len(away) > 1 else [],
         [contiguous(min(count, problem.group_count), number) for number, count in enumerate(_CONTIGUOUS)],
-        problem.random(random, _RANDOM),
+        problem.random(random, count),
         # In decoders with states little else is feasible than partitions that use each device once.
         (contiguous(min(len(problem.devices), problem.group_count), number) for number in range(_TRIES)),
     )
