@@ -144,7 +144,7 @@ def export(name: str, folder: Path) -> None:
             kind, sizes = _LIKE_LLAMA.get(name) or _OTHERS[name]
             common = {**_SIZES, **_TOKENS} if name in _LIKE_LLAMA else _TOKENS
             config = getattr(transformers, kind)(**{**common, **sizes})
-            (_export_whisper if name == "whisper" else export_decoder)(config, source, folder)
+            (export_whisper if name == "whisper" else export_decoder)(config, source, folder)
     tokenizer.save_pretrained(folder)
     for model, file in zip(
         convert_tokenizer(tokenizer, with_detokenizer=True), ("tokenizer", "detokenizer"), strict=True
@@ -161,7 +161,7 @@ def export_decoder(config: Any, source: str, folder: Path) -> None:
     OVModelForCausalLM.from_pretrained(source, export=True, compile=False).save_pretrained(folder)
 
 
-def _export_whisper(config: Any, source: str, folder: Path) -> None:
+def export_whisper(config: Any, source: str, folder: Path) -> None:
     from optimum.intel import OVModelForSpeechSeq2Seq
     from transformers import WhisperForConditionalGeneration
 
