@@ -153,7 +153,8 @@ def judged(kind: str, core: ov.Core, rounds: int) -> dict[str, Any]:
         # The best of one half of the rounds, judged by the other: the best of all is partly luck.
         best = [min(within, key=lambda one, half=half: us(one, half)) for half in (0, 1)]
         ratios = [us(one, 1 - half) / us(name, 1 - half) for half, one in enumerate(best)]
-        result["chosen"][share] = {"of_best": statistics.geometric_mean(ratios), "best": " or ".join(dict.fromkeys(best))}
+        named = " or ".join(dict.fromkeys(best))
+        result["chosen"][share] = {"of_best": statistics.geometric_mean(ratios), "best": named}
     return result
 
 
