@@ -3,7 +3,7 @@
     PYTHONPATH=. build/llm/env/bin/python -m benchmarks.field.experts [MODEL …] [--rounds N] [--output FILE.json]
 
 In the environment of tests/llm/run, which has optimum-intel. Decoders of six layers with 32 experts, random weights,
-are exported into build/experts. Two one-core devices made of the CPU plugin, bf16 and f32, latency of a workload; costs
+are exported into build/experts. Two unlike devices made of the CPU plugin (see `unlike`), latency of a workload; costs
 are what `place` measures. Layer splits (the first n layers here, the rest there, both ways) and expert splits (the
 experts of the first n layers there) run in turns. Printed: error of the predicted times of prompts and tokens, median
 over splits; rank correlation, and what noise lets it be; and what `place` chose with 40, 60 and 80% of the model's
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common.machine import about
 from benchmarks.common.ranks import attainable, spearman
-from benchmarks.field.unseen import DEVICES, declared
+from benchmarks.field.unseen import DEVICES, unlike
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.process import Candidate
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     results = []
-    with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: declared("bf16")}):
+    with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: unlike("latency")}):
         core = virtual.new_core()
         for kind in args.models:
             results.append(judged(kind, core, args.rounds))

@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks.common.bound_worker import bound_worker
 from benchmarks.common.machine import about
 from benchmarks.common.ranks import attainable, spearman
-from benchmarks.field.unseen import DEVICES, declared, drawn
+from benchmarks.field.unseen import DEVICES, declared, drawn, unlike
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
@@ -156,9 +156,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     precisions = ("bf16" if args.bf16 else "f32", "f32")
+    devices = unlike("throughput") if args.bf16 else declared()
     rows = []
     keys = ("of_whole", "of_single", "of_alone")
-    with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: declared(precisions[0])}):
+    with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: devices}):
         core = virtual.new_core()
         print(
             f"seed {args.seed}\n{'models':>6} {'plan':>10} {'of whole':>9} {'of single':>10} {'of alone':>9}",

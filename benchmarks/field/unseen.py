@@ -3,13 +3,13 @@
     python -m benchmarks.field.unseen [--seed N] [--models N] [--seconds S] [--rounds N] [--bf16] [--repeats N]
         [--busy N] [--latency] [--memory SHARE] [--output FILE.json]
 
-Two one-core devices made of the CPU plugin, f32 (with --bf16 the first in bf16), throughput or latency; --memory: each
-has so much of what the model needs. Each model is placed by prediction and by measuring (--repeats: several times;
---busy: beside so many processes that do nothing but count). All candidates that any of these tried, and for throughput
-a copy on each device where there is memory, then run in long trials in turns, with two loops that do nothing but count
-on the two cores between them: what the slower one counts, over the mean of both, is what the host lets a pair have that
-is in balance. Printed: what was placed over the best candidate, the best single device, copies, and copies times that
-share. The shortest version that means something is three models and 20 rounds, about ten minutes.
+Two one-core devices made of the CPU plugin, f32 (with --bf16 unlike ones, see `unlike`), throughput or latency;
+--memory: each has so much of what the model needs. Each model is placed by prediction and by measuring (--repeats:
+several times; --busy: beside so many processes that do nothing but count). All candidates that any of these tried, and
+for throughput a copy on each device where there is memory, then run in long trials in turns, with two loops that do
+nothing but count on the two cores between them: what the slower one counts, over the mean of both, is what the host
+lets a pair have that is in balance. Printed: what was placed over the best candidate, the best single device, copies,
+and copies times that share. The shortest version that means something is three models and 20 rounds, about ten minutes.
 """
 
 from __future__ import annotations
@@ -50,12 +50,21 @@ TRIAL = 0.5
 FIGURES = ("of_best", "of_single", "of_copies", "of_limit")
 
 
-def declared(first: str = "f32") -> str:
-    """What declares the devices; first: precision of the first one. Says so where this processor has no bf16."""
-    if first == "bf16" and "BF16" not in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-        print("this processor has no bf16: OpenVINO computes in f32, and the two devices are alike", flush=True)
-    properties = "{}:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT={}"
-    return ";".join(properties.format(*one) for one in zip(DEVICES, (first, "f32"), strict=True))
+def declared(first: str = "f32", threads: int = 1) -> str:
+    """What declares the devices; first, threads: precision and threads of the first one."""
+    properties = "{}:INFERENCE_NUM_THREADS={},INFERENCE_PRECISION_HINT={}"
+    rows = zip(DEVICES, (threads, 1), (first, "f32"), strict=True)
+    return ";".join(properties.format(*one) for one in rows)
+
+
+def unlike(objective: str) -> str:
+    """What declares a faster first device: in bf16, or for latency with two threads where the processor has no bf16."""
+    if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        return declared("bf16")
+    latency = objective == "latency"
+    told = "the first device has two threads" if latency else "the two devices are alike"
+    print(f"this processor has no bf16: OpenVINO computes in f32, and {told}", flush=True)
+    return declared("bf16", 2 if latency else 1)
 
 
 def _resnet(draw: np.random.Generator) -> tuple[Transformers, Any]:
@@ -233,7 +242,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     rows = []
-    with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: declared("bf16" if args.bf16 else "f32")}):
+    devices = unlike("latency" if args.latency else "throughput") if args.bf16 else declared()
+    with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: devices}):
         core = virtual.new_core()
         print(f"seed {args.seed}\n{'':28} {'':>9} {'best':>8} {'single':>8} {'copies':>8} {'limit':>8}")
         for one in drawn(args.seed, args.models):

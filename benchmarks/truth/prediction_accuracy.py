@@ -54,7 +54,7 @@ from numpy.typing import NDArray
 from benchmarks.common.bound_worker import bound_to_cores, leave_threads_alone, submodel_devices
 from benchmarks.common.ranks import spearman
 from benchmarks.common.tables import markdown
-from benchmarks.field.unseen import DEVICES, declared
+from benchmarks.field.unseen import DEVICES, unlike
 from ov_hsdag.calibration.calibrate import calibrate_prepared
 from ov_hsdag.calibration.executions import SingleRequest
 from ov_hsdag.calibration.machine import calibrate as calibrate_machine
@@ -417,7 +417,7 @@ def main() -> int:
     if lacks:
         arguments.work = arguments.work.with_name(f"{arguments.work.name}_{'_'.join(lacks)}")
 
-    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = declared("bf16")
+    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = unlike("throughput")
     core = virtual.new_core()
     arguments.work.mkdir(parents=True, exist_ok=True)
     until = time.perf_counter() + arguments.seconds
