@@ -148,18 +148,19 @@ def measure_latencies(
     advance: Callable[[str], None] = lambda _: None,
     deadline: Deadline = UNLIMITED,
 ) -> tuple[Floats, Floats]:
-    """Latency of placements and of devices alone, µs, measured interleaved; what the latter add up to is the problem's.
+    """Latency of placements and of devices alone, µs, measured interleaved.
 
-    A machine that is slower now than when the devices were measured changes nothing, and how fast one device is in
-    relation to another is known better than from before. What would not end before the deadline is left out: rounds
+    How fast one device is in relation to another is known better than from before, and how fast all are as well where
+    caches are refilled before each run, as they are where nothing else runs; else the devices add up to what the
+    problem says. What would not end before the deadline is left out: rounds
     first, then placements (uint8 [groups] each), so that there may be fewer latencies than `placements`.
 
     model: normalised, without affinities; not changed. alone: devices that run the whole model. inputs: what is timed.
     Raises RuntimeError where a device, or HETERO, does not run the model.
     """
     hetero = f"HETERO:{','.join(problem.devices)}"
-    model = model.clone()
-    found: list[Floats] = []
+    model, unit = model.clone(), 0.0
+    found, sums = list[Floats](), list[float]()
     try:
         yardsticks = [TimedModel(compiled, model, name, inputs, deadline) for name in alone]
         singles = np.stack([problem.single(problem.devices.index(name)) for name in alone])
@@ -183,11 +184,13 @@ def measure_latencies(
             seconds = np.array([[one.run(refill=refill) for one in rivals] for _ in range(rounds)])
             # What else runs on the machine only ever adds.
             seconds = np.quantile(seconds, 0.25, axis=0)
-            found.append(seconds / seconds[1:].sum() * unit)
+            found.append(seconds / seconds[1:].sum())
+            if refill:
+                sums.append(float(seconds[1:].sum()) * 1e6)
             del placed, rivals  # frees its memory before the next is compiled
     except OutOfTime:  # the machine has become slower
         pass
-    latencies = np.reshape(found, (-1, 1 + len(alone)))
+    latencies = np.reshape(found, (-1, 1 + len(alone))) * (np.median(sums) if sums else unit)
     return latencies[:, 0], np.median(latencies[:, 1:], axis=0) if found else np.empty(0)
 
 
@@ -204,5 +207,6 @@ def _plan(left: float, placements: int, compiling: float, one_round: float) -> t
         return int(min(affordable, np.clip(_SECONDS / one_round / 2, _FEWEST_ROUNDS, _MOST_ROUNDS))), True
     if left < compiling + 2 * one_round:
         return None
-    fewest = _FEW_ROUNDS if left > compiling + 2 * _FEW_ROUNDS * one_round else 1
-    return int(np.clip(share / one_round - 1, fewest, _FEWEST_ROUNDS)), False
+    if left > compiling + 4 * _FEW_ROUNDS * one_round:
+        return int(np.clip(affordable, _FEW_ROUNDS, _FEWEST_ROUNDS)), True
+    return int(np.clip(share / one_round - 1, 1, _FEWEST_ROUNDS)), False
