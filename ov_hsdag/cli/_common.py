@@ -61,9 +61,6 @@ def options_of(*names: str) -> type[Any]:
     )
 
 
-Given: type[Any] = options_of(*flags())
-"""All options of placing."""
-
 ProfileFile = Annotated[Path | None, _option("profile")]
 AffinityFile = Annotated[Path | None, _option("affinity")]
 Objective = Annotated[str, _option("objective")]
@@ -249,7 +246,6 @@ def assumed_shapes(
 
     used: the shapes with which the model was found to run, `given` among them.
     """
-
     if not is_unbounded(model):
         return ""
     parts, fitting = [], fitting_input_shapes(model, used or given)

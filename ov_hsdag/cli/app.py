@@ -123,7 +123,6 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 def run() -> int:
     """The exit status of the command line: 0 done, 1 a device or OpenVINO failed, 2 bad input."""
-
     console.prepare_streams()
     console.one_line_warnings()
     try:

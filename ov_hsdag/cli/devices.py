@@ -22,7 +22,6 @@ def devices(as_json: common.Json = False) -> None:
     Of a profile, the figures that are estimates are named; docs/profiles.md describes them. `ov-hsdag calibrate`
     measures.
     """
-
     with console.result(as_json) as show:
         with console.progress("looking for devices"):
             core = new_core()

@@ -76,7 +76,7 @@ Bucket = Annotated[
 _OF_ONE_MODEL = ("affinity", "experts", "static", "context", "kv_precision", "search_seconds")
 
 
-@common.with_options_of(common.Given, "given")
+@common.with_options_of(common.options_of(*flags()), "given")
 def place(
     model: common.Model,
     device: common.Device,

@@ -125,7 +125,6 @@ def phases(placement: Placement) -> str:
 _WORDS = {"prompt": "the prompt", "token": "each further token"}
 _PLURALS = {"prompt": "prompts", "token": "further tokens"}
 
-
 # Of a placement, as it is.
 _KEPT = ("objective", "predicted", "measured", "baselines", "policy", "chosen", "seconds", "why", "notes")
 

@@ -32,7 +32,6 @@ _CARRIERS = ELEMENTWISE | {
 # Where a path of images begins anew: a convolution reads one tensor, a Concat joins several, and rewrites each.
 _ENDS = _CONVOLUTIONS | {"Concat"}
 
-
 # The first release whose plugins compute the chosen experts of a block alone (docs/facts.md).
 _EXPERTS_SINCE = (2025, 4)
 

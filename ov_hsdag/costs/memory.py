@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.costs.fusions import fuses_experts
 from ov_hsdag.costs.profile import Profile
+from ov_hsdag.devices import discovery
 from ov_hsdag.devices.runtime_options import runtime_options
 from ov_hsdag.model.experts import ChosenAlone
 from ov_hsdag.model.graph import ComputationGraph
@@ -122,20 +123,15 @@ def kv_precisions(model: ov.Model, core: ov.Core, profile: Profile, names: Seque
     own = _known(runtime_options(model).get("KV_CACHE_PRECISION", ""))
     devices = [profile.device(name) for name in names]
     return tuple(
-        device.kv_precision or own or _of_device(core, name) or _DEFAULTS.get(device.kind, _DEFAULT)
+        device.kv_precision
+        or own
+        or _known(discovery.property_text(core, name, "KV_CACHE_PRECISION"))
+        or _DEFAULTS.get(device.kind, _DEFAULT)
         for name, device in zip(names, devices, strict=True)
     )
 
 
-def _of_device(core: ov.Core, name: str) -> str | None:
-    try:
-        value = core.get_property(name, "KV_CACHE_PRECISION")
-    except (RuntimeError, TypeError):
-        return None
-    return _known(value.get_type_name() if hasattr(value, "get_type_name") else str(value))
-
-
-def _known(text: str) -> str | None:
+def _known(text: str | None) -> str | None:
     return text if text in KV_PRECISIONS else None
 
 
@@ -148,7 +144,6 @@ def memory_needs(
     stored: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
     """`held_bytes` and `live_bytes` of `PlacementProblem`, by the graph's sizes; None for a model without states."""
-
     states = States.of(graph)
     # Tensors are counted once for all devices: where one computes all experts, for all of them.
     computed = ChosenAlone.of(graph).graph if all(fuses_experts(profile, graph, names)) else graph

@@ -24,11 +24,9 @@ from ov_hsdag.utils.reading import SETTINGS, read_json
 SCHEMA_PATH = Path(__file__).with_name("profile.schema.json")
 BUILTIN_DIRECTORY = Path(__file__).with_name("profiles")
 
-
 # n cores do the work of n^0.85 on a single request: 1.8 of 2, 9 of 14, 31 of 56. Estimated so that cpu_core and
 # cpu_core_amx come near the dense operations of the built-in profiles of CPUs with 14 and 56 cores.
 _SCALING = 0.85
-
 
 # How sources of figures begin that are guesses, and of figures that need none.
 _ESTIMATE, _IN_HOST_MEMORY = "estimate", "computes in host memory"
@@ -139,7 +137,6 @@ class Profile:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
         """Read a profile. UserError: a line with the file, the JSON path, what is expected there and what was found."""
-
         return cls.of(_read(Path(path)), str(path))
 
     @classmethod

@@ -9,6 +9,8 @@ from functools import reduce
 from itertools import islice
 from typing import Any
 
+from ov_hsdag.utils.errors import shortened
+
 # Errors that are looked at for the one nearest to the root: a hostile file may have millions.
 _MOST = 1000
 
@@ -40,8 +42,7 @@ def check(schema: dict[str, Any], value: Any) -> None:
 
 def shown(value: Any) -> str:
     """A value as it stands in the file, shortened to fit a line."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return shortened(json.dumps(value, ensure_ascii=False), 60)
 
 
 def child_path(path: str, key: str | int) -> str:

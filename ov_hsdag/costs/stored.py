@@ -89,12 +89,8 @@ def identity(core: ov.Core, device: str) -> dict[str, Any]:
     that this process may use: a container with fewer of them is another device.
     """
     properties = dict(virtual.virtual_devices().get(device, {}))
-    for key in _PROPERTIES:
-        try:
-            value = core.get_property(device, key)
-        except (RuntimeError, TypeError):
-            continue
-        properties[key] = str(getattr(value, "get_type_name", lambda value=value: value)())
+    told = {key: discovery.property_text(core, device, key) for key in _PROPERTIES}
+    properties |= {key: text for key, text in told.items() if text is not None}
     found: dict[str, Any] = {
         "full_name": discovery.full_name(core, device) or "",
         "openvino": ov.__version__,
@@ -140,7 +136,6 @@ class ModelCosts:
 
     def of(self, graph: ComputationGraph, names: Sequence[str], core: ov.Core) -> dict[str, DeviceCosts]:
         """The costs that hold, by devices' names: measured for this normalised graph, with this `identity`."""
-
         if self.graph != graph_hash(graph):
             return {}
         found = {name: self.device(name) for name in names}

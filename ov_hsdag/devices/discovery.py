@@ -67,8 +67,7 @@ def capabilities(core: ov.Core, name: str) -> tuple[str, ...]:
 
 def inference_precision(core: ov.Core, name: str) -> str | None:
     """The precision that a device infers in ("f32", "f16", "bf16"), or None when it does not say."""
-    value = _property(core, name, "INFERENCE_PRECISION_HINT")
-    text = getattr(value, "get_type_name", lambda: str(value))()
+    text = property_text(core, name, "INFERENCE_PRECISION_HINT")
     return text if text in PRECISIONS else None
 
 
@@ -138,6 +137,12 @@ def request_cores(core: ov.Core, name: str) -> int:
     except RuntimeError:
         return cpu.usable_cores()
     return max(min(cpu.usable_cores(), threads // max(streams, 1)), 1)
+
+
+def property_text(core: ov.Core, name: str, key: str) -> str | None:
+    """A property as text, a type by its name; None where the device does not say."""
+    value = _property(core, name, key)
+    return None if value is None else str(getattr(value, "get_type_name", lambda: value)())
 
 
 def _property(core: ov.Core, name: str, key: str) -> Any:

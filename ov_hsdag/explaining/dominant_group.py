@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.normalize import normalize
-from ov_hsdag.model.shapes import counted_input_shapes
+from ov_hsdag.model.shapes import counted_input_shapes, input_name
 from ov_hsdag.utils.lazy import ov
 
 
@@ -57,10 +57,9 @@ def _remedy(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None, share: 
     """Fixed sizes with which fewer operations are together, as ovc takes them; "" where that does not help."""
     fixed = model.clone()
     sizes = counted_input_shapes(model, shapes)
-    names = [min(port.get_names(), default=port.get_node().get_friendly_name()) for port in model.inputs]
     given = [
-        f"{name}[{','.join(map(str, size))}]"
-        for name, size, port in zip(names, sizes, model.inputs, strict=True)
+        f"{input_name(port)}[{','.join(map(str, size))}]"
+        for port, size in zip(model.inputs, sizes, strict=True)
         if port.get_partial_shape().is_dynamic
     ]
     try:

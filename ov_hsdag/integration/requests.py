@@ -10,7 +10,7 @@ Imported while openvino itself is being imported: nothing of weight at the top, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -71,21 +71,13 @@ def ask_for_requests(compiled: ov.CompiledModel, placement: Placement, config: M
 
 def _hints(config: Mapping[str, Any] | None, key: str) -> set[str]:
     """Values of a property, for all devices or for one, as OpenVINO writes them."""
+    from ov_hsdag.devices.virtual import device_properties
 
-    def found() -> Iterator[Any]:
-        from ov_hsdag.devices.virtual import device_properties
-
-        given = config or {}
-        for properties in (given, *(device_properties(given.get("DEVICE_PROPERTIES")) or {}).values()):
-            if key in properties:
-                yield properties[key]
-
-    def text(value: Any) -> str:
-        if type(value).__name__ == "OVAny":
-            value = value.value
-        return str(value).rpartition(".")[2]  # of "PerformanceMode.LATENCY"
-
-    return {text(value) for value in found()}
+    given = config or {}
+    every = (given, *(device_properties(given.get("DEVICE_PROPERTIES")) or {}).values())
+    values = [properties[key] for properties in every if key in properties]
+    plain = [value.value if type(value).__name__ == "OVAny" else value for value in values]
+    return {str(value).rpartition(".")[2] for value in plain}  # of "PerformanceMode.LATENCY"
 
 
 def _known_submodels(placement: Placement) -> int:

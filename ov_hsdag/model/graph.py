@@ -368,7 +368,6 @@ _STATEFUL = frozenset({"ReadValue", "Assign"})
 
 def _fits_empty(shape: ov.PartialShape, known: ov.PartialShape | None) -> bool:
     """Whether a tensor of the least size of `known` (None: static) has the declared shape: HETERO begins with those."""
-
     if known is None or known.is_static:
         return True
     return known.rank.is_static and all(

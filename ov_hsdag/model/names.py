@@ -15,7 +15,6 @@ from ov_hsdag.utils.lazy import ov
 GENERATED = re.compile(r"[A-Z][A-Za-z0-9]*_[0-9]+")
 """What OpenVINO calls a node that nobody named."""
 
-
 # Characters of a name up to which others are named after it; thousands of nodes in a row without a name would make
 # names of thousands of parts.
 _LONGEST = 256

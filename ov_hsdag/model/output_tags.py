@@ -20,14 +20,11 @@ PREFIX = "ov_hsdag:"
 VERSION = 1
 
 
-def write(model: ov.Model, devices: Sequence[str], affinity: Mapping[str, str]) -> None:
-    """Mark the outputs of ``model``, in place of marks that are there."""
+def write(model: ov.Model, nodes: Mapping[str, Sequence[str]]) -> None:
+    """Mark the outputs of ``model``, in place of marks that are there; nodes: names by device, in HETERO's order."""
     remove(model)
-    names: dict[str, list[str]] = {device: [] for device in devices}
-    for name, device in affinity.items():
-        names[device].append(name)
-    on = {f"on {number}": names[device] for number, device in enumerate(devices)}
-    text = json.dumps({"devices": list(devices), **on}, separators=(",", ":"))
+    on = {f"on {number}": names for number, names in enumerate(nodes.values())}
+    text = json.dumps({"devices": list(nodes), **on}, separators=(",", ":"))
     outputs = _outputs(model)
     # Read by outputs in any order: each says which of how many it is, and of which placement.
     start = f"{PREFIX}{VERSION}:{zlib.crc32(text.encode()):08x}"

@@ -72,7 +72,6 @@ class Replay:
 
     def __init__(self, request: ov.InferRequest, timed: TimedInputs, first: FirstStates | None = None) -> None:
         """Runs nothing but what is before, unless `first`, of another request of the model, has its states."""
-
         self._request, self._timed = request, timed
         self.first = FirstStates(request, timed) if first is None else first
         self.inferences = self.first.inferences if first is None else 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
@@ -40,18 +39,16 @@ def write(model: ov.Model, devices: Sequence[str], affinity: Mapping[str, str], 
     """
     if RT_INFO in model.rt_info:
         del model.rt_info[RT_INFO]
-    counts = Counter(affinity.values())
-    default = max(devices, key=lambda device: counts[device])
     nodes: dict[str, list[str]] = {device: [] for device in devices}
     for name, device in affinity.items():
         nodes[device].append(name)
-    default_nodes = nodes.pop(default)
+    default = max(devices, key=lambda device: len(nodes[device]))
     entries = {
         "version": VERSION,
         "devices": devices,
         "default": default,
-        "default_nodes": default_nodes,
-        "exceptions": {device: names for device, names in nodes.items() if names},
+        "default_nodes": nodes[default],
+        "exceptions": {device: names for device, names in nodes.items() if names and device != default},
         **facts,
     }
     for key, value in entries.items():
@@ -60,7 +57,7 @@ def write(model: ov.Model, devices: Sequence[str], affinity: Mapping[str, str], 
         # Plain text where it is a name or a number already: a C++ reader needs no JSON for those.
         text = str(value) if isinstance(value, str | int) else json.dumps(value, default=_plain)
         model.set_rt_info(text, [RT_INFO, key])
-    output_tags.write(model, devices, affinity)
+    output_tags.write(model, nodes)
 
 
 def read(model: ov.Model) -> dict[str, Any] | None:

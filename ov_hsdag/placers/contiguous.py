@@ -210,9 +210,6 @@ def _states(kind: NDArray[np.int32]) -> float:
     return float((members / (members + 1)).sum() * (members + 1).prod())
 
 
-# --- orders -----------------------------------------------------------------------------------------------------------
-
-
 def _candidate_cuts(work: Floats, crossing_bytes: Floats, most: int) -> NDArray[np.int64]:
     """Where parts may end: all of 0 … n, or the cut that the least bytes cross of each of `most` slices of the work."""
     count = len(work)
@@ -222,9 +219,6 @@ def _candidate_cuts(work: Floats, crossing_bytes: Floats, most: int) -> NDArray[
     places = np.lexsort((crossing_bytes[1:], slices)) + 1
     cheapest = places[np.unique(slices[places - 1], return_index=True)[1]]
     return np.unique(np.concatenate([[0], cheapest, [count]]))
-
-
-# --- costs of parts ---------------------------------------------------------------------------------------------------
 
 
 def _before(values: NDArray[Any]) -> NDArray[Any]:

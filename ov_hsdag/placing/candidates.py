@@ -291,7 +291,6 @@ def require_runnable(problem: PlacementProblem, candidates: Sequence[NamedPlacem
 
 def why_left_out(problem: PlacementProblem, placement: NDArray[np.uint8]) -> str:
     """Why a placement is no candidate: what HETERO lacks to run it, or which device it exceeds; "" if it is one."""
-
     found = problem.evaluate(placement)
     infeasible = int(found.infeasible[0])
     if not infeasible:

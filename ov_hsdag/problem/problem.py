@@ -71,10 +71,6 @@ class Evaluation:
         return np.where(self.infeasible == 0, value, np.inf)
 
 
-TERMS = ("nodes", "fusions", "submodels", "transfers")
-"""What time is spent on: operations, what they take longer as fusions are broken, calls of submodels, transfers."""
-
-
 @dataclass(frozen=True, eq=False)
 class Breakdown:
     """The terms of the simulator's results for a batch of placements."""
@@ -83,8 +79,10 @@ class Breakdown:
     # time of each node where it is, broken fusions not included, µs, float64 [batch, nodes]
     node_us: NDArray[np.float64]
     fusion_us: NDArray[np.float64]  # what each node takes longer as its fusion is broken, µs, float64 [batch, nodes]
-    latency_us: NDArray[np.float64]  # by `TERMS`, which sum up to the latency of one request, µs, float64 [batch, 4]
-    busy_us: NDArray[np.float64]  # by `TERMS`, which sum up to each device's work, µs, float64 [batch, devices, 4]
+    # time of operations, of what they take longer as fusions are broken, of calls of submodels, and of transfers, µs:
+    # together the latency of one request, float64 [batch, 4], and each device's work, float64 [batch, devices, 4]
+    latency_us: NDArray[np.float64]
+    busy_us: NDArray[np.float64]
     # where the transfers of each placement begin in the arrays below, int32 [batch + 1]
     transfer_ptr: NDArray[np.int32]
     transfer_output: NDArray[np.int32]  # number of the tensor among the graph's outputs, int32 [transfers]

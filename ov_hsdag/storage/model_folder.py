@@ -32,7 +32,6 @@ _WORKLOADS = {"decoder_model": "prompt=4,generate=64", "language_model": "prompt
 # Where transformers' configurations say how many positions a model has.
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
 
-
 # More say nothing: some configurations have 10^30 for "no limit".
 _MOST_TOKENS = 2**31
 

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.profile import DeviceProfile, Profile, builtin_names, load_builtin
 from ov_hsdag.model import colocation
-from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import UserError
@@ -123,7 +122,7 @@ def unpriced(graph: ComputationGraph, devices: tuple[str, ...], rule: int) -> Pl
 
 def write_generated(folder: Path, count: int = 256) -> None:
     """Writes random graphs as generated/NUMBER.npz, a corpus that needs no models; those that are there stay."""
-    rule = split_rule(ov.__version__)
+    rule = colocation.split_rule(ov.__version__)
     for number in range(count):
         path = folder / GENERATED / f"{number:03d}.npz"
         if not path.exists():

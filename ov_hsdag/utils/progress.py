@@ -35,7 +35,6 @@ class Work:
         self, text: str, ended: Callable[[str, float], None] | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
         """The work begins. ended: takes the words and the seconds of each step that has ended, and of all of it."""
-
         self.text = text
         self.done: float | None = None
         self._ended, self._now = ended, now

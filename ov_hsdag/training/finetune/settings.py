@@ -13,7 +13,6 @@ from ov_hsdag.utils.errors import UserError
 SCRATCH = "none"
 """Name of the policy that is no policy: an untrained network."""
 
-
 PROPOSERS = ("both", "policy", "search")
 """What may propose the placements that are measured."""
 
