@@ -242,10 +242,7 @@ def check_output(path: Path, model: Path) -> None:
 def assumed_shapes(
     model: ov.Model, given: Mapping[str, Sequence[int]] | None, used: Mapping[str, Sequence[int]] | None = None
 ) -> str:
-    """A line about dynamic inputs whose sizes are guessed, as nothing sets them; "" where there are none.
-
-    used: the shapes with which the model was found to run, `given` among them.
-    """
+    """A line about dynamic inputs whose sizes are guessed, else ""; used: shapes with which the model runs."""
     if not is_unbounded(model):
         return ""
     parts, fitting = [], fitting_input_shapes(model, used or given)

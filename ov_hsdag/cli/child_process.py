@@ -27,8 +27,7 @@ def continue_in_child(doing: str) -> None:
 
     The child ends with its parent, whatever ends that. Without os.fork (Windows) this process goes on. So it does where
     OpenVINO is imported already: without its threads it hangs in a child, and the process is not the command's own. In
-    the parent it raises typer.Exit with the child's status, or RunError where a signal ended it while `doing`
-    something.
+    the parent it raises typer.Exit with the child's status, or RunError where a signal ended it.
     """
     if not hasattr(os, "fork") or "openvino" in sys.modules:
         return

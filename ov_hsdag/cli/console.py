@@ -112,10 +112,7 @@ def warn(text: str) -> None:
 
 
 def one_line_warnings() -> None:
-    """Print Python warnings as `warning: …` instead of with the source line that raised them.
-
-    Without those that libraries raise about themselves, about which users of a command can do nothing.
-    """
+    """Print Python warnings as `warning: …`, without those of libraries about themselves."""
 
     def show(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
         if debug or not _OF_LIBRARY.search(filename):
@@ -132,8 +129,7 @@ def progress(text: str) -> Iterator[Tell]:
     """Show on standard error what the block ("reading model.xml") does while it runs. Yields what takes its steps.
 
     In a terminal with a spinner, and a bar where the share that is done is known, both of which vanish; without one,
-    and in a notebook, by a line every ten seconds. --verbose adds a line for each step, with its seconds; --quiet shows
-    nothing.
+    and in a notebook, by a line every ten seconds. --verbose adds a line for each step; --quiet shows nothing.
     """
     if quiet:
         yield Work(text)

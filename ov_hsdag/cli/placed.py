@@ -30,10 +30,7 @@ def notes(placement: Placement, more: Sequence[str] = (), busy: float = 0.0) -> 
 
 
 def unsure(placement: Placement, busy: float = 0.0) -> str:
-    """A line where no measured placement was chosen although one may well be better; "" otherwise.
-
-    busy: cores that other programs used when measuring began.
-    """
+    """A line where no measured placement was chosen although one may well be better, else ""; busy: cores of others."""
     if not placement.unsure:
         return ""
     why = f"{', '.join(placement.unsure)} may be better, but trials are too few or differ too much to tell"

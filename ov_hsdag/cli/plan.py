@@ -102,10 +102,7 @@ def plan(
 def write(
     spec: ApplicationSpec, device: str, output: Path, source: Path, given: Mapping[str, Any], as_json: bool
 ) -> None:
-    """Places the models of an application together and writes them; see `plan`.
-
-    given: options by name as they were given. Raises UserError, RunError.
-    """
+    """Places an application's models together and writes them, see `plan`; given: options by name. Raises as that."""
     check_objective(given["objective"])
     devices = DeviceSet.parse(device)
     if given["memory"] is not None:

@@ -123,10 +123,7 @@ def costs_line(
     core: ov.Core,
     flag: str = "--profile",
 ) -> str:
-    """Where the costs of operations come from, in a line: measured on `used` (in the file `where`), or a profile.
-
-    flag: that gives another profile.
-    """
+    """Where costs of operations come from: measured on `used` (in `where`), or a profile, which `flag` gives."""
     parts = [f"measured on {', '.join(used)}{f' ({where})' if where else ''}"] if used else []
     others = [name for name in names if name not in used]
     if others and profile:

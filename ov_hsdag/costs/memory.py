@@ -117,8 +117,7 @@ def check_kv_precision(precision: str | None) -> None:
 def kv_precisions(model: ov.Model, core: ov.Core, profile: Profile, names: Sequence[str]) -> tuple[str, ...]:
     """The precision in which each device keeps KV caches, [devices].
 
-    The profile goes before the model's own choice (`runtime_options`, which optimum-intel writes), and that before what
-    a device says.
+    The profile goes before the model's own choice (`runtime_options`), and that before what a device says.
     """
     own = _known(runtime_options(model).get("KV_CACHE_PRECISION", ""))
     devices = [profile.device(name) for name in names]

@@ -155,10 +155,7 @@ class Profile:
         return cls(profiles, tuple(links), str(path))
 
     def device(self, name: str) -> DeviceProfile:
-        """Profile of a device: of its own name, else of the name without its number; "GPU" and "GPU.0" are the same.
-
-        Raises UserError where the profile lacks the device.
-        """
+        """Profile of a device, else of the name without its number; "GPU" is "GPU.0". UserError: there is none."""
         base, _, number = name.partition(".")
         for candidate in (name, f"{base}.0" if number in ("", "0") else name, base):
             if candidate in self.devices:

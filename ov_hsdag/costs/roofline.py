@@ -78,10 +78,7 @@ class Roofline:
         return np.asarray(np.where(self._executed & ~self.folded, np.maximum(compute, movement) + launch, 0.0))
 
     def moved_bytes(self, device: DeviceProfile, *, fusing: bool = True) -> NDArray[np.float64]:
-        """Bytes that each node reads and writes on `device`, float64 [nodes]; meaningful for executed nodes.
-
-        fusing: whether the device fuses what it can.
-        """
+        """Bytes that each executed node reads and writes, float64 [nodes]; fusing: the device fuses what it can."""
         graph = self._graph
         resident = self._resident_bytes(device)
         inputs = resident[graph.input_output]

@@ -58,8 +58,7 @@ def check_replaceable(path: str | os.PathLike[str]) -> None:
 def load_beside(model: str | os.PathLike[str]) -> ModelCosts | None:
     """The costs that are kept beside a model, whether they hold or not; None where there are none.
 
-    Nobody asked for that file, so one that cannot be read, is damaged or of another version costs a warning and no
-    more.
+    Nobody asked for that file, so one that cannot be read, is damaged or of another version costs a warning alone.
     """
     path = path_beside(model)
     if not path.exists():

@@ -28,10 +28,7 @@ def memory_limit(groups: Path = _GROUPS, own: Path = _OWN) -> float:
 
 
 def free_memory(groups: Path = _GROUPS, own: Path = _OWN) -> float:
-    """Bytes that the process may still use; inf without a limit. Arguments as of `cpu_limit`.
-
-    Files that the kernel keeps in memory and would drop count as free.
-    """
+    """Bytes that the process may still use, inf without a limit; files that the kernel would drop count as free."""
     return min((free for _, free in _memory(groups, own)), default=math.inf)
 
 

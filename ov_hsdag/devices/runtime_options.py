@@ -35,8 +35,7 @@ def compile_properties(
 
     HETERO hands a property to every device that knows it, so the model's options are added to the configuration. What
     the caller configures wins, for all devices or for one, as does what was set on the Core for a device. Virtual
-    devices get their limits (`virtual.compile_properties`). On any device but HETERO the options are left to the
-    plugin.
+    devices get their limits (`virtual.compile_properties`). On other devices options are left to the plugin.
     """
     completed = virtual.compile_properties(device, config)
     names = virtual.hetero_names(device, completed)

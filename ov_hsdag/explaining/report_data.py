@@ -58,11 +58,9 @@ class ReportSource:
     def write(
         self, placement: Placement, path: str | PathLike[str], title: str, done: Mapping[str, Any] | None = None
     ) -> None:
-        """See `Placement.report`."""
         write(path, ExplainedModel(self.explanation, placement, self.profile, self.measured), title, done)
 
     def image(self, placement: Placement) -> str:
-        """The picture of the split, as an HTML element."""
         return image(picture_data(self.explanation, placement, "model"))
 
 
@@ -121,9 +119,8 @@ def report_data(
     """All that a report shows of a placed model, called `title`, in JSON's types; times in µs, infinities as None.
 
     What `picture_data` has, and more: "summary", as of `ExplainedModel.summary`; "nodes", columns with a value for each
-    node; "names", the tree of their names; "edges", pairs of nodes with the bytes of their tensors; "texts", the table
-    of texts; "done". Constants, and what is computed of them alone, are not among
-    the nodes: their bytes are with the node that reads them.
+    node; "names", the tree of their names; "edges", pairs of nodes with the bytes of their tensors; "texts"; "done".
+    Constants, and what is computed of them alone, are no nodes: their bytes are with the node that reads them.
 
     done: what else is known of how the placement was made, such as {"command": "ov-hsdag place …"}. tell: called with
     one line of progress now and then.

@@ -120,10 +120,7 @@ def _slots(stages: list[Stage]) -> tuple[list[float | None], float]:
 
 
 def execution_order(explained: Explanation) -> list[int]:
-    """Submodels in an order in which they can run; of those that could run, the one that begins first in the model.
-
-    Where they wait for each other, in the order in which they begin.
-    """
+    """Submodels in an order in which they can run: of those that can, and in cycles, what begins first in the model."""
     graph, submodel = explained.problem.graph, explained.submodel
     source, target = submodel[graph.input_source], submodel[graph.input_node]
     between = (source >= 0) & (target >= 0) & (source != target)

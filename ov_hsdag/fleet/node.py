@@ -49,8 +49,7 @@ def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
     """Make this machine a node with these labels (`machines.announcement`); returns when the cluster has gone.
 
     cores: that tasks of other kinds may use beside the jobs; what is measured is then disturbed. Raises UserError
-    without Ray, RunError where the node could not join or was ended, KeyboardInterrupt once all that it had started has
-    ended.
+    without Ray, RunError where the node could not join or was ended, KeyboardInterrupt once all of it has ended.
     """
     check_ray()
     with (

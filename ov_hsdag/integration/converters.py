@@ -183,10 +183,7 @@ def _place(model: ov.Model, request: _Request, core: ov.Core) -> Placement:
 def wrap_save(
     original: Callable[..., None], placed: list[ov.Model], compress: Callable[..., bool]
 ) -> Callable[..., None]:
-    """A converter's function that saves a model; those that we placed are saved whole or not at all.
-
-    compress: whether weights become f16, of the further arguments.
-    """
+    """A converter's saving of a model, whole or not at all if we placed it. compress: to f16, of its arguments."""
 
     @functools.wraps(original)
     def save(model: ov.Model, path: Any, *args: Any, **kwargs: Any) -> None:

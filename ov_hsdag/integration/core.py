@@ -202,10 +202,7 @@ def _placed(
     config: Mapping[str, Any] | None,
     notes: list[Warning],
 ) -> _Placed | None:
-    """The same call with the placement applied to a copy of the model; None where there is nothing to follow.
-
-    `notes` gets a warning about each way in which the placement is not followed.
-    """
+    """The call with the placement applied to a copy of the model, None: nothing to follow. `notes` gets warnings."""
     model = _carrier(core, given, weights)
     if model is None:
         return None

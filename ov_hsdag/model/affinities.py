@@ -12,8 +12,7 @@ from ov_hsdag.utils.lazy import ov
 def set_affinities(model: ov.Model, affinity: Mapping[str, str]) -> dict[str, str]:
     """Set every node's "affinity", in place, and relax the shapes of tensors that HETERO could not hand over.
 
-    The affinities, with those of the nodes that were inserted. RunError, with the model as it was, when a node has
-    none.
+    The affinities, with those of inserted nodes. RunError, with the model as it was, when a node has none.
     """
     missing = [name for node in model.get_ordered_ops() if (name := node.get_friendly_name()) not in affinity]
     if missing:

@@ -29,10 +29,7 @@ _PER_OUTPUT = {
 
 
 def node_flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
-    """Operations that one inference spends in `node`, from the dimensions of its inputs and outputs.
-
-    UserError: there are more than any machine computes.
-    """
+    """Operations that one inference spends in `node`, from the dimensions. UserError: more than a machine computes."""
     try:
         found = float(_flops(node, inputs, outputs))
     except (IndexError, ValueError):  # a rank that the model leaves open

@@ -94,8 +94,7 @@ def random_inputs(
     """One array for each input of the model, drawn from the seed.
 
     Values are those of `SyntheticInput`, and in a stateful model the inputs fit together (`ov_hsdag.model.steps`).
-    Dynamic dimensions get the size that costs count with, or that of `shapes`. Raises RunError for inputs of other
-    types.
+    Dynamic dimensions get the size that costs count with, or that of `shapes`. RunError: inputs of other types.
     """
     if is_stateful(model):
         return StatefulInputs(model, shapes).timed(seed)[1][0]
@@ -120,10 +119,7 @@ class TimedInputs:
 def timed_inputs(
     model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, phases: Sequence[Phase] = ()
 ) -> list[TimedInputs]:
-    """Inputs of what is timed: the phases of a workload that occur, or what example shapes describe.
-
-    RunError: inputs of types that values cannot be made up for.
-    """
+    """Inputs of what is timed: phases of a workload that occur, or what example shapes describe. Raises RunError."""
     found = []
     for phase in phases or (Phase("", shapes or {}, 1.0),):
         if not phase.count:

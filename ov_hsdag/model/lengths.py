@@ -37,8 +37,7 @@ def takes_open_lengths(node: ov.Node) -> bool:
 def part_lengths(nodes: Nodes) -> bool:
     """Gathers of known and open lengths together become Concats of constants and Gathers of the open ones, in place.
 
-    What is known needs no tensor then, and what is open can cross a partition boundary as a number. Whether there were
-    any.
+    What is known needs no tensor then, and what is open can cross a boundary as a number. Whether there were any.
     """
     found = False
     for node in nodes.of_type("Gather"):

@@ -314,10 +314,7 @@ Supports = Callable[[str, str], bool]
 def moved(
     affinity: Mapping[str, str], devices: Sequence[str], targets: Sequence[str], supports: Supports | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Affinities with other devices for the nodes of `devices` that are not among `targets`, see `Placement.mapped`.
-
-    And a line for each device that others replace.
-    """
+    """Affinities with `targets` for nodes of all other devices, see `Placement.mapped`; a line for each of these."""
     present = set(affinity.values())
     lost = [device for device in devices if device in present and device not in targets]
     orders = _orders(devices, present, lost, targets)

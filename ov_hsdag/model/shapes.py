@@ -116,10 +116,7 @@ def counted_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | 
 def fitting_input_shapes(
     model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> list[tuple[int, ...]] | None:
-    """The first of `assumed_shapes` of which the operations' shapes can be inferred, None where they never can.
-
-    Raises UserError as `counted_input_shapes` does.
-    """
+    """The first of `assumed_shapes` with which operations' shapes can be inferred, None without. Raises UserError."""
     wanted = assumed_shapes(model, shapes)[0]
     if model.is_dynamic():
         inference = Inference(model, Nodes(model))
@@ -146,10 +143,7 @@ def assumed_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None =
 def smaller_shapes(
     model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> list[dict[str, tuple[int, ...]]]:
-    """Example shapes of all inputs to try where the model does not run with `counted_input_shapes`, the largest first.
-
-    Empty where no size is assumed, or none of those that are fits.
-    """
+    """Example shapes of all inputs to try, the largest first, where `counted_input_shapes` do not run; [] for none."""
     names = [parameter.get_friendly_name() for parameter in model.get_parameters()]
     if len(set(names)) < len(names):
         return []

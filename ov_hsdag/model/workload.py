@@ -99,10 +99,7 @@ class Workload:
         return max(self.context, self.prompt + self.generate)
 
     def phases(self, model: ov.Model) -> tuple[Phase, ...]:
-        """The prompt, a token in the middle of those that are generated, and the last token that the memory must hold.
-
-        UserError: the model has no states, or lacks the inputs of a decoder.
-        """
+        """The prompt, a token in the middle of those that follow, and the last one. Raises as `decoder_shapes`."""
         halfway = self.prompt + (self.generate + 1) // 2
         return (
             Phase("prompt", decoder_shapes(model, self.batch, self.prompt, self.prompt), 1.0),

@@ -26,7 +26,6 @@ class Filling:
     name: str = "filling"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """See `Placer.place`."""
         for order in (*problem.search_space.orders(), topological_groups(problem)):
             best = self._fill(problem, order)
             if not problem.evaluate(best).infeasible[0]:

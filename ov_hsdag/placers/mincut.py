@@ -30,7 +30,6 @@ class MinCut:
     name: str = "mincut"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """See `Placer.place`."""
         # Shares of a submodel's cost that a transfer pays: a cut tensor often, but not always, means a submodel more.
         surcharges = (0.0, 1.0) if problem.submodel_us.any() else (0.0,)
         return best_of(problem, [_solve(problem, share) for share in surcharges])

@@ -34,9 +34,8 @@ def refine(
 
     placements: device numbers, [batch, groups] or one placement [groups]. max_moves: tried for the whole batch. None:
     `default_moves`. 0: no limit; each is improved until no step of the search improves it, and none is perturbed.
-    budget_ms: limit of time, ms; 0 for none. With a limit, results depend on the
-    machine; without, equal arguments give equal results. seed: of the perturbations. settings: groups "moves" and
-    "local" of `search_settings`.
+    budget_ms: limit of time, ms; 0 for none. With a limit, results depend on the machine; without, equal arguments give
+    equal results. seed: of the perturbations. settings: groups "moves" and "local" of `search_settings`.
 
     Returns placements, uint8 [batch, groups], and their scores (`PlacementProblem.scores`), µs, float64 [batch]. Raises
     ValueError: placements of another shape, unknown device numbers, or a negative budget.

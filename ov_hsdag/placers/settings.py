@@ -11,8 +11,5 @@ SearchSettings = str | Mapping[str, Mapping[str, float]]
 
 
 def search_settings(given: SearchSettings = "default") -> dict[str, dict[str, float]]:
-    """All settings of the searches, by group and name: to print, or to change and hand on.
-
-    Raises ValueError: an unknown preset, group or name, or a number that cannot be.
-    """
+    """All settings of the searches, by group and name: to print, or to change and hand on. Raises ValueError."""
     return _native.search_settings(given)

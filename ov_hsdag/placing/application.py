@@ -193,10 +193,7 @@ class Application:
         return {device: np.array(same, np.int64) for device, same in numbers.items() if None not in same}
 
     def moves(self, now: NDArray[np.int64]) -> dict[str, dict[str, float | None]]:
-        """What the objective grows by, µs, where one model is all on one device, by model and device.
-
-        None where it does not run there, or all do not fit.
-        """
+        """What the objective grows by, µs, with one model all on a device, by both; None: it does not run or fit."""
         found: dict[str, dict[str, float | None]] = {member.name: {} for member in self.members}
         for place, device in product(range(len(now)), self.devices):
             member, moved = self.members[place], np.stack([now, now])

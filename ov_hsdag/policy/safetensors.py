@@ -15,10 +15,7 @@ _TYPES: dict[str, np.dtype[np.floating[Any]]] = {"F16": np.dtype("<f2"), "F32": 
 
 
 def read_tensors(content: bytes) -> dict[str, NDArray[np.float32]]:
-    """Tensors by name, from a file's content: the length of a JSON header in 8 bytes, the header, the data.
-
-    ValueError: it is no such file, or has tensors of other types than F16 and F32.
-    """
+    """Tensors (F16, F32) by name: 8 bytes with the length of a JSON header, the header, the data. Raises ValueError."""
     begin = 8 + int.from_bytes(content[:8], "little")
     if len(content) < 8 or not 8 <= begin <= min(len(content), SETTINGS):
         raise ValueError("it is no safetensors file")

@@ -25,10 +25,7 @@ _DIGITS, _NAME = 32, "fine-tuned"
 
 
 def keep(policy: Path, core: ov.Core, devices: Sequence[str]) -> None:
-    """Keeps a copy of a policy's folder for placings on these devices, in their order, in place of an earlier one.
-
-    OSError: it cannot be written.
-    """
+    """Keeps a copy of a policy's folder for placings on these devices, in place of an earlier one. Raises OSError."""
     cache = _cache()
     if cache is None or absent(core, devices):
         return

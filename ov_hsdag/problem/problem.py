@@ -326,10 +326,7 @@ class PlacementProblem:
         }
 
     def placement_of(self, affinity: Mapping[str, str]) -> NDArray[np.uint8]:
-        """The placement with these devices, uint8 [groups]; a group goes where its first operation is.
-
-        Raises UserError where a node has no device, or one that is not a device of the problem.
-        """
+        """The placement with these devices, uint8 [groups]; a group's first operation decides. Raises UserError."""
         placement = np.zeros(self.group_count, np.uint8)
         order = np.argsort(self.graph.kinds == NodeKind.OP, kind="stable")
         # Written in this order, the last to write is the first operation of the group.
@@ -352,10 +349,7 @@ class PlacementProblem:
         return np.broadcast_to(rows, (len(self.devices), self.group_count))
 
     def random(self, generator: np.random.Generator, count: int) -> NDArray[np.uint8]:
-        """Uniform random assignments of groups to devices that support them, repaired, uint8 [count, groups].
-
-        Feasible but for memory limits.
-        """
+        """Random assignments to devices that support them, repaired, memory limits aside, uint8 [count, groups]."""
         weights = self.group_supported / self.group_supported.sum(axis=1, keepdims=True)
         thresholds = weights.cumsum(axis=1)
         draws = generator.random((count, self.group_count, 1))
@@ -444,10 +438,7 @@ class PlacementProblem:
 
     @classmethod
     def load(cls, path: str | Path) -> PlacementProblem:
-        """Reads a problem that `save` wrote, of this release or an earlier one.
-
-        Raises UserError: the file is not a placement problem, or one of a later format.
-        """
+        """Reads a problem that `save` wrote, of this release or an earlier one. Raises UserError."""
         try:
             data = read_arrays(path, ARRAYS)
             version = int(data.pop("format"))
@@ -565,10 +556,7 @@ class Tensors:
 
     @classmethod
     def of(cls, graph: ComputationGraph, groups: NDArray[np.int32], moved_bytes: NDArray[np.int64]) -> Tensors:
-        """Collects the tensors of a graph between groups.
-
-        groups: dense numbers, int32 [nodes]. moved_bytes: of each output, int64 [outputs].
-        """
+        """The tensors of a graph between groups, int32 [nodes]; moved_bytes: of each output, int64 [outputs]."""
         source, target = groups[graph.input_source], groups[graph.input_node]
         moves = (graph.kinds[graph.input_source] != NodeKind.CONSTANT) & (
             graph.kinds[graph.input_node] != NodeKind.RESULT

@@ -102,8 +102,7 @@ def write_json(path: str | os.PathLike[str], value: object) -> None:
 def check_writable(path: str | os.PathLike[str]) -> None:
     """Raise UserError where no file can be created at ``path``; creates no directory and leaves nothing behind.
 
-    Commands call it, and the other checks, before long work, so that an output that cannot be written is an error at
-    once.
+    Commands call it, and the other checks, before long work, so that what cannot be written is an error at once.
     """
     target = _target(path)
     with writing(path):
@@ -170,10 +169,7 @@ def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], com
 
 
 def remove_leftovers(target: Path, unused: float = -math.inf) -> None:
-    """Remove the temporary files, or folders, for a target whose processes no longer run.
-
-    unused: seconds for which nothing was written to them.
-    """
+    """Remove what processes that are gone left for a target, not written to for so many seconds (`unused`)."""
     ours = _key(target.name)
     host = _key(socket.gethostname())
     for entry in os.scandir(target.parent):
@@ -325,10 +321,7 @@ def sync_file(path: Path) -> None:
 
 
 def _target(path: str | os.PathLike[str], *, follow: bool = True) -> Path:
-    """The file that is really written: links are followed, as rename would replace them; an IR replaces its own.
-
-    Raises UserError for a directory.
-    """
+    """The file that is written: of a link what it points to, but for an IR. Raises UserError for a directory."""
     target = Path(path)
     with writing(path):
         if target.is_dir():

@@ -214,8 +214,7 @@ _Mapped = tuple[str, int]
 def _write_model(model: ov.Model, xml: Path, old_xml: Path, compress: bool, shown: Path, hard_links: bool) -> bool:
     """Save a model beside weights that it shares with the one that it was made of, see `_share_weights`.
 
-    Gigabytes that are in the old file already are not written at all: placeholders take their places, and the .xml then
-    says where they are.
+    Gigabytes that are in the old file already are not written: placeholders stand for them until the .xml says where.
     """
     zeros = np.zeros(max(map(_large, model.get_ops()), default=0), np.uint8)  # OpenVINO refers to it, and keeps it not
     light, mapped = _with_placeholders(model, old_xml.with_suffix(".bin"), compress, zeros)
@@ -238,8 +237,7 @@ def _with_placeholders(
     """A copy of a model with zeros for large constants that are mapped from `old_bin`; what they are, by their names.
 
     Equal constants are written once, so that all zeros of a size take the place of one. Where the system does not say
-    what is mapped, there are none. The copy refers to `zeros`, as many bytes as the largest constant has, while it
-    lives.
+    what is mapped, there are none. The copy refers to `zeros`, as many bytes as the largest constant has.
     """
     areas = _mapped_areas(old_bin)
     if not areas:

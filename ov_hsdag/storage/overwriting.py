@@ -105,10 +105,7 @@ def rewritten_constants(xml: bytes, change: Callable[[bytes, int, int], tuple[by
 
 
 def external_data(model: str | os.PathLike[str]) -> Iterator[Path]:
-    """The files that an ONNX model refers to, each once, found without loading weights; they need not be there.
-
-    None where the file is no ONNX model or has no external data. OSError: it cannot be read.
-    """
+    """Files that an ONNX model refers to, each once, there or not, found without its weights. Raises OSError."""
     path = Path(model)
     if not path.is_file() or not path.stat().st_size:
         return

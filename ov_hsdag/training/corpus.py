@@ -79,10 +79,7 @@ def assemble(
     objective: str,
     memory_bytes: NDArray[np.int64] | None = None,
 ) -> PlacementProblem:
-    """The template's graph and legality groups on other devices, in HETERO's order.
-
-    memory_bytes: limits, int64 [devices]; -1 for none. None: those of the profile.
-    """
+    """The template's graph and groups on other devices; memory_bytes: limits, -1 for none; None: the profile's."""
     fixed, per_byte = cost_model.transfer_costs(profile, names)
     return replace(
         template,
@@ -141,10 +138,7 @@ class Corpus:
 
     @classmethod
     def load(cls, folder: Path, *, seed: int = 0, max_coarse: int = MAX_COARSE) -> Corpus:
-        """The training part of a corpus folder: without held-out families and graphs that are too large.
-
-        Raises UserError where there is nothing to learn from, or a file is not a problem.
-        """
+        """The training part of a corpus folder, without held-out families and too large graphs. Raises UserError."""
         templates, names = [], []
         for path in sorted(folder.glob("*/*.npz")):
             if path.parent.name in HELD_OUT_FAMILIES:

@@ -106,19 +106,15 @@ class HSDAGNetwork(nn.Module, Forward):
         self.weights: Mapping[str, Tensor] = dict(self.named_parameters())
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
-        """See `Forward`."""
         return nn.functional.linear(x, weight)
 
     def sum_rows(self, rows: Tensor, index: Tensor, size: int) -> Tensor:
-        """See `Forward`."""
         return rows.new_zeros(size, rows.shape[1]).index_add(0, index, rows)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
-        """See `Forward`."""
         return nn.functional.layer_norm(x, x.shape[-1:], self.weights[f"{name}.weight"], self.weights[f"{name}.bias"])
 
     def sigmoid(self, x: Tensor) -> Tensor:
-        """See `Forward`."""
         return x.sigmoid()
 
     def dropout(self, x: Tensor) -> Tensor:

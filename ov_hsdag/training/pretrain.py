@@ -109,10 +109,7 @@ class State:
 
 
 def update(state: State, settings: Settings, pool: Pool, indices: NDArray[np.int64]) -> dict[str, float]:
-    """Makes one step on problems of the pool; the step's scalars, by their names in TensorBoard.
-
-    Network, optimizer and baselines of the state are changed, or nothing where the step fails.
-    """
+    """Makes a step on problems of the pool, or changes nothing where it fails; its scalars, by names in TensorBoard."""
     network, optimizer = state.network, state.optimizer
     for group in optimizer.param_groups:
         group["lr"] = settings.rate(state.step)

@@ -39,10 +39,7 @@ ANEW = "begin a new run in another folder"
 
 
 def check_settings(values: Mapping[str, Any], default: Any) -> dict[str, Any]:
-    """A run's settings after checking names and kinds. default: a dataclass of the settings. Raises UserError.
-
-    values: of a checkpoint's JSON.
-    """
+    """A run's settings, of a checkpoint's JSON, with names and kinds of the dataclass `default`. Raises UserError."""
     known = {item.name: getattr(default, item.name) for item in fields(default)}
     if unknown := sorted(set(values) - known.keys()):
         raise UserError(f"the run has settings that this version does not know: {', '.join(unknown)}; {ANEW}")

@@ -8,10 +8,7 @@ from typing import Any
 
 
 def plain(value: Any, digits: int | None = None) -> Any:
-    """NumPy's values and sequences as Python's, infinities (an infeasible baseline's time) as None.
-
-    digits: of floats; all by default.
-    """
+    """NumPy's values and sequences as Python's, infinities (of infeasible baselines) as None; digits: of floats."""
     if isinstance(value, Mapping):
         return {str(key): plain(item, digits) for key, item in value.items()}
     if isinstance(value, list | tuple):

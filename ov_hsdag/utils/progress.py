@@ -44,7 +44,6 @@ class Work:
         self._latest = self._begin
 
     def __call__(self, step: str, done: float | None = None) -> None:
-        """See `Tell`."""
         if step != self._step:
             self._end_step()
             self._step, self._step_begin = step, self._now()
@@ -60,10 +59,7 @@ class Work:
 
     @property
     def left(self) -> float | None:
-        """Seconds that it may still take, from those of the share that is done.
-
-        None where that says nothing: at first, and once the work takes longer than that.
-        """
+        """Seconds that it may still take, by those so far; None at first, and once it takes longer than that."""
         if self.done is None or self._first is None or self.done - self._first[0] < _TELLING:
             return None
         share, since = self.done - self._first[0], self._latest - self._first[1]

@@ -93,10 +93,7 @@ def policy_placements(
 def _proposed(
     believed: PlacementProblem, state: State, task: Task, settings: Settings, generator: np.random.Generator
 ) -> tuple[Placements, list[str], NDArray[np.float64]]:
-    """What the proposers find, each once, with the source of each and its score.
-
-    Where nothing is feasible, repaired and random placements.
-    """
+    """What the proposers find, each once, with source and score; where none is feasible, repaired and random ones."""
     found: dict[str, Placements] = {}
     if settings.proposer in ("search", "both"):
         placers: list[Placer] = [MinCut(), Contiguous()]
@@ -140,10 +137,7 @@ def _refined(
 
 
 def _first_new(task: Task, candidates: Placements, ranking: NDArray[np.int64], known: Placements) -> int | None:
-    """The first candidate of the ranking that is worth a measurement.
-
-    That is one at a distance from all known placements; where there is none, one that is not known.
-    """
+    """The first candidate of the ranking that is at a distance from all known ones, else the first that is new."""
     second: int | None = None
     for index in ranking.tolist():
         if (known == candidates[index]).all(axis=1).any():

@@ -132,10 +132,7 @@ def load_checkpoint(path: Path, problem: PlacementProblem, settings: Settings) -
 
 
 def check_outputs(output: Path, source: str | PathLike[str] | None = None) -> None:
-    """Raises UserError where a run's files cannot be written, or would overwrite a model that is not of a run.
-
-    source: the file that the model is read from; with its external data (ONNX) it may not be overwritten.
-    """
+    """Raises UserError where a run's files cannot be written, or would replace `source`, its data, or another model."""
     for model in ("model.xml", "policy/policy.xml"):  # the second is of format 1, and removed
         check_model_output(output / model, source)
     policy = ("policy/policy.json", "policy/policy.safetensors")
