@@ -42,7 +42,10 @@ _VIRTUAL_DEFAULTS = {"ENABLE_CPU_PINNING": "NO"}
 
 
 def virtual_devices(text: str | None = None) -> dict[str, dict[str, str]]:
-    """Declared virtual devices: name → properties, of `text` or else the environment variable. Raises UserError."""
+    """Declared virtual devices: name → properties, from ``text`` or else ``OV_HSDAG_VIRTUAL_DEVICES``.
+
+    UserError: malformed text, a name twice, a name that OpenVINO's CPU plugin cannot have, or a bad limit.
+    """
     source = VIRTUAL_DEVICES_VARIABLE if text is None else "the virtual devices in the placed model"
     try:
         return _parse(os.environ.get(VIRTUAL_DEVICES_VARIABLE, "") if text is None else text)
@@ -112,7 +115,10 @@ def register_defined(core: ov.Core, text: str, names: Collection[str]) -> None:
 
 
 def check_declared(text: str, names: Collection[str]) -> None:
-    """Raise UserError where wanted virtual devices are not declared here; text: of `definition`, "" where not known."""
+    """Raise UserError, with what to do, where virtual devices are wanted that the environment does not declare.
+
+    text: of `definition`, where the model was placed; "" where that is not known.
+    """
     missing = [name for name in names if name in virtual_devices(text) and name not in virtual_devices()]
     if missing:
         are = "is a virtual device that is" if len(missing) == 1 else "are virtual devices that are"
@@ -167,7 +173,8 @@ def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> 
 
     Every virtual device of a HETERO device string, or of MULTI_DEVICE_PRIORITIES, gets an entry in DEVICE_PROPERTIES
     with its declared limits and EXCLUSIVE_ASYNC_REQUESTS off. What the caller configures wins: a property of the device
-    first, then one given for all devices. Anything else (no HETERO, no virtual device in it) comes back as it was.
+    first, then one given for all devices. Anything else (another device string, no virtual device in it) comes back as
+    it was.
     """
     completed = dict(config or {})
     names = hetero_names(device, completed)

@@ -48,7 +48,10 @@ class Cluster:
     """A Ray cluster, until the end of a `with` block."""
 
     def __init__(self, address: str) -> None:
-        """Connect to what `ray.init` takes: "10.0.0.1:6379". UserError: Ray is not installed, or nothing answers."""
+        """Connect to what `ray.init` takes: "10.0.0.1:6379", "auto", "ray://10.0.0.1:10001".
+
+        Raises UserError where Ray is not installed, or nothing answers at that address.
+        """
         check_ray()
         import ray
 

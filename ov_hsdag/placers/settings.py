@@ -11,5 +11,8 @@ SearchSettings = str | Mapping[str, Mapping[str, float]]
 
 
 def search_settings(given: SearchSettings = "default") -> dict[str, dict[str, float]]:
-    """All settings of the searches, by group and name: to print, or to change and hand on. Raises ValueError."""
+    """All settings of the searches, by group and name: to print, or to change and hand on.
+
+    Raises ValueError: an unknown preset, group or name, or a number that cannot be.
+    """
     return _native.search_settings(given)

@@ -102,7 +102,10 @@ def unlearned_placers(problem: PlacementProblem, search: Multilevel | None = Non
 def find_candidates(
     problem: PlacementProblem, learned: Sequence[HSDAGPlacer], *, search: Multilevel | None = None
 ) -> list[NamedPlacement]:
-    """What all placers find, simplest first, repaired where HETERO would not run it. Raises UserError, RunError."""
+    """What all placers find, simplest first, repaired where HETERO would not run it.
+
+    UserError: a policy does not fit the problem. RunError: a policy does not run.
+    """
     found = [run(placer, problem) for placer in unlearned_placers(problem, search)]
     return found + _learned_candidates(problem, learned if len(problem.devices) > 1 else ())
 
@@ -276,7 +279,10 @@ def _only_memory_lacks(problem: PlacementProblem, candidates: Sequence[NamedPlac
 
 
 def require_runnable(problem: PlacementProblem, candidates: Sequence[NamedPlacement], *, ignored: int = 0) -> None:
-    """Raises UserError where HETERO runs no candidate, memory aside; ignored: bits of `Evaluation.infeasible`."""
+    """Raises UserError where HETERO runs none of the candidates, whatever the devices' memory.
+
+    ignored: bits of `Evaluation.infeasible` that do not count.
+    """
     broken = _evaluate(problem, candidates).infeasible & (sum(_BROKEN) - ignored)
     if broken.all():
         why = next(reason for bit, reason in _BROKEN.items() if int(broken[0]) & bit)

@@ -59,7 +59,10 @@ def write_record(folder: Path, config: HSDAGConfig, run: Mapping[str, Any]) -> N
 
 
 def find(policy: str | PathLike[str] | None) -> Path:
-    """The folder of a policy: of a shipped one by its bare name, a folder, or None for `DEFAULT`. Raises UserError."""
+    """The folder of a policy: of a shipped one by its name (without a separator), a folder, or None for `DEFAULT`.
+
+    UserError: there is none, or it may not be read.
+    """
     name = DEFAULT if policy is None else str(policy)
     # "base" is a name, "./base" a folder.
     if not isinstance(policy, PathLike) and not {os.sep, os.altsep} & {*name} and ships(name):

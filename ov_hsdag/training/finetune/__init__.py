@@ -2,8 +2,9 @@
 
 A measurement takes seconds, so much is made of each one: a placement is measured once; the measurements correct the
 simulator's costs, and refinement and REINFORCE work on the corrected costs; the policy imitates the best measured
-placements. The corrections (`ov_hsdag.calibration.correction`) are drawn from their posterior, so that they are explored
-where uncertain (Thompson 1933, Biometrika 25; Russo et al. 2018, "A Tutorial on Thompson Sampling", arXiv:1707.02038).
+placements. The corrections (`ov_hsdag.calibration.correction`) are drawn from their posterior
+(Thompson sampling: Thompson 1933, Biometrika 25; Russo et al. 2018, "A Tutorial on Thompson Sampling",
+arXiv:1707.02038), so that uncertain regions are explored.
 
 In the order of a run:
 
