@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from ov_hsdag.utils.lazy import opset13 as ops
 from research.graphs import graph_of, problem_on
 
@@ -179,6 +180,24 @@ def random_problem(
         fused_with=fused_with,
         fusion_penalty_us=penalty_us,
     )
+
+
+@st.composite
+def searched_problems(draw: st.DrawFn, fewest: int = 1) -> PlacementProblem:
+    """Up to 40 nodes on up to four devices, with and without missing operations, fusions and memory limits."""
+    devices = draw(st.integers(fewest, 4))
+    problem = random_problem(
+        draw(st.integers(0, 10_000)),
+        nodes=draw(st.integers(3, 40)),
+        devices=devices,
+        objective=draw(st.sampled_from(OBJECTIVES)),
+        submodel_us=6.0,
+        missing=0.3 * draw(st.booleans()),
+        grouped=True,
+        fusing=draw(st.booleans()),
+    )
+    limit = problem.evaluate(problem.single(0)).memory_bytes.sum() * 2 // 3 if draw(st.booleans()) else -1
+    return replace(problem, rule=draw(st.sampled_from([0, 1])), memory_bytes=np.full(devices, limit))
 
 
 def every_placement(problem: PlacementProblem) -> NDArray[np.uint8]:

@@ -24,36 +24,14 @@ from ov_hsdag.training import corpus
 from ov_hsdag.utils.lazy import opset13 as ops
 from research.corpus import extract
 from research.deepen import deepen, joined
-from tests.graphs import every_placement, problem_of, random_problem
+from tests.graphs import every_placement, problem_of, random_problem, searched_problems
 
 FEW = 30_000
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.integers(0, 10_000),
-    st.integers(3, 40),
-    st.integers(1, 4),
-    st.sampled_from(OBJECTIVES),
-    st.sampled_from([0, 1]),
-    st.booleans(),
-    st.booleans(),
-)
-def test_what_holds_for_every_search(
-    seed: int, nodes: int, devices: int, objective: str, rule: int, lacking: bool, limited: bool
-) -> None:
-    problem = random_problem(
-        seed,
-        nodes=nodes,
-        devices=devices,
-        objective=objective,
-        submodel_us=6.0,
-        missing=0.3 * lacking,
-        grouped=True,
-        fusing=seed % 2 == 0,
-    )
-    limit = problem.evaluate(problem.single(0)).memory_bytes.sum() * 2 // 3
-    problem = dataclasses.replace(problem, rule=rule, memory_bytes=np.full(devices, limit if limited else -1))
+@given(searched_problems(), st.integers(0, 10_000))
+def test_what_holds_for_every_search(problem: PlacementProblem, seed: int) -> None:
     found = search(problem, max_moves=FEW, seed=seed)
     again = search(problem, max_moves=FEW, seed=seed)
     np.testing.assert_array_equal(found.placement, again.placement)

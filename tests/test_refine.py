@@ -19,7 +19,7 @@ from ov_hsdag.placers.refine import refine
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from research.zoo.catalog import ZOO
-from tests.graphs import every_placement, random_problem
+from tests.graphs import every_placement, random_problem, searched_problems
 from tests.processes import ended
 
 FEW = 20_000
@@ -42,33 +42,10 @@ def with_random_speeds(problem: PlacementProblem, seed: int, transfer: float, su
 
 
 @settings(max_examples=100, deadline=None)
-@given(
-    st.integers(0, 10_000),
-    st.integers(3, 40),
-    st.integers(2, 4),
-    st.sampled_from(OBJECTIVES),
-    st.sampled_from([0, 1]),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-)
-def test_what_holds_for_every_refinement(
-    seed: int, nodes: int, devices: int, objective: str, rule: int, missing: bool, limited: bool, fusing: bool
-) -> None:
-    problem = random_problem(
-        seed,
-        nodes=nodes,
-        devices=devices,
-        objective=objective,
-        submodel_us=6.0,
-        missing=0.3 * missing,
-        grouped=True,
-        fusing=fusing,
-    )
-    limit = problem.evaluate(problem.single(0)).memory_bytes.sum() * 2 // 3
-    problem = dataclasses.replace(problem, rule=rule, memory_bytes=np.full(devices, limit if limited else -1))
+@given(searched_problems(fewest=2), st.integers(0, 10_000))
+def test_what_holds_for_every_refinement(problem: PlacementProblem, seed: int) -> None:
     generator = np.random.default_rng(seed)
-    batch = generator.integers(0, devices, (5, problem.group_count)).astype(np.uint8)
+    batch = generator.integers(0, len(problem.devices), (5, problem.group_count)).astype(np.uint8)
     batch[4] = batch[0]
     for moves in (0, FEW):
         placements, scores = refine(problem, batch, max_moves=moves, seed=seed)

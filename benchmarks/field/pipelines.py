@@ -21,31 +21,13 @@ from research.zoo.models.inputs import Inputs, image, text
 from research.zoo.models.recipes import Transformers
 from tests.llm.families import export_decoder, export_whisper
 
-_WHISPER = {
-    "vocab_size": 8192,
-    "d_model": 256,
-    "encoder_layers": 4,
-    "decoder_layers": 4,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 1024,
-    "decoder_ffn_dim": 1024,
-    "max_source_positions": 500,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 1,
-}
-_LLAMA = {
-    "vocab_size": 8192,
-    "hidden_size": 384,
-    "intermediate_size": 1024,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-}
-_BERT = {"vocab_size": 8192, "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6}
-_BERT |= {"intermediate_size": 1536}
+_TOKENS = {"vocab_size": 8192, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+_PART = {"layers": 4, "attention_heads": 4, "ffn_dim": 1024}
+_WHISPER = {f"{part}_{key}": value for part in ("encoder", "decoder") for key, value in _PART.items()}
+_WHISPER |= {**_TOKENS, "d_model": 256, "max_source_positions": 500}
+_TOWER = {"vocab_size": 8192, "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6}
+_LLAMA = {**_TOWER, "intermediate_size": 1024, "num_key_value_heads": 2}
+_BERT = {**_TOWER, "intermediate_size": 1536}
 _YOLOS = {"hidden_size": 192, "num_hidden_layers": 8, "num_attention_heads": 3, "intermediate_size": 768}
 _YOLOS |= {"image_size": [224, 224], "num_detection_tokens": 50}
 _RESNET = {"embedding_size": 32, "hidden_sizes": [32, 64, 128, 256], "depths": [2, 2, 2, 2], "layer_type": "basic"}
@@ -60,36 +42,20 @@ _OTHERS: dict[str, tuple[Transformers, Inputs]] = {
 
 APPLICATIONS = {
     "whisper": """\
-[models.whisper]
-path = "whisper"
-shape = "input_features=[1,80,1000]"
-workload = "prompt=4,generate=64"
+whisper = {path = "whisper", shape = "input_features=[1,80,1000]", workload = "prompt=4,generate=64"}
 """,
     "retrieval": """\
-[models.embedder]
-path = "embedder.xml"
-[models.reranker]
-path = "reranker.xml"
-count = 4
-after = ["embedder"]
-[models.decoder]
-path = "llama"
-after = ["reranker"]
-workload = "prompt=192,generate=32"
+embedder = {path = "embedder.xml"}
+reranker = {path = "reranker.xml", count = 4, after = ["embedder"]}
+decoder = {path = "llama", after = ["reranker"], workload = "prompt=192,generate=32"}
 """,
     "vision": """\
-[models.detector]
-path = "detector.xml"
-[models.resnet]
-path = "resnet.xml"
-count = 4
-after = ["detector"]
-[models.mobilenet]
-path = "mobilenet.xml"
-count = 4
-after = ["detector"]
+detector = {path = "detector.xml"}
+resnet = {path = "resnet.xml", count = 4, after = ["detector"]}
+mobilenet = {path = "mobilenet.xml", count = 4, after = ["detector"]}
 """,
 }
+"""What is in [models] of each application's file."""
 
 
 def exported(export: Callable[[Any, str, Path], None], config: Any, folder: Path) -> None:
@@ -111,7 +77,7 @@ def main(path: str) -> int:
     for name, (recipe, inputs) in _OTHERS.items():
         ov.save_model(recipe.convert(inputs, 0), folder / f"{name}.xml", compress_to_fp16=False)
     for name, written in APPLICATIONS.items():
-        (folder / f"{name}.toml").write_text(f'device = "HETERO:CPU_A,CPU_B"\n\n{written}')
+        (folder / f"{name}.toml").write_text(f"[models]\n{written}")
     return 0
 
 

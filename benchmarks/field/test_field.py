@@ -132,7 +132,7 @@ def test_pipelines_are_applications(tmp_path: Path) -> None:
         (tmp_path / f"{name}.xml").touch()
     counts = {}
     for name, text in pipelines.APPLICATIONS.items():
-        (tmp_path / "app.toml").write_text(re.sub('"(whisper|llama)"', r'"\1.xml"', text))
+        (tmp_path / "app.toml").write_text("[models]\n" + re.sub('"(whisper|llama)"', r'"\1.xml"', text))
         counts[name] = [one.count for one in read_application(tmp_path / "app.toml").models.values()]
     assert counts == {"whisper": [1], "retrieval": [1, 4, 1], "vision": [1, 4, 4]}
 
