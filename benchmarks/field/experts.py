@@ -18,6 +18,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -151,7 +152,7 @@ def judged(kind: str, core: ov.Core, rounds: int) -> dict[str, Any]:
     for share, name in ((share, name) for share, name in chosen.items() if name in rows):
         within = [one for one in rows if rows[one]["bytes"] <= share * held and not one.startswith("chosen")]
         # The best of one half of the rounds, judged by the other: the best of all is partly luck.
-        best = [min(within, key=lambda one, half=half: us(one, half)) for half in (0, 1)]
+        best = [min(within, key=partial(us, half=half)) for half in (0, 1)]
         ratios = [us(one, 1 - half) / us(name, 1 - half) for half, one in enumerate(best)]
         named = " or ".join(dict.fromkeys(best))
         result["chosen"][share] = {"of_best": statistics.geometric_mean(ratios), "best": named}
