@@ -24,6 +24,7 @@ from ov_hsdag.placers.experts import ExpertsApart
 from ov_hsdag.placing.candidates import find_candidates
 from ov_hsdag.placing.memory_fit import fit
 from ov_hsdag.placing.place import place
+from ov_hsdag.problem.experts_away import experts_away, fewest_away
 from ov_hsdag.problem.pricing import Session, WorkloadProblem, prepare, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import UserError
@@ -262,6 +263,23 @@ def test_as_few_layers_as_fit_are_a_candidate(two_cpu_core: ov.Core) -> None:
     np.testing.assert_array_equal(placement, away(problem, 0, 1))
     assert not tight.evaluate(placement).infeasible[0]
     assert "experts" in [one.name for one in find_candidates(tight, ())]
+
+
+def test_the_fewest_layers_are_those_of_trying_all(two_cpu_core: ov.Core) -> None:
+    problem = problem_of(decoder_of_experts(6, experts=32), two_cpu_core).problem
+    rows = experts_away(problem)
+    held = problem.evaluate(rows).memory_bytes
+    found = set()
+    for first in (0.0, 0.3, 0.5, 0.8, 1.0):
+        for last in (0.0, 0.1, 0.6, 1.0):
+            limits = {"CPU_A": int(first * held[0, 0]), "CPU_B": int(last * held[0, 0])}
+            tight = problem.with_memory(limits)
+            feasible = np.flatnonzero(tight.evaluate(rows).infeasible == 0)
+            fewest = fewest_away(tight, rows, lambda some, tight=tight: tight.evaluate(some).infeasible == 0)
+            assert fewest == (feasible[0] if len(feasible) else None), limits
+            found.add(fewest)
+    assert len(found) > 3 and None in found
+    assert fewest_away(problem, rows[:0], lambda some: some.any(axis=1)) is None
 
 
 def test_a_model_of_101_mib_is_placed_within_60_mib_on_each_device(two_cpu_core: ov.Core) -> None:

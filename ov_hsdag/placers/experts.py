@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.problem.experts_away import experts_away
+from ov_hsdag.problem.experts_away import experts_away, fewest_away
 from ov_hsdag.problem.problem import PlacementProblem
 
 
@@ -24,5 +24,5 @@ class ExpertsApart:
         away = experts_away(problem, self.device)
         if self.layers is not None:
             return away[min(self.layers, len(away) - 1)]
-        feasible = np.flatnonzero(problem.evaluate(away).infeasible[1:] == 0)
-        return away[1 + feasible[0]] if len(feasible) else away[-1]
+        fewest = fewest_away(problem, away[1:], lambda some: problem.evaluate(some).infeasible == 0)
+        return away[-1] if fewest is None else away[1 + fewest]

@@ -32,7 +32,7 @@ from ov_hsdag.placing.candidates import (
     sizes_are_guessed,
 )
 from ov_hsdag.placing.options import PlaceOptions
-from ov_hsdag.problem.experts_away import experts_away
+from ov_hsdag.problem.experts_away import experts_away, fewest_away
 from ov_hsdag.problem.pricing import ModelAnalysis, Session, WorkloadProblem, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.arguments import check_argument, check_in_memory
@@ -311,8 +311,7 @@ def _experts_to_move(problem: PlacementProblem, host: HostMemory | None) -> Expe
     blocks = len(experts(problem.graph))
     if not blocks or len(problem.devices) < 2:
         return None
-    fitting = np.flatnonzero(_feasible(problem, experts_away(problem), host))
-    layers = int(fitting[0]) if len(fitting) else None
+    layers = fewest_away(problem, experts_away(problem), lambda some: _feasible(problem, some, host))
     return ExpertsToMove(problem.devices[0], problem.devices[-1], layers, blocks)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,3 +19,22 @@ def experts_away(problem: PlacementProblem, device: int | None = None) -> NDArra
     for number, group in enumerate(groups):
         result[number + 1 :, group] = len(problem.devices) - 1 if device is None else device
     return problem.where_supported(result)
+
+
+def fewest_away(
+    problem: PlacementProblem, away: NDArray[np.uint8], feasible: Callable[[NDArray[np.uint8]], NDArray[np.bool_]]
+) -> int | None:
+    """Number of the first feasible placement of `experts_away`, None where none is; feasible: tells it of several.
+
+    Few are tried, as evaluating one of a large model takes a tenth of a second: what the first device has to hold falls
+    from one to the next.
+    """
+    low, high = 0, len(away) - 1
+    while low < high:
+        middle = (low + high) // 2
+        fits = problem.memory_excess(problem.evaluate(away[middle]))[0, 0] == 0
+        low, high = (low, middle) if fits else (middle + 1, high)
+    for some in (slice(low, low + 1), slice(low + 1, None)):
+        if len(away[some]) and (found := feasible(away[some])).any():
+            return int(some.start + found.argmax())
+    return None
