@@ -34,7 +34,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from benchmarks.common.machine import about
-from benchmarks.common.placing import in_child
+from benchmarks.common.placing import placed_in_child
 from benchmarks.common.plot import Axis, Series, plot
 from benchmarks.common.tables import markdown
 from benchmarks.field.unseen import DEVICES, declared
@@ -272,12 +272,12 @@ def full(core: ov.Core) -> Figures:
     return figures
 
 
-def grown(family: str, size: int) -> dict[str, Any]:
-    """What `place_ir` says of a model of about so many operations."""
+def grown(family: str, size: int) -> dict[str, float]:
+    """What `placed_in_child` says of a model of about so many operations."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "model.xml")
         ov.save_model(deep.build(family, size), path, compress_to_fp16=False)
-        return in_child("place_ir", path, "latency")
+        return placed_in_child(path)
 
 
 def against_copies(name: str, core: ov.Core) -> Work:
