@@ -563,7 +563,7 @@ def test_phases_share_what_was_compiled(two_cpu_core: ov.Core, monkeypatch: pyte
     assert counted == [2 * len(NAMES) + 6, 0]
 
 
-def test_counters_of_a_shared_copy_are_of_its_last_use(two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_are_of_a_copy_s_last_use(two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
     model, us, real_run = residual_model(), list[float](), SingleRequest.run
     normalize.normalize(model)
 
@@ -595,9 +595,7 @@ def test_a_device_that_was_not_counted_is_divided_as_another_of_its_kind(two_cpu
     assert found._as_alike(NAMES[1], found.alone[NAMES[1]]) is found.alone[NAMES[1]]
 
 
-def test_splits_of_decoders_are_cut_where_nothing_is_torn(
-    two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_splits_of_decoders_tear_nothing(two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = build_problem(stateful_decoder(), DeviceSet(NAMES), core=two_cpu_core)
     monkeypatch.setattr(PlacementProblem, "repair", None)  # which takes half a second of each of larger ones
     found = scale_factors.draw(problem)

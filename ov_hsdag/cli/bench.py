@@ -164,10 +164,7 @@ def bench(
 def _elsewhere(
     fleet: remote.Fleet, models: Sequence[Path], policies: str | None
 ) -> Iterator[tuple[dict[str, Any], str, Exception | None]]:
-    """Every model on every kind of machine: what is reported of it, where, and why it failed.
-
-    A job is one model on one machine, so that machines share the models.
-    """
+    """Every model on every kind of machine, a job each: what is reported of it, where, and why it failed."""
     jobs = []
     asked = [(kind, model) for model in models for kind in fleet.kinds]
     with remote.scratch() as scratch:

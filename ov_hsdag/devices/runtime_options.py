@@ -52,10 +52,7 @@ def compile_properties(
 
 
 def _set_on_core(core: ov.Core, devices: Sequence[str], options: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Of the options those that were set on the Core for a device: they go before the model's.
-
-    OpenVINO does not say what was set, so it is what a new Core has another value of.
-    """
+    """Of the options those set on the Core for a device, which go first: it has other values than a new one."""
     found: dict[str, dict[str, Any]] = {}
     fresh: ov.Core | None = None
     for device in devices:

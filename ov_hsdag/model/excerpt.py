@@ -84,10 +84,7 @@ def structures(*models: ov.Model) -> list[NDArray[np.uint64]]:
 
 
 def _signatures(nodes: Nodes, known: dict[object, int], *, whole: bool = True) -> NDArray[np.uint64]:
-    """Equal for nodes that are alike when nothing around them counts, uint64 [nodes]; `known` gets new ones.
-
-    whole: shapes of constants and runtime information count.
-    """
+    """Equal for nodes that are alike in themselves, uint64 [nodes]; whole: shapes of constants, and marks, count."""
     found = np.empty(len(nodes), np.uint64)
     for index, (node, type_name, outputs) in enumerate(zip(nodes.order, nodes.types, nodes.outputs, strict=True)):
         key: object

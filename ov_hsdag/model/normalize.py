@@ -125,10 +125,7 @@ class Replication(NamedTuple):
 
 
 def replicate(graph: ComputationGraph, homes: NDArray[np.int32], nodes: Nodes) -> Replication:
-    """Copies replicable producers until all consumers of each share a home; the native core says which.
-
-    homes: where each node is that is no replicable producer: number of a group or a device, int32 [nodes].
-    """
+    """Copies replicable producers until consumers of each share a home; homes: of other nodes, int32 [nodes]."""
     constant = graph.legality.constant
     copyable = np.ones(graph.nodes, bool)
     while True:
