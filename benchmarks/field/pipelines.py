@@ -29,13 +29,7 @@ _WHISPER |= {**_TOKENS, "d_model": 256}
 _TOWER = {"vocab_size": 8192, "hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 6}
 _LLAMA = {**_TOWER, "intermediate_size": 1024, "num_key_value_heads": 2}
 _BERT = {**_TOWER, "intermediate_size": 1536}
-_YOLOS: dict[str, Any] = {
-    "hidden_size": 192,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 3,
-    "intermediate_size": 768,
-}
-_YOLOS |= {"image_size": [224, 224], "num_detection_tokens": 50}
+_YOLOS: dict[str, Any] = {**_BERT, "image_size": [224, 224], "num_detection_tokens": 50}
 _RESNET = {"embedding_size": 32, "hidden_sizes": [32, 64, 128, 256], "depths": [2, 2, 2, 2], "layer_type": "basic"}
 
 _OTHERS: dict[str, tuple[Transformers, Inputs]] = {
