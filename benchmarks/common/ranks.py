@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
+T = TypeVar("T")
 Figures = Sequence[float] | NDArray[np.float64]
+
+
+def halves(rounds: Sequence[T]) -> list[list[T]]:
+    """Every second pair of rounds, as their order turns within a pair (`choice.in_order`), and the others; all of them
+    twice where there are fewer than three."""
+    found = [[one for number, one in enumerate(rounds) if number // 2 % 2 == half] for half in (0, 1)]
+    return found if all(found) else [list(rounds)] * 2
 
 
 def spearman(some: Figures, others: Figures) -> float | None:

@@ -28,7 +28,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from benchmarks.common.machine import about
-from benchmarks.common.ranks import attainable, spearman
+from benchmarks.common.ranks import attainable, halves, spearman
 from benchmarks.field.unseen import DEVICES, unlike
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring.comparison import Comparison
@@ -124,7 +124,7 @@ def judged(kind: str, core: ov.Core, rounds: int) -> dict[str, Any]:
     candidates = {name: Candidate.placed(DEVICES, problem.affinity(one)) for name, one in tried.items()}
     phases = Workload.parse(WORKLOAD).phases_with(model, None)
     with Comparison(model, DEVICES, candidates, "latency", core, phases=phases) as comparison:
-        comparison.trials(rounds=max(rounds, 2))
+        comparison.trials(rounds=max(rounds, 3))
         rates, failed = comparison.phase_rates, dict(comparison.failed)
     rows: dict[str, dict[str, Any]] = {}
     for name, placement in tried.items():
@@ -136,16 +136,18 @@ def judged(kind: str, core: ov.Core, rounds: int) -> dict[str, Any]:
     result: dict[str, Any] = {"model": kind, "rows": rows, "failed": failed}
     for phase in ("prompt", "token"):
         pairs = np.array([(one["predicted"][phase], one["measured"][phase]) for one in rows.values()])
-        halves = [[statistics.median(rates[name][phase][half::2]) for name in rows] for half in (0, 1)]
+        of_halves = [[statistics.median(halves(rates[name][phase])[half]) for name in rows] for half in (0, 1)]
         result[phase] = {
             "error": float(np.median(np.abs(pairs[:, 0] / pairs[:, 1] - 1))),
-            "spearman": spearman(*pairs.T),
-            "attainable": attainable(*halves),
+            "spearman": spearman(*pairs.T) or 0.0,
+            "attainable": attainable(*of_halves) or 0.0,
         }
 
     def us(name: str, half: int) -> float:
-        """Of one run of the workload, in every second round."""
-        return sum(one["count"] * 1e6 / statistics.median(rates[name][phase][half::2]) for phase, one in counts.items())
+        """Of one run of the workload, in one half of the rounds."""
+        return sum(
+            one["count"] * 1e6 / statistics.median(halves(rates[name][phase])[half]) for phase, one in counts.items()
+        )
 
     counts = priced.summary(problem.singles[0])
     result["chosen"] = {}

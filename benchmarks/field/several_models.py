@@ -30,7 +30,7 @@ import numpy as np
 
 from benchmarks.common.bound_worker import bound_worker
 from benchmarks.common.machine import about
-from benchmarks.common.ranks import attainable, spearman
+from benchmarks.common.ranks import attainable, halves, spearman
 from benchmarks.field.unseen import DEVICES, declared, drawn, unlike
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring import choice
@@ -113,7 +113,7 @@ def judged(
     ) as comparison:
         trials = comparison.trials(rounds=rounds, seconds=together.TRIAL, until=end)
         failed = dict(comparison.failed)
-    found, *halves = (choice.infer(some) for some in (trials, trials[::2], trials[1::2] or trials))
+    found, *parts = (choice.infer(some) for some in (trials, *halves(trials)))
     ran = [name for name in names if name in found.names and name not in failed]
     where = {name: {*app.describe(named[name].tolist()).values()} for name in ran}
     wholes = [name for name in ran if where[name] <= {*DEVICES}]
@@ -124,7 +124,7 @@ def judged(
     against = {"of_whole": wholes, "of_single": singles, "of_alone": alone}
     rates = np.array([found.rate(name) for name in ran])
     expected = np.array([1 / scores[name] for name in ran])
-    of_halves = [[half.rate(name) for name in ran if all(name in one.names for one in halves)] for half in halves]
+    of_halves = [[half.rate(name) for name in ran if all(name in one.names for one in parts)] for half in parts]
     errors = np.log(rates / expected) - np.median(np.log(rates / expected))
     row: dict[str, Any] = {
         "models": {one.member.name: one.given.count for one in prepared},
@@ -133,7 +133,7 @@ def judged(
         "failed": {name: why for name, why in failed.items() if not out_of_time(why)},
         "error": float(np.median(np.abs(np.expm1(errors)))),
         "spearman": spearman(rates, expected),
-        "attainable": attainable(*of_halves) if len(trials) > 1 else None,
+        "attainable": attainable(*of_halves) if len(trials) > 2 else None,
     }
     for how in ("measured", "predicted"):
         row[how] = {  # None: one of the two computed something else, or there was no time for it
@@ -174,14 +174,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for how in ("measured", "predicted"):
                 figures = " ".join(f"{row[how][key] or float('nan'):9.3f}" for key in keys)
                 print(f"{len(row['models']):6} {how:>10} {figures}", flush=True)
-            ranks = " of ".join(f"{row[key] or math.nan:.3f}" for key in ("spearman", "attainable"))
+            ranks = " of ".join(f"{row[key] or 0:.3f}" for key in ("spearman", "attainable"))
             print(f"       error {row['error']:.3f}, Spearman {ranks}, {row['chosen']}, {row['ran']} ran")
             print("".join(f"       {name} failed: {why}\n" for name, why in row["failed"].items()), end="", flush=True)
     for how in ("measured", "predicted"):
         known = ([row[how][key] for row in rows if row[how][key]] for key in keys)
         means = [statistics.geometric_mean(figures) if figures else math.nan for figures in known]
         print(f"{'mean':>6} {how:>10} {' '.join(f'{mean:9.3f}' for mean in means)}")
-    error, rank = (statistics.median(row[key] or math.nan for row in rows) for key in ("error", "spearman"))
+    error, rank = (statistics.median(row[key] or 0 for row in rows) for key in ("error", "spearman"))
     print(f"medians: error {error:.3f}, Spearman {rank:.3f}")
     if args.output:
         write_json(args.output, {"seed": args.seed, "precisions": precisions, "about": about(), "applications": rows})

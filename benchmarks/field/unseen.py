@@ -23,6 +23,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,6 +33,7 @@ import openvino as ov
 
 from benchmarks.common.counting import busy, count_for
 from benchmarks.common.machine import about
+from benchmarks.common.ranks import halves
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
@@ -193,21 +195,21 @@ def judged(one: ZooModel, core: Any, args: argparse.Namespace) -> dict[str, Any]
     candidates = {name: Candidate.placed(DEVICES, affinity) for name, affinity in affinities.items()}
     copies = {} if memory or args.latency else {COPIES: Candidate.copies(DEVICES.names)}
     candidates |= copies
-    trials: list[choice.Round] = []
+    trials: list[list[choice.Round]] = []
     shares: list[float] = []
     with (
         ProcessPoolExecutor(len(DEVICES)) as pool,
         Comparison(normalized, DEVICES, candidates, objective, core) as comparison,
     ):
         for number in range(args.rounds):
-            trials += comparison.trials(rounds=1, seconds=TRIAL, begin=number)
+            trials.append(comparison.trials(rounds=1, seconds=TRIAL, begin=number))
             turns = list(pool.map(count_for, [TRIAL] * len(DEVICES)))
             shares.append(min(turns) / statistics.mean(turns))
         failed = dict(comparison.failed)
-    found, *halves = (choice.infer(some) for some in (trials, trials[::2], trials[1::2]))
+    found, *parts = (choice.infer([*chain(*some)]) for some in (trials, *halves(trials)))
     ran = [name for name in affinities if name not in failed]
     # The best of one half of the rounds, judged by the other: the best of all, of many and noisy ones, is partly luck.
-    judges = [(halves[1 - number], half.best(ran)) for number, half in enumerate(halves)]
+    judges = [(parts[1 - number], half.best(ran)) for number, half in enumerate(parts)]
     singles = [name for name in DEVICES if name in affinities and name not in failed]
     host = statistics.mean(shares)
     rivals = {"of_luckiest": found.best(ran)}
@@ -236,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--models", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=selection.SECONDS)
-    parser.add_argument("--rounds", type=int, default=20, help="at least two")
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--busy", type=int, default=0)

@@ -110,7 +110,7 @@ class ModelCalibration:
         compiled: CompiledModels | None = None,
     ) -> None:
         self._prepared, self._core, self._profile = prepared, core, profile
-        self._compiled = compiled or compiled_models(prepared, core)
+        self._compiled = compiled or CompiledModels(core)
         self._advance, self._deadline = advance, deadline
         self._roofline = Roofline(prepared.graph)
         (self._inputs,) = timed_inputs(prepared.model, prepared.shapes)
@@ -120,6 +120,7 @@ class ModelCalibration:
         }
         self.alone: dict[str, NodeTimes] = {}  # of the devices that run the whole model
         self.times: dict[str, NodeTimes] = {}  # of all devices that were measured, those first
+        self.as_another: list[str] = []  # devices whose times are divided as those of another of their kind
         # of `fit_scale_factors`, where partition boundaries were measured; ones where the model cannot be split
         self.factors: NDArray[np.float64] | None = None
 
@@ -173,9 +174,11 @@ class ModelCalibration:
 
     def _as_alike(self, name: str, found: NodeTimes) -> NodeTimes:
         """Times of a device whose operations were not counted: as another of its kind is wrong about the profile's."""
-        alike = [one for other, one in self.alone.items() if one.copies and kind_of(other) == kind_of(name)]
+        kind = kind_of(name)
+        alike = [one for other, one in self.alone.items() if one.copies and kind and kind_of(other) == kind]
         if found.copies or not alike:
             return found
+        self.as_another.append(name)
         weights = self._weights[alike[0].device]
         us = np.where(weights > 0, alike[0].us / np.maximum(weights, 1e-9), 1.0) * self._weights[name]
         us = adding_up(us, found.latency_us, self._profile.device(name).submodel_us)
@@ -243,13 +246,17 @@ class ModelCalibration:
 
     def warn_of_missing(self) -> None:
         """Warns of what there was no time or memory for. Who uses the costs reports devices without any."""
+        told = "there was no time or memory to measure"
+        if self.as_another:
+            names = ", ".join(self.as_another)
+            warnings.warn(f"{told} single operations on {names}: a device of the same kind counts there", stacklevel=3)
         coarse = [name for name, found in self.times.items() if found.copies == 0]
         missing = [f"single operations on {', '.join(coarse)}"] if coarse else []
         if self.factors is None and len(self.times) == len(self._prepared.devices) > 1:
             missing.append("what submodels and transfers cost")
         if missing:
             warnings.warn(
-                f"there was no time or memory to measure {' and '.join(missing)}: the profile counts there",
+                f"{told} {' and '.join(missing)}: the profile counts there",
                 stacklevel=3,
             )
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ov_hsdag.devices import virtual
+from ov_hsdag.devices import discovery, virtual
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.replay import Replay
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _LONGEST_MS = 2e9
 
 _SUBMODEL = re.compile(r"subgraph(\d+): ")
+
+# Inferences after which counters, means in whole µs of all of them, are too coarse for what comes later.
+_MOST_COUNTED = 16
 
 WARM_UP = 2
 """Inferences of a compiled model before its counters are read for the first time: the first ones are slow."""
@@ -79,13 +82,14 @@ class CompiledModels:
     """What calibrating a model compiles: each way to run it once, for all its phases, as far as there is memory."""
 
     def __init__(self, core: ov.Core, room: int = 0) -> None:
-        """room: compiled models that are kept."""
-        self._core, self._room = core, room
+        """room: compiled models that are kept, while half of the memory that is free now stays free."""
+        self._core, self._room, self._free = core, room, (discovery.free_bytes(core, "CPU") or 0) / 2
         self._kept: dict[tuple[str, bytes, bool], Compiled] = {}
 
     def keeps(self, device: str, split: bytes = b"", *, counters: bool = False) -> bool:
         """Whether it is there already."""
-        return (device, split, counters) in self._kept
+        known = self._kept.get((device, split, counters))
+        return known is not None and known.counted <= _MOST_COUNTED
 
     def get(
         self,
@@ -102,12 +106,13 @@ class CompiledModels:
         split: tells placements of HETERO apart. again: another copy. now: of the clock that counts.
         """
         key = device, split, counters
-        if key in self._kept and not again:
+        if self.keeps(*key[:2], counters=counters) and not again:
             return self._kept[key]
         begin = now()
         properties = virtual.compile_properties(device, {"PERF_COUNT": True} if counters else {})
         found = Compiled(self._core.compile_model(model, device, properties), now() - begin)
-        if len(self._kept) < self._room and not again:
+        room = len(self._kept) < self._room and (discovery.free_bytes(self._core, "CPU") or 0) > self._free
+        if room and not again:
             self._kept[key] = found
         return found
 

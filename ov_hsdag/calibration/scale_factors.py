@@ -11,7 +11,6 @@ launch costs) is part of the latency of a device that runs the model alone, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from itertools import chain, islice
 
 import numpy as np
@@ -39,7 +38,7 @@ _SPREAD = np.array([0.1, 1.5, 0.7, 0.7, 0.7, 0.7])
 # the former; the latter, which break all fusions, say how boundaries add up.
 _CONTIGUOUS, _RANDOM = (3, 6, 12, 24), 2
 
-# Single cuts that are tried where partitions tear something apart.
+# Cuts that are tried, one after the other, where partitions tear something apart.
 _CUTS = 64
 
 # Partitions that use each device once are tried so often where too few of those are feasible.
@@ -100,21 +99,20 @@ def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]
         wanted[order] = (np.searchsorted(cuts, everyone, side="right") + first) % len(problem.devices)
         return problem.where_supported(wanted)
 
-    @cache
-    def clean() -> NDArray[np.int64]:
-        """Some of the cuts that alone tear nothing apart."""
-        cuts = random.permutation(everyone[1:])[:_CUTS]
-        batch = np.stack([partition(cuts[place : place + 1], 0) for place in range(len(cuts))])
-        return cuts[~problem.evaluate(batch, most_work=MOST_WORK).broken]
+    def broken(placement: NDArray[np.uint8]) -> bool:
+        return bool(problem.evaluate(placement, most_work=MOST_WORK).broken[0])
 
     def contiguous(parts: int, first: int) -> NDArray[np.uint8]:
-        """So many parts of random sizes, or fewer. It may be infeasible; where no cut is clean, it is repaired."""
+        """So many parts of random sizes; fewer where cuts tear something apart, repaired where all do."""
         found = partition(np.sort(random.choice(everyone[1:], parts - 1, replace=False)), first)
-        if not problem.evaluate(found, most_work=MOST_WORK).broken[0]:
+        if not broken(found):
             return found
-        if len(clean()):
-            return partition(np.sort(random.permutation(clean())[: parts - 1]), first)
-        return problem.legalized(found)
+        cuts = everyone[:0]
+        for cut in random.permutation(everyone[1:])[:_CUTS]:
+            more = np.sort(np.append(cuts, cut))
+            if len(more) < parts and not broken(partition(more, first)):
+                cuts = more
+        return partition(cuts, first) if len(cuts) else problem.legalized(found)
 
     def is_split(placement: NDArray[np.uint8]) -> bool:
         return bool(placement.min() != placement.max() and problem.evaluate(placement).infeasible[0] == 0)

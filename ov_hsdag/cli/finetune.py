@@ -260,10 +260,7 @@ def _reference(record: Mapping[str, Any]) -> str:
 
 
 def _table(record: Mapping[str, Any]) -> Table:
-    """The best measured placements, best first; the chosen one is marked, and always there.
-
-    A placement that was measured again counts by both of its measurements together.
-    """
+    """The best placements, best first, by all measurements of each; the chosen one is marked, and always there."""
     rows = []
     for entry in record["entries"]:
         again = record["best"] if entry["chosen"] else record["final"].get(str(entry["number"]))

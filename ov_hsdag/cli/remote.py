@@ -116,10 +116,7 @@ def scratch() -> Iterator[Path]:
 
 
 def words(inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -> list[str]:
-    """The words of the command that runs as a job: its options as they were given; files travel with it.
-
-    names: of what it is for; instead: values that the job has in place of options here, None for none.
-    """
+    """The words of the command as a job for `names`, with options as given, or `instead`; files travel with it."""
     found: list[object] = [*names]
     for option, value in given_options():
         name = option.opts[0]

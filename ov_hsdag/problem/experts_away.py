@@ -26,15 +26,15 @@ def fewest_away(
 ) -> int | None:
     """Number of the first feasible placement of `experts_away`, None where none is; feasible: tells it of several.
 
-    Few are tried, as evaluating one of a large model takes a tenth of a second: what the first device has to hold falls
-    from one to the next.
+    Few are tried where what the first device holds falls from one to the next, as evaluating one of a large model takes
+    a tenth of a second. It may grow where experts are small beside tensors: each layer that leaves adds a submodel.
     """
     low, high = 0, len(away) - 1
     while low < high:
         middle = (low + high) // 2
         fits = problem.memory_excess(problem.evaluate(away[middle]))[0, 0] == 0
         low, high = (low, middle) if fits else (middle + 1, high)
-    for some in (slice(low, low + 1), slice(low + 1, None)):
+    for some in (slice(0, 1), slice(low, low + 1), slice(0, None)):
         if len(away[some]) and (found := feasible(away[some])).any():
             return int(some.start + found.argmax())
     return None
