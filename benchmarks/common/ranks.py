@@ -25,11 +25,11 @@ def spearman(some: Figures, others: Figures) -> float | None:
     return float(spearmanr(some, others).statistic) if len(some) > 2 else None
 
 
-def attainable(odd: Figures, even: Figures) -> float | None:
-    """About what exact predictions would have with the mean of all rounds, from measurements in every second round.
+def attainable(some: Figures, others: Figures) -> float | None:
+    """About what exact predictions would have with the mean of all rounds, from measurements in each half of them.
 
     The correlation of the halves, by Spearman's and Brown's formula that of all rounds with as many others, and its
     root that with the truth.
     """
-    halves = spearman(odd, even)
-    return None if halves is None else (2 * max(halves, 0.0) / (1 + max(halves, 0.0))) ** 0.5
+    between = spearman(some, others)
+    return None if between is None else (2 * max(between, 0.0) / (1 + max(between, 0.0))) ** 0.5

@@ -8,8 +8,8 @@ Two one-core devices made of the CPU plugin, f32 (with --bf16 unlike ones, see `
 several times; --busy: beside so many processes that do nothing but count). All candidates that any of these tried, and
 for throughput a copy on each device where there is memory, then run in long trials in turns, with two loops that do
 nothing but count on the two cores between them: what the slower one counts, over the mean of both, is what the host
-lets a pair have that is in balance. Printed: what was placed over the best candidate (of every second round, judged by
-the others), the one with the best figures, the best single device, copies, and copies times that share; and how long
+lets a pair have that is in balance. Printed: what was placed over the best candidate (of one half of the rounds, judged
+by the other), the one with the best figures, the best single device, copies, and copies times that share; and how long
 it took. The shortest version that means something is three models and 20 rounds, about ten minutes.
 """
 

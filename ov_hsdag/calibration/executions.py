@@ -108,6 +108,8 @@ class CompiledModels:
         key = device, split, counters
         if self.keeps(*key[:2], counters=counters) and not again:
             return self._kept[key]
+        if not again:
+            self._kept.pop(key, None)  # what has counted too much would only take memory
         begin = now()
         properties = virtual.compile_properties(device, {"PERF_COUNT": True} if counters else {})
         found = Compiled(self._core.compile_model(model, device, properties), now() - begin)
