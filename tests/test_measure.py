@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import openvino as ov
 import pytest
 
 from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring import runner
 from ov_hsdag.measuring.agreement import largest_difference
 from ov_hsdag.measuring.evaluator import Measurement
 from ov_hsdag.measuring.measurer import Measurer
 from ov_hsdag.measuring.process import Candidate, Worker
 from ov_hsdag.measuring.runner import Runner
+from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import random_inputs, timed_inputs
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from ov_hsdag.utils.errors import RunError
 from research.zoo.catalog import ZOO
 from tests.simulated_machine import Machine
@@ -107,6 +110,33 @@ def test_rates_are_those_at_which_inferences_end(core: ov.Core, objective: str) 
     between = np.diff(runner.finished)
     assert len(between) >= 3
     assert 0.5 / between.max() < rate < (1.5 * len(runner.queue)) / between.min()
+
+
+def test_rounds_in_which_requests_spread_over_the_devices_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four requests, in simulated time: inferences of the first two rounds take twice as long as later ones."""
+    finished: list[float] = []
+    phase = runner._Phase.__new__(runner._Phase)
+    for name, value in {"_rewind": int, "_finished": finished, "_replays": range(4)}.items():
+        setattr(phase, name, value)
+    phase._start = lambda: finished.append(finished[-1] + 2.0 - (len(finished) > 8) if finished else 2.0)  # type: ignore[method-assign]
+    phase._queue = SimpleNamespace(wait_all=int)
+    monkeypatch.setattr(runner.time, "perf_counter", lambda: finished[-1])
+    rates = []
+    for phase._filling in (0, runner._FILLING):
+        rates.append(phase.throughput(1.0))
+    assert rates == [0.5, 1.0] and len(finished) == 13
+
+
+@pytest.mark.parametrize("filling", [0, 1, 2])
+def test_a_split_fills_before_it_is_timed(two_cpu_core: ov.Core, filling: int) -> None:
+    model, problem = problem_of("squeezenet", two_cpu_core, "throughput")
+    placement = problem.single(0)
+    placement[topological_groups(problem)[problem.group_count // 2 :]] = filling > 0
+    placement[topological_groups(problem)[-2:]] = filling == 1
+    set_affinities(model, problem.affinity(placement))
+    timed = Runner(two_cpu_core.compile_model(model, PAIR.hetero), timed_inputs(model), "throughput", 3)
+    assert timed.submodels == filling + 1 and timed.rate(0.01) > 0
+    assert len(timed.finished) > (1 + filling) * len(timed.queue)
 
 
 def test_failures_are_told_and_harm_nothing(core: ov.Core) -> None:

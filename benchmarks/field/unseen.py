@@ -6,11 +6,11 @@
 Two one-core devices made of the CPU plugin, f32 (with --bf16 unlike ones, see `unlike`), throughput or latency;
 --memory: each has so much of what the model needs. Each model is placed by prediction and by measuring (--repeats:
 several times; --busy: beside so many processes that do nothing but count). All candidates that any of these tried, and
-for throughput a copy on each device where there is memory, then run in long trials in turns, with two loops that do
-nothing but count on the two cores between them: what the slower one counts, over the mean of both, is what the host
+for throughput a copy on each device where there is memory, then run in many short trials in turns, with two loops that
+do nothing but count on the two cores between them: what the slower one counts, over the mean of both, is what the host
 lets a pair have that is in balance. Printed: what was placed over the best candidate (of one half of the rounds, judged
 by the other), the one with the best figures, the best single device, copies, and copies times that share; and how long
-it took. The shortest version that means something is three models and 20 rounds, about ten minutes.
+it took. The shortest version that means something is three models and 60 rounds, about ten minutes.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.process import Candidate
+from ov_hsdag.measuring.trials import SECONDS
 from ov_hsdag.placing import selection
 from ov_hsdag.placing.place import place
 from ov_hsdag.problem.copies import COPIES
@@ -49,7 +50,7 @@ from research.zoo.models.inputs import Input, image, inputs, text
 from research.zoo.models.recipes import Transformers
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
-TRIAL = 0.5
+HOST_SECONDS, EVERY = 0.5, 5  # of two loops that count, and after how many rounds they run
 FIGURES = ("of_best", "of_luckiest", "of_single", "of_copies", "of_limit")
 
 
@@ -202,9 +203,10 @@ def judged(one: ZooModel, core: Any, args: argparse.Namespace) -> dict[str, Any]
         Comparison(normalized, DEVICES, candidates, objective, core) as comparison,
     ):
         for number in range(args.rounds):
-            trials.append(comparison.trials(rounds=1, seconds=TRIAL, begin=number))
-            turns = list(pool.map(count_for, [TRIAL] * len(DEVICES)))
-            shares.append(min(turns) / statistics.mean(turns))
+            trials.append(comparison.trials(rounds=1, seconds=SECONDS, begin=number))
+            if number % EVERY == 0:
+                turns = list(pool.map(count_for, [HOST_SECONDS] * len(DEVICES)))
+                shares.append(min(turns) / statistics.mean(turns))
         failed = dict(comparison.failed)
     found, *parts = (choice.infer([*chain(*some)]) for some in (trials, *halves(trials)))
     ran = [name for name in affinities if name not in failed]
@@ -238,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--models", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=selection.SECONDS)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--busy", type=int, default=0)

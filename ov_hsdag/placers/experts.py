@@ -24,5 +24,5 @@ class ExpertsApart:
         away = experts_away(problem, self.device)
         if self.layers is not None:
             return away[min(self.layers, len(away) - 1)]
-        fewest = fewest_away(problem, away[1:], lambda some: problem.evaluate(some).infeasible == 0)
+        fewest = fewest_away(problem, away[1:])
         return away[-1] if fewest is None else away[1 + fewest]

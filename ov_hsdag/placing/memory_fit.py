@@ -106,6 +106,10 @@ class HostMemory:
         stored = zip(problem.devices, problem.stored_bytes(counted), strict=True)
         return sum(bytes_ for name, bytes_ in stored if name in self.devices)
 
+    def holds(self, problem: PlacementProblem, counted: NDArray[np.int64]) -> bool:
+        """Whether it has room for that; counted: see `needed`."""
+        return self.needed(problem, counted) <= self.room
+
 
 @dataclass(frozen=True)
 class ExpertsToMove:
@@ -311,7 +315,7 @@ def _experts_to_move(problem: PlacementProblem, host: HostMemory | None) -> Expe
     blocks = len(experts(problem.graph))
     if not blocks or len(problem.devices) < 2:
         return None
-    layers = fewest_away(problem, experts_away(problem), lambda some: _feasible(problem, some, host))
+    layers = fewest_away(problem, experts_away(problem), lambda held: host is None or host.holds(problem, held))
     return ExpertsToMove(problem.devices[0], problem.devices[-1], layers, blocks)
 
 
@@ -341,7 +345,7 @@ def _feasible(
     found = problem.evaluate(np.stack(list(placements)))
     feasible: NDArray[np.bool_] = found.infeasible == 0
     if host is not None:
-        feasible &= np.array([host.needed(problem, counted) <= host.room for counted in found.memory_bytes])
+        feasible &= np.array([host.holds(problem, counted) for counted in found.memory_bytes])
     return feasible
 
 

@@ -22,19 +22,20 @@ def experts_away(problem: PlacementProblem, device: int | None = None) -> NDArra
 
 
 def fewest_away(
-    problem: PlacementProblem, away: NDArray[np.uint8], feasible: Callable[[NDArray[np.uint8]], NDArray[np.bool_]]
+    problem: PlacementProblem,
+    away: NDArray[np.uint8],
+    keeps: Callable[[NDArray[np.int64]], bool] = lambda _: True,
 ) -> int | None:
-    """Number of the first feasible placement of `experts_away`, None where none is; feasible: tells it of several.
+    """Number of the first feasible placement of `experts_away`, None where none is.
 
-    Few are tried where what the first device holds falls from one to the next, as evaluating one of a large model takes
-    a tenth of a second. It may grow where experts are small beside tensors: each layer that leaves adds a submodel.
+    keeps: what else has to hold of the bytes on each device, int64 [devices]; of fewer bytes, too, where it does.
+    Evaluating one of a large model takes a tenth of a second: only those are whose weights and states alone fit.
     """
-    low, high = 0, len(away) - 1
-    while low < high:
-        middle = (low + high) // 2
-        fits = problem.memory_excess(problem.evaluate(away[middle]))[0, 0] == 0
-        low, high = (low, middle) if fits else (middle + 1, high)
-    for some in (slice(0, 1), slice(low, low + 1), slice(0, None)):
-        if len(away[some]) and (found := feasible(away[some])).any():
-            return int(some.start + found.argmax())
+    groups = np.arange(problem.group_count)
+    for number, placement in enumerate(away):
+        held = np.bincount(placement, problem.group_held[groups, placement], len(problem.devices)).astype(np.int64)
+        if (held <= problem.memory_limits).all() and keeps(held):
+            found = problem.evaluate(placement)
+            if found.infeasible[0] == 0 and keeps(found.memory_bytes[0]):
+                return number
     return None
