@@ -281,8 +281,7 @@ def test_the_fewest_layers_are_those_of_trying_all(two_cpu_core: ov.Core, expert
             found.add(fewest)
     assert len(found) > (3 if experts > 8 else 1) and None in found
     assert fewest_away(problem, rows[:0]) is None
-    # What all devices have together, as devices do that share a memory.
-    least = int(held.sum(axis=1).min())
+    least = int(held.sum(axis=1).min())  # of all devices together, which may share a memory
     assert fewest_away(problem, rows, lambda bytes_: bool(bytes_.sum() <= least)) == held.sum(axis=1).argmin()
     assert fewest_away(problem, rows, lambda bytes_: bool(bytes_.sum() < least)) is None
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -114,16 +116,11 @@ def test_rates_are_those_at_which_inferences_end(core: ov.Core, objective: str) 
 
 def test_rounds_in_which_requests_spread_over_the_devices_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four requests, in simulated time: inferences of the first two rounds take twice as long as later ones."""
-    finished: list[float] = []
-    phase = runner._Phase.__new__(runner._Phase)
-    for name, value in {"_rewind": int, "_finished": finished, "_replays": range(4)}.items():
-        setattr(phase, name, value)
-    phase._start = lambda: finished.append(finished[-1] + 2.0 - (len(finished) > 8) if finished else 2.0)  # type: ignore[method-assign]
-    phase._queue = SimpleNamespace(wait_all=int)
-    monkeypatch.setattr(runner.time, "perf_counter", lambda: finished[-1])
-    rates = []
-    for phase._filling in (0, runner._FILLING):
-        rates.append(phase.throughput(1.0))
+    finished, queue = list[float](), SimpleNamespace(wait_all=int)
+    phase: Any = SimpleNamespace(_rewind=int, _finished=finished, _replays=range(4), _queue=queue)
+    phase._start = lambda: finished.append(finished[-1] + 2.0 - (len(finished) > 8) if finished else 2.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: finished[-1])
+    rates = [runner._Phase.throughput(phase, 1.0) for phase._filling in (0, runner._FILLING)]
     assert rates == [0.5, 1.0] and len(finished) == 13
 
 

@@ -29,6 +29,7 @@ from ov_hsdag.explaining.timeline import one_request, pipelined, stages
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.names import NameTree
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.report.drawing import Drawing
 from ov_hsdag.report.picture import picture
 from ov_hsdag.report.write import check_report, page
 from ov_hsdag.utils.errors import RunError, UserError
@@ -329,3 +330,18 @@ def test_place_writes_its_report(tmp_path: Path) -> None:
     text = (tmp_path / "report.html").read_text("utf-8")
     assert "ov-hsdag place" in text
     assert '"seconds":{' in text
+
+
+def test_a_drawing_is_well_formed_and_escapes_what_names_hold() -> None:
+    drawing = Drawing(100, 50)
+    drawing.text(1.25, 2.0, 'a<b & "c"', text_anchor="end", fill='"red"')
+    drawing.line(0, 1, 2.04, 3, "#123456", stroke_width=2)
+    drawing.rectangle(0, 0, 3.14159, 1, "blue")
+    root = ElementTree.fromstring(drawing.svg())
+    assert root.get("viewBox") == "0 0 100 50"
+    background, text, line, rectangle = root
+    assert (background.get("width"), background.get("height"), background.get("fill")) == ("100", "50", "white")
+    assert (text.text, text.get("text-anchor"), text.get("x"), text.get("y")) == ('a<b & "c"', "end", "1.25", "2")
+    assert text.get("fill") == '"red"'
+    assert (line.get("x2"), line.get("stroke-width")) == ("2.04", "2")
+    assert rectangle.get("width") == "3.14"

@@ -22,9 +22,7 @@ def experts_away(problem: PlacementProblem, device: int | None = None) -> NDArra
 
 
 def fewest_away(
-    problem: PlacementProblem,
-    away: NDArray[np.uint8],
-    keeps: Callable[[NDArray[np.int64]], bool] = lambda _: True,
+    problem: PlacementProblem, away: NDArray[np.uint8], keeps: Callable[[NDArray[np.int64]], bool] = lambda _: True
 ) -> int | None:
     """Number of the first feasible placement of `experts_away`, None where none is.
 
