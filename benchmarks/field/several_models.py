@@ -174,14 +174,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for how in ("measured", "predicted"):
                 figures = " ".join(f"{row[how][key] or float('nan'):9.3f}" for key in keys)
                 print(f"{len(row['models']):6} {how:>10} {figures}", flush=True)
-            ranks = " of ".join(f"{row[key] or 0:.3f}" for key in ("spearman", "attainable"))
+            ranks = " of ".join(f"{np.float64(row[key]):.3f}" for key in ("spearman", "attainable"))
             print(f"       error {row['error']:.3f}, Spearman {ranks}, {row['chosen']}, {row['ran']} ran")
             print("".join(f"       {name} failed: {why}\n" for name, why in row["failed"].items()), end="", flush=True)
     for how in ("measured", "predicted"):
         known = ([row[how][key] for row in rows if row[how][key]] for key in keys)
         means = [statistics.geometric_mean(figures) if figures else math.nan for figures in known]
         print(f"{'mean':>6} {how:>10} {' '.join(f'{mean:9.3f}' for mean in means)}")
-    error, rank = (statistics.median(row[key] or 0 for row in rows) for key in ("error", "spearman"))
+    error, rank = (np.nanmedian([np.float64(row[key]) for row in rows]) for key in ("error", "spearman"))
     print(f"medians: error {error:.3f}, Spearman {rank:.3f}")
     if args.output:
         write_json(args.output, {"seed": args.seed, "precisions": precisions, "about": about(), "applications": rows})

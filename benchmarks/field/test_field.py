@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from benchmarks.common.contestants import LEARNED, NO_NETWORK, OURS, SHIPPED, SI
 from benchmarks.common.machine import about
 from benchmarks.common.ranks import attainable, spearman
 from benchmarks.common.tables import spread, write
-from benchmarks.field import measured, outside, several_models
+from benchmarks.field import measured, outside, pipelines, several_models
 from benchmarks.field.unseen import DEVICES
+from ov_hsdag.placing.application_file import read_application
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
@@ -123,6 +125,16 @@ def test_ranks_are_told_beside_what_noise_lets_them_be() -> None:
     assert exact is not None and attainable(*halves) == pytest.approx(exact, abs=0.03)
     assert spearman([1.0, 2.0], [1.0, 2.0]) is None is attainable([1.0], [1.0])
     assert attainable([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]) == 0
+
+
+def test_pipelines_are_applications(tmp_path: Path) -> None:
+    for name in ("embedder", "reranker", "detector", "resnet", "mobilenet", "whisper", "llama"):
+        (tmp_path / f"{name}.xml").touch()
+    counts = {}
+    for name, text in pipelines.APPLICATIONS.items():
+        (tmp_path / "app.toml").write_text("[models]\n" + re.sub('"(whisper|llama)"', r'"\1.xml"', text))
+        counts[name] = [one.count for one in read_application(tmp_path / "app.toml").models.values()]
+    assert counts == {"whisper": [1], "retrieval": [1, 4, 1], "vision": [1, 4, 4]}
 
 
 def _made_again(name: str) -> dict[str, Any]:

@@ -72,14 +72,14 @@ class Runner:
         self.finished: list[float] = []
         finished = self.finished
         self.queue.set_callback(lambda request, _: finished.append(time.perf_counter()))
-        self._filling = max(min(self.submodels - 1, _FILLING), 0)
-        self._phases = [_Phase(self.queue, timed, finished, self._filling) for timed in self._timed]
+        filling = max(min(self.submodels - 1, _FILLING), 0)
+        self._phases = [_Phase(self.queue, timed, finished, filling) for timed in self._timed]
 
     @property
     def shortest_trial(self) -> float:
         """About how many seconds a trial takes at least, from the warm-up."""
-        times = (2 + self._filling) * len(self.queue) + 1 if self._objective == "throughput" else 2
-        return sum(phase.inference * times for phase in self._phases)
+        throughput, requests = self._objective == "throughput", len(self.queue)
+        return sum(one.inference * (one.rounds * requests + 1 if throughput else 2) for one in self._phases)
 
     @property
     def mean_inference(self) -> float:
@@ -226,6 +226,11 @@ class _Phase:
         self._replays = [self.replay, *others]
         self.inference = 0.0  # seconds of one in the warm-up, with all requests in flight
         self._warm_up()
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of all requests in the shortest trial of throughput."""
+        return 2 + self._filling
 
     def _warm_up(self) -> None:
         """Runs each request twice; where that takes long, once, which is when memory is allocated."""

@@ -176,7 +176,10 @@ class Corpus:
 def draw_problem(
     template: PlacementProblem, generator: np.random.Generator, devices: int | None = None, *, held_out: bool = False
 ) -> PlacementProblem:
-    """A template's graph, all else drawn at random; devices: how many; held_out: with one of `HELD_OUT_PROFILES`."""
+    """A template's graph with devices, costs, limits and an objective drawn at random; see `placeable`.
+
+    devices: how many, two to eight by default. held_out: one of them is of `HELD_OUT_PROFILES`.
+    """
     template = replace(template, graph=_scaled(template.graph, generator))
     names, profile, randomized = _draw_devices(generator, devices, held_out)
     objective = "latency" if generator.random() < 0.5 else "throughput"

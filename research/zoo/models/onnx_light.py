@@ -1,4 +1,4 @@
-"""The nine real architectures of the onnx wheel, at their published size; the last three have large weights."""
+"""The nine real architectures of the onnx wheel, at their published size."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ MODELS: tuple[ZooModel, ...] = (
     model("inception-v2", "inception", OnnxLight("inception_v2"), _IMAGE, "quick", "full", "onnx"),
     model("shufflenet", "shufflenet", OnnxLight("shufflenet", branch=0.25), _IMAGE, "quick", "full", "onnx"),
     model("squeezenet", "squeezenet", OnnxLight("squeezenet"), _IMAGE, "quick", "full", "onnx"),
+    # Hundreds of megabytes of weights each, nearly all in the classifier.
     model("vgg19", "vgg", OnnxLight("vgg19"), _IMAGE, "full", "onnx"),
     model("alexnet", "alexnet", OnnxLight("bvlc_alexnet"), _IMAGE, "full", "onnx"),
     model("zfnet512", "zfnet", OnnxLight("zfnet512"), _IMAGE, "full", "onnx"),
