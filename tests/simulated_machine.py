@@ -61,7 +61,7 @@ class FakeWorker(Worker):
         self.compiled, self.submodels = True, 1
         return [np.zeros(3, np.float32)]
 
-    def rate(self, seconds: float, limit: float) -> float:
+    def rate(self, seconds: float, limit: float, alone: bool = True) -> float:
         assert self.alive and self.name in self.machine.resident
         if self.shortest_trial > limit:
             raise WorkerTimeout(f"no answer within {limit:.0f} s of running")

@@ -133,7 +133,7 @@ def test_a_worker_that_linux_kills_for_memory_is_tried_again_alone(core: ov.Core
     killed: list[str] = []
 
     class Victim(FakeWorker):
-        def rate(self, seconds: float, limit: float) -> float:
+        def rate(self, seconds: float, limit: float, alone: bool = True) -> float:
             if self.name == "hsdag" and not killed:
                 killed.append(self.name)
                 self.end()
@@ -152,7 +152,7 @@ def test_an_anchor_that_fails_later_leaves_what_it_was_compared_with(core: ov.Co
     trials: list[str] = []
 
     class Dying(FakeWorker):
-        def rate(self, seconds: float, limit: float) -> float:
+        def rate(self, seconds: float, limit: float, alone: bool = True) -> float:
             trials.append(self.name)
             if self.name == "CPU_B" and trials.count("CPU_B") >= 25:
                 raise WorkerError("inference failed")

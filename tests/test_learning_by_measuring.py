@@ -119,7 +119,7 @@ class Knowing(FakeWorker):
         self.submodels = int((~split["trivial"]).sum())
         return found
 
-    def rate(self, seconds: float, limit: float) -> float:
+    def rate(self, seconds: float, limit: float, alone: bool = True) -> float:
         placement = self.machine.placements[self.name]
         split, found = self.machine.true.split(placement), self.machine.true.breakdown(placement[None])
         names = split["submodel"]

@@ -44,7 +44,7 @@ class Paced(Worker):
         self.speed = {"CPU_A": 10.0, "CPU_B": 30.0}[devices.pop()] if len(devices) == 1 else 45.0
         return super().compile(candidate, limit)
 
-    def rate(self, seconds: float, limit: float) -> float:
+    def rate(self, seconds: float, limit: float, alone: bool = True) -> float:
         super().rate(seconds, limit)
         Paced.trials += 1
         return self.speed * math.exp(-Paced.drift * Paced.trials)

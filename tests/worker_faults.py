@@ -42,8 +42,8 @@ class _ImpatientCompiling(Worker):
 class _ImpatientRunning(Worker):
     """Is given up after a second of a trial."""
 
-    def rate(self, seconds: float, limit: float) -> float:
-        return super().rate(seconds, min(limit, 1.0))
+    def rate(self, seconds: float, limit: float, alone: bool = True) -> float:
+        return super().rate(seconds, min(limit, 1.0), alone)
 
 
 _IMPATIENT = {

@@ -104,16 +104,20 @@ class Posterior:
 _QUANTILE = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
-def infer(rounds: Sequence[Round], predicted: Mapping[str, float] | None = None, error: float = 1.0) -> Posterior:
+def infer(
+    rounds: Sequence[Round], predicted: Mapping[str, float] | None = None, error: float | Mapping[str, float] = 1.0
+) -> Posterior:
     """The posterior of the rates of all candidates that were predicted or tried.
 
     rounds: trials, with rates above 0. predicted: rates in any common unit; those of other candidates are taken for
-    equal to these on average. error: standard deviation of log(rate / predicted rate), without what all have in common.
+    equal to these on average. error: standard deviation of log(rate / predicted rate), without what all have in common;
+    of each candidate, where it is a mapping.
     """
     predicted = dict(predicted or {})
     names = tuple(dict.fromkeys([*predicted, *(name for one in rounds for name, _ in one)]))
     level = float(np.mean(np.log(list(predicted.values())))) if predicted else 0.0
     prior = np.array([math.log(predicted[name]) if name in predicted else level for name in names])
+    spread = np.array([error[name] if isinstance(error, Mapping) else error for name in names])
     count, place = len(names), {name: index for index, name in enumerate(names)}
     rounds = [one for one in rounds if one]
     trials = [(place[name], number, rate) for number, one in enumerate(rounds) for name, rate in one]
@@ -141,7 +145,7 @@ def infer(rounds: Sequence[Round], predicted: Mapping[str, float] | None = None,
         mean_design = by_round(precision[:, None] * design) / total[:, None]
         mean_found = by_round(precision * found) / total
         inside, left = design - mean_design[of_round], found - mean_found[of_round]
-        system = (precision[:, None] * design).T @ inside + np.diag([*trust / error**2, 1e-6])
+        system = (precision[:, None] * design).T @ inside + np.diag([*trust / spread**2, 1e-6])
         covariance = np.linalg.inv(system)
         solution = covariance @ ((precision[:, None] * design).T @ left)
         # Squares expected of what each trial, each round and each candidate differs by.
@@ -155,13 +159,13 @@ def infer(rounds: Sequence[Round], predicted: Mapping[str, float] | None = None,
         noise = (_WORTH * _NOISE**2 + float(weight @ off)) / (_WORTH + len(trials))
         drift = (_WORTH * _DRIFT**2 + float(of_rounds.sum())) / (_WORTH + len(rounds))
         weight = (_FREEDOM + 1) / (_FREEDOM + off / noise)
-        trust = (_FREEDOM + 1) / (_FREEDOM + own / error**2)
+        trust = (_FREEDOM + 1) / (_FREEDOM + own / spread**2)
         if abs(math.log(noise / before)) < _PRECISION:
             break
     # Where t noise is centred is known less well than where normal noise of these weights is.
     precision = weight / noise * (_FREEDOM + 1) / (_FREEDOM + 3)
     inside = design - (by_round(precision[:, None] * design) / (by_round(precision) + 1 / drift)[:, None])[of_round]
-    covariance = np.linalg.inv((precision[:, None] * design).T @ inside + np.diag([*trust / error**2, 1e-6]))
+    covariance = np.linalg.inv((precision[:, None] * design).T @ inside + np.diag([*trust / spread**2, 1e-6]))
     covariance = (covariance + covariance.T) / 2
     return Posterior(names, prior + solution[:count] + solution[count], covariance[:count, :count], math.sqrt(noise))
 
@@ -198,7 +202,7 @@ def decide(
     names: Sequence[str],
     simple: Collection[str],
     predicted: Mapping[str, float] | None = None,
-    error: float = 1.0,
+    error: float | Mapping[str, float] = 1.0,
     by_times: Mapping[str, float] | None = None,
 ) -> Decision:
     """The choice by what was predicted and measured; rounds, predicted and error: see `infer`.

@@ -14,6 +14,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from numpy.typing import NDArray
@@ -41,6 +42,9 @@ _FEWEST_ROUNDS = 3
 
 # A trial may take so many times what its first inferences let expect, and so many seconds more.
 _TRIAL_TIMES, _TRIAL_MORE = 8, 10.0
+
+# Trials at the same time may take so many times what each is asked for.
+_MOST_TOGETHER = 4
 
 # How much longer than its warm-up says a long trial may take.
 _SLOWER = 3
@@ -148,6 +152,25 @@ class Comparison:
         """
         known = self._busy_us.get(name, ())
         return [statistics.median(of_submodel) for of_submodel in zip(*known, strict=True)]
+
+    def busy_together(self, names: Collection[str], seconds: float) -> dict[str, list[float]]:
+        """Processor time of candidates' submodels in an inference of a trial, µs, where all trials run at the same
+        time: they share the cores and whatever these are slowed down by. Empty where that takes too long, or fails.
+
+        names: of at least one, all in memory. seconds: of a trial, while all run.
+        """
+        workers = {name: self._workers[name] for name in names}
+        shortest = sum(one.shortest_trial for one in workers.values())
+        if max(shortest, seconds) > min(_MOST_TOGETHER * seconds, self._end - time.monotonic()):
+            return {}
+        self._report(self._told(f"measuring {len(workers)} candidates at the same time"))
+        limit = _TRIAL_TIMES * (seconds + shortest) + _TRIAL_MORE
+        with ThreadPoolExecutor(len(workers)) as pool:
+            trials = {name: pool.submit(one.rate, seconds, limit, False) for name, one in workers.items()}
+        failed = [name for name, trial in trials.items() if trial.exception()]
+        for name in failed:  # alone, it may run
+            self.evict(name)
+        return {} if failed else {name: one.busy_us for name, one in workers.items()}
 
     def compiled(self, names: Collection[str]) -> bool:
         """Whether all of these are in memory."""

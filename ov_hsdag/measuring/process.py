@@ -241,12 +241,13 @@ class Worker:
             ways.unlink(missing_ok=True)
             outputs.unlink(missing_ok=True)
 
-    def rate(self, seconds: float, limit: float) -> float:
+    def rate(self, seconds: float, limit: float, alone: bool = True) -> float:
         """Inferences per second (1 / median latency for that objective) in a trial of about so many seconds.
 
-        Raises WorkerError where it failed, or took longer than `limit` seconds.
+        alone: no other worker has a trial at the same time. Raises WorkerError where it failed, or took longer than
+        `limit` seconds.
         """
-        answer = self._ask({"do": "trial", "seconds": seconds}, limit, "running")
+        answer = self._ask({"do": "trial", "seconds": seconds, "alone": alone}, limit, "running")
         rate, self.rates = answer.get("rate"), answer.get("rates", {})
         self.busy_us = answer.get("busy_us", [])
         if not isinstance(rate, float | int) or not 0 < rate < float("inf"):

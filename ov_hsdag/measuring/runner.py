@@ -104,10 +104,11 @@ class Runner:
                 return
             place -= length
 
-    def rate(self, seconds: float) -> float:
+    def rate(self, seconds: float, alone: bool = True) -> float:
         """Inferences per second in a trial of about so many seconds. Raises RuntimeError where inference fails.
 
-        Of a workload it is that of all its inferences: their number over the sum of their times.
+        Of a workload it is that of all its inferences: their number over the sum of their times. alone: no other trial
+        runs at the same time.
         """
         before, begin = self._used(), time.perf_counter()
         others = processor_seconds() - time.process_time()
@@ -120,8 +121,9 @@ class Runner:
             used = self._used() - before
             self.busy_us = self._busy_us(used[:, 0].tolist())
             lost = used[used.sum(axis=1).argmax(), 1] / 1e9 / took if len(used) else 0.0
-            self._others = _FADING * self._others + (others, took)
-            self.rates[self._timed[0].name] = undisturbed(rate, lost, self._others[0] / self._others[1])
+            if alone:
+                self._others = _FADING * self._others + (others, took)
+                self.rates[self._timed[0].name] = undisturbed(rate, lost, self._others[0] / self._others[1])
         return mean_rate(self.rates, self._timed)
 
     def _used(self) -> NDArray[np.int64]:
@@ -164,7 +166,7 @@ class Copies:
         """See `Runner.shortest_trial`: each has the others beside it, so that it takes longer than it did alone."""
         return max(runner.shortest_trial for runner in self._runners)
 
-    def rate(self, seconds: float) -> float:
+    def rate(self, seconds: float, alone: bool = True) -> float:
         """See `Runner.rate`: inferences of all copies per second."""
         with ThreadPoolExecutor(len(self._runners)) as pool:
             for number, timed in enumerate(self._timed):

@@ -67,8 +67,8 @@ class Together:
             count * runner.mean_inference for runner, count in zip(self._runners, self._counts, strict=True)
         )
 
-    def rate(self, seconds: float) -> float:
-        """Runs of the application per second, in a trial of about so many seconds. Raises RuntimeError."""
+    def rate(self, seconds: float, alone: bool = True) -> float:
+        """See `Runner.rate`: runs of the application per second."""
         if self._objective == "throughput":
             return self._throughput(seconds) / self._unit
         with ThreadPoolExecutor(len(self._runners)) as pool:

@@ -79,7 +79,7 @@ class Trials:
             }
         return found
 
-    def _beliefs(self) -> tuple[Mapping[str, float], float, Mapping[str, float] | None]:
+    def _beliefs(self) -> tuple[Mapping[str, float], float | Mapping[str, float], Mapping[str, float] | None]:
         """Predicted rates, their error, and rates that follow from processor times; see `choice.decide`."""
         return self._predicted, self._error, None
 

@@ -5,9 +5,9 @@ A plugin that crashes, hangs or runs out of memory takes its process with it and
 framed, over the two pipes that were the process's standard input and output. Those descriptors are then given away,
 as OpenVINO's plugins print to them.
 
-Commands, by "do": "compile" (ways: a file, what runs each model; outputs: file or null), "trial" (seconds). An
-answer with "error" says that OpenVINO refused; the worker is as good as before. The first answer comes unasked, when
-OpenVINO is imported and the model is read.
+Commands, by "do": "compile" (ways: a file, what runs each model; outputs: file or null), "trial" (seconds; alone: no
+other worker has one). An answer with "error" says that OpenVINO refused; the worker is as good as before. The first
+answer comes unasked, when OpenVINO is imported and the model is read.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Station:
 
     def answer(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Raises whatever OpenVINO does."""
-        return self.compile(command) if command["do"] == "compile" else self.trial(command["seconds"])
+        return self.compile(command) if command["do"] == "compile" else self.trial(command)
 
     def compile(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Compiles, warms up and infers once."""
@@ -163,11 +163,11 @@ class Station:
         """What the compiled model computes."""
         return runner.outputs()
 
-    def trial(self, seconds: float) -> dict[str, Any]:
+    def trial(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Runs what is compiled for about so many seconds."""
         if self._runner is None:
             raise RuntimeError("nothing is compiled")
-        rate = self._runner.rate(seconds)
+        rate = self._runner.rate(command["seconds"], command["alone"])
         return {"rate": rate, "rates": self._runner.rates, "busy_us": list(self._runner.busy_us)}
 
 

@@ -45,6 +45,10 @@ _COPIES_ROUNDS, _COPIES_EVERY, _COPIES_SURE = 16, 3, 0.02
 # processor time of each device has been measured.
 _ERRORS, _BUSY_ERROR = {True: 0.05, False: 0.14}, 0.04
 
+# Trials at the same time: seconds of one, every how many rounds of two there is one, and the standard deviation of what
+# processor times do not tell: how much of the time the busiest device is at work.
+_TOGETHER_SECONDS, _TOGETHER_EVERY, _TOGETHER_ERROR = 1.0, 4, 0.015
+
 # Searches with corrected costs, the share of the time in which they may begin, and what they have to promise.
 _SEARCHES, _SEARCHING, _PROMISING = 5, 0.6, 0.002
 
@@ -200,9 +204,11 @@ class _Trials(Trials):
         of_costs = _predicted(problem, {name: placements[name] for name in self._first.values()})
         super().__init__(comparison, simple, of_costs, error, end, same=same)
         self._copies_rounds = 0
+        self._together: list[dict[str, NDArray[np.float64]]] = []  # µs on each device, of each trial at the same time
 
     def _try_more(self, turn: int) -> int:
         for number in range(_SEARCHES):
+            self._run_together()
             name = self._search_again(number)
             if name is None:
                 break
@@ -230,7 +236,8 @@ class _Trials(Trials):
         terms = corrector.terms(np.stack([self._placements[name] for name in splits]))
         known = [decision.trials.difference(name, decision.rival) for name in splits]
         ratios, uncertain = np.exp([mean for mean, _ in known]), np.sqrt([variance for _, variance in known])
-        busy = np.stack([self._busy_us(name) for name in splits])
+        times, unknown = self._times, np.full(len(problem.devices), np.nan)
+        busy = np.stack([times[name][0] if name in times else unknown for name in splits])
         corrected = corrector.apply(corrector.fit(terms, ratios, uncertain, busy).mean)
         found = Multilevel().place(corrected)
         placements = {name: self._placements[name] for name in [*splits, *self._simple]} | {CORRECTED: found}
@@ -247,34 +254,71 @@ class _Trials(Trials):
         self._comparison.add(name, way, _needs(problem, {name: found})[name])
         return name
 
-    def _busy_us(self, name: str) -> NDArray[np.float64]:
-        """Processor time of each device in an inference of a candidate, µs, float64 [devices]; nan if not known."""
-        devices = self._problem.devices
-        unknown = np.full(len(devices), np.nan)
-        members = [one for one, same in self._same.items() if same == name]
-        times = next((found for one in members if (found := self._comparison.busy_us(one))), [])
-        if not times or any(kind_of(device) != "CPU" for device in devices):
-            return unknown
-        split = self._problem.split(self._placements[name])
+    def _run_together(self, decision: choice.Decision | None = None) -> bool:
+        """A trial of the splits that may be the best, all at the same time; whether it told of several.
+
+        Cores change their speed independently of each other, and from half second to half second by a third on a shared
+        host. In trials that share them, processor times of two candidates differ by what they have to compute.
+        """
+        decision = decision or self.decision()
+        if decision is None or len(self._times) < 2:
+            return False
+        splits = [name for name in self._choices() if name not in self._simple and name in self._times]
+        lost = choice.beaten(decision.posterior, splits)
+        members = {self._member(name): name for name in splits if name not in lost}
+        if len(members) < 2 or not self._comparison.compiled(members):
+            return False
+        found = self._comparison.busy_together(members, _TOGETHER_SECONDS)
+        times = {members[one]: self._by_device(members[one], of_submodel) for one, of_submodel in found.items()}
+        self._together.append({name: us for name, us in times.items() if (us > 0).all()})
+        return len(self._together[-1]) > 1
+
+    def _by_device(self, name: str, of_submodel: Sequence[float]) -> NDArray[np.float64]:
+        """Processor time of each device, float64 [devices], from that of a candidate's submodels; nan if not known."""
+        devices, split = self._problem.devices, self._problem.split(self._placements[name])
         on = split["submodel_device"][~split["trivial"]]
-        return unknown if len(on) != len(times) else np.bincount(on, times, len(devices)).astype(np.float64)
+        if len(on) != len(of_submodel) or any(kind_of(device) != "CPU" for device in devices):
+            return np.full(len(devices), np.nan)
+        return np.bincount(on, of_submodel, len(devices)).astype(np.float64)
 
-    def _by_times(self) -> dict[str, float]:
-        """Inferences per µs of the busiest device's processor time, of those of which it is known."""
-        busiest = {name: float(self._busy_us(name).max()) for name in self._predicted if name != COPIES}
-        return {name: 1 / us for name, us in busiest.items() if us > 0}
+    @property
+    def _times(self) -> dict[str, tuple[NDArray[np.float64], float]]:
+        """Processor time of each device in an inference, µs, float64 [devices], and the error of its logarithm, of
+        candidates of which it is known; by trials at the same time where there were any."""
+        found = {}
+        for one, name in self._same.items():
+            us = self._by_device(name, self._comparison.busy_us(one))
+            if name not in found and us.max() > 0:
+                found[name] = us, _BUSY_ERROR
+        rounds = [one for one in self._together if len(one) > 1]
+        if not rounds:
+            return found
+        devices = range(len(self._problem.devices))
+        inferred = [
+            choice.infer([[(name, us[device]) for name, us in one.items()] for one in rounds]) for device in devices
+        ]
+        names = inferred[0].names
+        logs = np.stack([one.mean for one in inferred], axis=1)
+        # Trials at the same time displace each other from caches: their level is that of the others.
+        logs += np.median([np.log(found[name][0]) for name in names] - logs)
+        spread = np.sqrt([one.covariance.diagonal() for one in inferred])
+        for name, row, errors in zip(names, logs, spread.T, strict=True):
+            found[name] = np.exp(row), min(math.hypot(_TOGETHER_ERROR, float(errors[row.argmax()])), _BUSY_ERROR)
+        return found
 
-    def _beliefs(self) -> tuple[dict[str, float], float, dict[str, float]]:
+    def _beliefs(self) -> tuple[dict[str, float], float | dict[str, float], dict[str, float]]:
         """Rates of all candidates in a common unit, and their error: by the busiest device's time where that is known.
 
         How long threads of a CPU device were at work in an inference is not disturbed by others that wait for the same
         cores.
         """
-        known = self._by_times()
+        times = self._times
+        known = {name: 1 / float(us.max()) for name, (us, _) in times.items()}
         if len(known) < 2:
             return self._predicted, self._error, known
         unit = np.exp(np.median([math.log(rate / self._predicted[name]) for name, rate in known.items()]))
-        return {name: known.get(name, rate * unit) for name, rate in self._predicted.items()}, _BUSY_ERROR, known
+        rates = {name: known.get(name, rate * unit) for name, rate in self._predicted.items()}
+        return rates, {name: times[name][1] if name in times else _BUSY_ERROR for name in rates}, known
 
     def _choices(self) -> list[str]:
         return [name for name in self._alive() if name != COPIES]
@@ -286,6 +330,8 @@ class _Trials(Trials):
             if unknown and (decision.settled or turn % _COPIES_EVERY == 0):
                 self._copies_rounds += 1
                 return decision.leader, COPIES
+        if not decision.settled and turn % _TOGETHER_EVERY == 0 and self._run_together(decision):
+            decision = self.decision() or decision
         return super()._next(decision, turn)
 
     def measured(self, decision: choice.Decision | None) -> dict[str, dict[str, Any]]:
