@@ -66,7 +66,7 @@ class FakeWorker(Worker):
         if self.shortest_trial > limit:
             raise WorkerTimeout(f"no answer within {limit:.0f} s of running")
         self.machine.trials += 1
-        self.machine.now += max(seconds, self.shortest_trial)
+        self.machine.now += max(seconds, self.shortest_trial) / (1 if alone else len(self.machine.resident))
         return self.machine.speed(self.name)
 
     def end(self) -> None:

@@ -146,6 +146,29 @@ def test_a_worker_that_linux_kills_for_memory_is_tried_again_alone(core: ov.Core
         assert killed and not found.failed and ran(rates) == set(SPEEDS)
 
 
+def test_a_trial_that_fails_beside_others_is_tried_again_alone(core: ov.Core) -> None:
+    machine = Machine(SPEEDS)
+
+    class Crowded(FakeWorker):
+        def rate(self, seconds: float, limit: float, alone: bool = True) -> float:
+            self.busy_us = [1.0]
+            if self.name == "hsdag" and not alone and machine.broken:
+                raise WorkerError("no answer within 10 s of running")
+            return super().rate(seconds, limit)
+
+    machine.start = lambda folder, objective, name: Crowded(machine, name)  # type: ignore[method-assign]
+    with compared(core, machine) as found:
+        assert found.busy_together(SPEEDS, 0.1) == {name: [1.0] for name in SPEEDS}
+        machine.broken = ("hsdag",)
+        assert found.busy_together(SPEEDS, 0.1) == {} and not found.compiled(SPEEDS)
+        machine.broken = ()
+        assert ran(found.trials(seconds=0.0)) == set(SPEEDS) and not found.failed
+        machine.shortest_trial = 10.0
+        found.evict("hsdag")
+        assert ran(found.trials(["hsdag"], seconds=0.0)) == {"hsdag"}
+        assert found.busy_together(SPEEDS, 0.1) == {}, "it would take too long"
+
+
 def test_an_anchor_that_fails_later_leaves_what_it_was_compared_with(core: ov.Core) -> None:
     """CPU_B, the best simple candidate, dies for good in its 25th trial, in the third batch of two."""
     machine = Machine(SPEEDS, room=2)

@@ -81,6 +81,11 @@ class Posterior:
         variance = self.covariance[one, one] + self.covariance[two, two] - 2 * self.covariance[one, two]
         return float(self.mean[one] - self.mean[two]), max(float(variance), 0.0)
 
+    def error(self, name: str) -> float:
+        """Standard deviation of log(rate / geometric mean of all)."""
+        contrast = np.array([one == name for one in self.names]) - 1 / len(self.names)
+        return math.sqrt(max(float(contrast @ self.covariance @ contrast), 0.0))
+
     def ratio(self, name: str, over: str) -> Ratio:
         """How many times better one is than the other."""
         mean, variance = self.difference(name, over)

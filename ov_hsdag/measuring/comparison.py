@@ -145,13 +145,12 @@ class Comparison:
         except WorkerError as error:
             self._fail(name, str(error))
 
-    def busy_us(self, name: str) -> list[float]:
-        """Processor time of a candidate's submodels in an inference, medians of its trials, µs; empty if not known.
+    def busy_us(self, name: str) -> list[list[float]]:
+        """Processor time of a candidate's submodels in an inference of each trial alone, µs, as far as it is known.
 
         See `ov_hsdag.measuring.runner.Runner.busy_us`.
         """
-        known = self._busy_us.get(name, ())
-        return [statistics.median(of_submodel) for of_submodel in zip(*known, strict=True)]
+        return self._busy_us.get(name, [])
 
     def busy_together(self, names: Collection[str], seconds: float) -> dict[str, list[float]]:
         """Processor time of candidates' submodels in an inference of a trial, µs, where all trials run at the same

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -41,13 +42,13 @@ _MEASURED = 6
 # the difference is not known to so much.
 _COPIES_ROUNDS, _COPIES_EVERY, _COPIES_SURE = 16, 3, 0.02
 
-# Standard deviation of the logarithm of what is predicted of a rate: with measured costs and with others, and where the
-# processor time of each device has been measured.
-_ERRORS, _BUSY_ERROR = {True: 0.05, False: 0.14}, 0.04
+# Standard deviation of the logarithm of what is predicted of a rate: with measured costs and with others, with exact
+# processor times, which do not tell how much of the time the busiest device is at work, and of these in a trial.
+_ERRORS, _TIMES_ERROR, _TIMES_NOISE = {True: 0.05, False: 0.14}, 0.015, 0.1
 
-# Trials at the same time: seconds of one, every how many rounds of two there is one, and the standard deviation of what
-# processor times do not tell: how much of the time the busiest device is at work.
-_TOGETHER_SECONDS, _TOGETHER_EVERY, _TOGETHER_ERROR = 1.0, 4, 0.015
+# Trials at the same time: seconds of one, every how many rounds of two there is one, and how many other trials one is
+# worth where it tells how fast a device is.
+_TOGETHER_SECONDS, _TOGETHER_EVERY, _TOGETHER_WORTH = 1.0, 4, 8
 
 # Searches with corrected costs, the share of the time in which they may begin, and what they have to promise.
 _SEARCHES, _SEARCHING, _PROMISING = 5, 0.6, 0.002
@@ -236,8 +237,8 @@ class _Trials(Trials):
         terms = corrector.terms(np.stack([self._placements[name] for name in splits]))
         known = [decision.trials.difference(name, decision.rival) for name in splits]
         ratios, uncertain = np.exp([mean for mean, _ in known]), np.sqrt([variance for _, variance in known])
-        times, unknown = self._times, np.full(len(problem.devices), np.nan)
-        busy = np.stack([times[name][0] if name in times else unknown for name in splits])
+        times, unknown = self._times, (np.full(len(problem.devices), np.nan), 0.0)
+        busy = np.stack([times.get(name, unknown)[0] for name in splits])
         corrected = corrector.apply(corrector.fit(terms, ratios, uncertain, busy).mean)
         found = Multilevel().place(corrected)
         placements = {name: self._placements[name] for name in [*splits, *self._simple]} | {CORRECTED: found}
@@ -270,44 +271,50 @@ class _Trials(Trials):
             return False
         found = self._comparison.busy_together(members, _TOGETHER_SECONDS)
         times = {members[one]: self._by_device(members[one], of_submodel) for one, of_submodel in found.items()}
-        self._together.append({name: us for name, us in times.items() if (us > 0).all()})
-        return len(self._together[-1]) > 1
+        self._together += [times] if times else []
+        return bool(times)
 
     def _by_device(self, name: str, of_submodel: Sequence[float]) -> NDArray[np.float64]:
-        """Processor time of each device, float64 [devices], from that of a candidate's submodels; nan if not known."""
+        """Processor time of each device, float64 [devices], from that of a candidate's submodels; 0 if not known."""
         devices, split = self._problem.devices, self._problem.split(self._placements[name])
         on = split["submodel_device"][~split["trivial"]]
         if len(on) != len(of_submodel) or any(kind_of(device) != "CPU" for device in devices):
-            return np.full(len(devices), np.nan)
+            return np.zeros(len(devices))
         return np.bincount(on, of_submodel, len(devices)).astype(np.float64)
 
     @property
     def _times(self) -> dict[str, tuple[NDArray[np.float64], float]]:
-        """Processor time of each device in an inference, µs, float64 [devices], and the error of its logarithm, of
-        candidates of which it is known; by trials at the same time where there were any."""
-        found = {}
-        for one, name in self._same.items():
-            us = self._by_device(name, self._comparison.busy_us(one))
-            if name not in found and us.max() > 0:
-                found[name] = us, _BUSY_ERROR
-        rounds = [one for one in self._together if len(one) > 1]
-        if not rounds:
-            return found
-        devices = range(len(self._problem.devices))
-        inferred = [
-            choice.infer([[(name, us[device]) for name, us in one.items()] for one in rounds]) for device in devices
-        ]
-        names = inferred[0].names
-        logs = np.stack([one.mean for one in inferred], axis=1)
-        # Trials at the same time displace each other from caches: their level is that of the others.
-        logs += np.median([np.log(found[name][0]) for name in names] - logs)
-        spread = np.sqrt([one.covariance.diagonal() for one in inferred])
-        for name, row, errors in zip(names, logs, spread.T, strict=True):
-            found[name] = np.exp(row), min(math.hypot(_TOGETHER_ERROR, float(errors[row.argmax()])), _BUSY_ERROR)
+        """Processor time of each device in an inference, µs, float64 [devices], and the error of the logarithm of the
+        longest, of candidates of which it is known; by trials at the same time where there were any."""
+        found: dict[str, tuple[NDArray[np.float64], float]] = {}
+        trials: dict[str, int] = {}
+        for member, name in self._same.items():
+            alone = self._comparison.busy_us(member)
+            us = self._by_device(name, [statistics.median(one) for one in zip(*alone, strict=True)])
+            if us.max() > 0 and name not in found:
+                trials[name] = len(alone)
+                found[name] = us, math.hypot(_TIMES_ERROR, _TIMES_NOISE / math.sqrt(len(alone)))
+        if self._together:
+            devices = range(len(self._problem.devices))
+            inferred = [
+                choice.infer([[(name, us[device]) for name, us in one.items()] for one in self._together])
+                for device in devices
+            ]
+            names = inferred[0].names
+            logs = np.stack([one.mean for one in inferred], axis=1)
+            # How fast each device was meanwhile, and that these trials displace each other from caches.
+            counts = np.array([trials[name] for name in names])
+            known = counts.sum() + _TOGETHER_WORTH * len(self._together)
+            off = np.average([np.log(found[name][0]) for name in names] - logs, axis=0, weights=counts)
+            logs += off.mean() + (off - off.mean()) * counts.sum() / known
+            for name, row in zip(names, logs, strict=True):
+                own = inferred[int(row.argmax())].error(name)
+                found[name] = np.exp(row), math.hypot(_TIMES_ERROR, own, _TIMES_NOISE / math.sqrt(known))
         return found
 
     def _beliefs(self) -> tuple[dict[str, float], float | dict[str, float], dict[str, float]]:
-        """Rates of all candidates in a common unit, and their error: by the busiest device's time where that is known.
+        """Rates of all candidates in a common unit, and their errors: by costs, and by the busiest device's time where
+        that is known.
 
         How long threads of a CPU device were at work in an inference is not disturbed by others that wait for the same
         cores.
@@ -317,8 +324,12 @@ class _Trials(Trials):
         if len(known) < 2:
             return self._predicted, self._error, known
         unit = np.exp(np.median([math.log(rate / self._predicted[name]) for name, rate in known.items()]))
-        rates = {name: known.get(name, rate * unit) for name, rate in self._predicted.items()}
-        return rates, {name: times[name][1] if name in times else _BUSY_ERROR for name in rates}, known
+        rates, errors = {}, {}
+        for name, rate in self._predicted.items():
+            weights = np.array([self._error, times[name][1] if name in times else math.inf]) ** -2.0
+            rates[name] = math.exp(float(np.average(np.log([rate * unit, known.get(name, 1.0)]), weights=weights)))
+            errors[name] = float(weights.sum()) ** -0.5
+        return rates, errors, known
 
     def _choices(self) -> list[str]:
         return [name for name in self._alive() if name != COPIES]
