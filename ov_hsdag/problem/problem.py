@@ -471,10 +471,9 @@ def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
     """
     graph = problem.graph
     position = np.full(problem.group_count, graph.nodes)
-    stateful = np.zeros(problem.group_count, bool)
-    stateful[problem.groups[[kind == "ReadValue" for kind in graph.types]]] = True
+    stateful = problem.groups[np.isin(graph.types, "ReadValue")]
     computing = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK)) & ~_of_states(graph)
-    computing &= ~(graph.legality.replicable & stateful[problem.groups])
+    computing &= ~(graph.legality.replicable & np.isin(problem.groups, stateful))
     np.minimum.at(position, problem.groups[computing], np.flatnonzero(computing))
     rest = position == graph.nodes
     first = np.full(problem.group_count, graph.nodes)
