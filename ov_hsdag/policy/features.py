@@ -310,8 +310,7 @@ def _pairs(view: CoarseView, found: _Contiguous) -> Floats:
         gain = np.nan_to_num((elsewhere - us) / (np.abs(elsewhere - us) + moving + 1e-30), nan=0.0)
     begun, left = found.place[:, None] - found.begin, found.end - found.place[:, None]
     # Infinite over infinite above: support decides.
-    gain = np.where(np.isfinite(elsewhere), gain, 1.0)
-    gain = np.where(supported, gain, -1.0)
+    gain = np.where(supported, np.where(np.isfinite(elsewhere), gain, 1.0), -1.0)
     columns = [
         supported.astype(np.float64),
         _log(share(us, view.best[:, None])),

@@ -557,10 +557,8 @@ class Tensors:
     def of(cls, graph: ComputationGraph, groups: NDArray[np.int32], moved_bytes: NDArray[np.int64]) -> Tensors:
         """The tensors of a graph between groups, int32 [nodes]; moved_bytes: of each output, int64 [outputs]."""
         source, target = groups[graph.input_source], groups[graph.input_node]
-        moves = (graph.kinds[graph.input_source] != NodeKind.CONSTANT) & (
-            graph.kinds[graph.input_node] != NodeKind.RESULT
-        )
-        crossing = moves & (source != target)
+        fed, read = graph.kinds[graph.input_source], graph.kinds[graph.input_node]
+        crossing = (fed != NodeKind.CONSTANT) & (read != NodeKind.RESULT) & (source != target)
         pairs = np.unique(np.stack([graph.input_output[crossing], target[crossing]], axis=1), axis=0)
         outputs, first = np.unique(pairs[:, 0], return_index=True)
         return cls(
