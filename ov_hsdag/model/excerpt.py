@@ -210,9 +210,8 @@ def _part(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
                 readers = output.get_target_inputs()
                 if any(reader.get_node().get_instance_id() not in inside for reader in readers):
                     ends["Result"].append(op.Result(output))
-        part = ov.Model(
-            ends["Result"], ends["Assign"], ends["Parameter"], "excerpt"
-        ).clone()  # shares the constants' memory
+        # The copy shares the constants' memory.
+        part = ov.Model(ends["Result"], ends["Assign"], ends["Parameter"], "excerpt").clone()
     except RuntimeError:
         return None  # an operation that wants to know more of its inputs than types and shapes
     finally:
