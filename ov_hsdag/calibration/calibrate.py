@@ -255,10 +255,7 @@ class ModelCalibration:
         if self.factors is None and len(self.times) == len(self._prepared.devices) > 1:
             missing.append("what submodels and transfers cost")
         if missing:
-            warnings.warn(
-                f"{told} {' and '.join(missing)}: the profile counts there",
-                stacklevel=3,
-            )
+            warnings.warn(f"{told} {' and '.join(missing)}: the profile counts there", stacklevel=3)
 
     def costs(self) -> ModelCosts:
         """What was measured."""

@@ -220,9 +220,8 @@ def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objectiv
     for row in rows:
         failed, predicted = row["failed"], row[key]
         note = why_no_figure(failed) or (f"same placement as {row['same_as']}" if row["same_as"] else "")
-        interval = None if failed else (row["ratio_low"], row["ratio_high"])
-        if row["ratio"] == 1 and not row["same_as"]:  # itself
-            interval = None
+        itself = row["ratio"] == 1 and not row["same_as"]
+        interval = None if failed or itself else (row["ratio_low"], row["ratio_high"])
         value = None if failed or row["same_as"] else row["measured"] * scale
         predicted = None if predicted is None else predicted * scale
         shown.append(Row(row["placer"], row["submodels"] or None, predicted, value, row["ratio"], interval, note))

@@ -83,11 +83,8 @@ def calibrate(
         data: dict[str, Any] = {
             "profile": str(output),
             "devices": {
-                name: {
-                    "layers_error": found.reports[name].microbenchmarks,
-                    "borders_error": found.reports[name].boundaries,
-                }
-                for name in names
+                name: {"layers_error": one.microbenchmarks, "borders_error": one.boundaries}
+                for name, one in found.reports.items()
             },
             "models": [
                 {

@@ -67,11 +67,7 @@ running: typer.Context | None = None
 
 def given(*flags: str) -> list[object]:
     """Words of some options of the command that runs, by their first names, where they were given."""
-    found: list[object] = []
-    for option, value in given_options():
-        if option.opts[0] in flags:
-            found += options({option.opts[0]: value})
-    return found
+    return options({option.opts[0]: value for option, value in given_options() if option.opts[0] in flags})
 
 
 def given_options() -> Iterator[tuple[Any, Any]]:

@@ -105,10 +105,8 @@ def write(
     """Places an application's models together and writes them, see `plan`; given: options by name. Raises as that."""
     check_objective(given["objective"])
     devices = DeviceSet.parse(device)
-    if given["memory"] is not None:
-        limits: Mapping[str, int | str] = parse_memory(given["memory"], devices.names)
-    else:
-        limits = spec.memory or {}
+    memory = given["memory"]
+    limits = spec.memory or {} if memory is None else parse_memory(memory, devices.names)
     profile = Profile.load(given["profile"]) if given["profile"] else None
     policy_placers(given["policy"])
     folders = {one.folder for one in spec.models.values()}

@@ -177,10 +177,8 @@ def _converted(graph: ComputationGraph, kind: str) -> NDArray[np.intp]:
     outputs = graph.output_ptr[constants]
     narrow = np.array([graph.output_types[output] == "f32" for output in outputs], bool)
     if kind == "CPU":  # its plugin converts what it multiplies by, and leaves tables in the file that is mapped
-        multiplies = np.array([name in ("MatMul", "Convolution") for name in graph.types], bool)
-        multiplied = np.zeros(graph.outputs, bool)
-        multiplied[graph.input_output[multiplies[graph.input_node]]] = True
-        narrow &= multiplied[outputs]
+        multiplies = np.isin(graph.types, ("MatMul", "Convolution"))
+        narrow &= np.isin(outputs, graph.input_output[multiplies[graph.input_node]])
     return constants[narrow]
 
 

@@ -145,8 +145,7 @@ class Roofline:
     def _find_quantised(self) -> NDArray[np.bool_]:
         graph = self._graph
         low = np.array([name in LOW_BITS for name in graph.output_types], bool)
-        stored_low = np.zeros(graph.nodes, bool)
-        stored_low[graph.output_node[low]] = True
+        stored_low = self._per_node(graph.output_node, low) > 0
         weights = _settled(  # through the decompression of the weights
             self.folded & (self._fake_quantized | stored_low),
             lambda weights: (

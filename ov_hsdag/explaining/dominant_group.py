@@ -39,10 +39,8 @@ def describe_dominant_group(
     if not len(nodes):
         return ""
     text = f"{len(nodes):,} of {total:,} operations must share a device"
-    inside = np.zeros(graph.nodes, bool)
-    inside[nodes] = True
     kept = ~graph.output_movable if graph.output_relaxable is None else ~(graph.output_movable | graph.output_relaxable)
-    edges = kept[graph.input_output] & inside[graph.input_source] & inside[graph.input_node]
+    edges = kept[graph.input_output] & np.isin(graph.input_source, nodes) & np.isin(graph.input_node, nodes)
     outputs = graph.input_output[edges].tolist()
     if any(graph.output_types[output] == "string" for output in outputs):
         return f"{text}, as tensors of text cannot go from one to another"

@@ -199,9 +199,8 @@ class ExplainedModel:
 
     def _move(self, move: Move) -> dict[str, Any]:
         problem = self.explanation.problem
-        operations = np.flatnonzero((problem.groups == move.group) & (problem.graph.kinds == NodeKind.OP))
         members = np.flatnonzero(problem.groups == move.group)
-        first = int(operations[0]) if len(operations) else int(members[0])
+        first = members[(problem.graph.kinds[members] == NodeKind.OP).argmax()]  # operation, or node where none is one
         return {
             "operation": problem.graph.names[first],
             "moves": len(members),

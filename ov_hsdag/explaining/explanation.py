@@ -155,11 +155,9 @@ class Explanation:
         problem = self.problem
         found = problem.breakdown(self._with(group, device))
         result = found.evaluation
-        value = result.latency_us if problem.objective == "latency" else result.period_us
-        infeasible = int(result.infeasible[0])
-        cost = np.inf if infeasible else float(value[0]) - self.score_us
+        cost = float(result.score(problem.objective)[0]) - self.score_us
         parts = Parts(*(found.latency_us[0] - self.breakdown.latency_us[0]).tolist())
-        self._moves[group, device] = Move(group, device, cost, parts, infeasible)
+        self._moves[group, device] = Move(group, device, cost, parts, int(result.infeasible[0]))
         return self._moves[group, device]
 
     @cached_property

@@ -236,12 +236,10 @@ def _held(explained: Explanation) -> tuple[NDArray[np.int64], NDArray[np.int64]]
 def _of_readers(graph: ComputationGraph, weights: NDArray[np.int64], drawn: NDArray[np.int64]) -> NDArray[np.int64]:
     """Bytes of the constants that each shown node is the first to read, int64 [drawn]."""
     bytes_ = weights.copy()
-    shown = np.zeros(graph.nodes, bool)
-    shown[drawn] = True
     reader = np.full(graph.nodes, -1)
     order = np.argsort(graph.input_node, kind="stable")[::-1]
     reader[graph.input_source[order]] = graph.input_node[order]  # the last to write is the first to read
-    for node in np.flatnonzero(~shown).tolist():
+    for node in np.setdiff1d(np.arange(graph.nodes), drawn).tolist():
         if reader[node] >= 0:
             bytes_[reader[node]] += bytes_[node]
     return bytes_[drawn]

@@ -52,10 +52,8 @@ class Machine:
 
     def device(self, name: str) -> str | None:
         """What a device is; None where there is none. "GPU" and "GPU.0" are the same."""
-        for known in (name, f"{name}.0", name.removesuffix(".0")):
-            if known in self.devices:
-                return self.devices[known]
-        return None
+        known = (name, f"{name}.0", name.removesuffix(".0"))
+        return next((self.devices[one] for one in known if one in self.devices), None)
 
 
 @dataclass(frozen=True)

@@ -252,24 +252,18 @@ def file_carries(path: str | bytes | os.PathLike[str], chunk: int = 1 << 16) -> 
 
     The model's rt_info stands behind the last </edges>; inside names and values "<" is escaped, so tags are tags.
     """
-    try:
-        with opened(path) as file:  # nothing is taken from a pipe: OpenVINO may read it
-            if b"<net" not in file.read(512):
-                return False
-            position = file.seek(0, os.SEEK_END)
-            tail = b""
-            while position > 0:
-                step = min(chunk, position)
-                position -= step
-                file.seek(position)
-                tail = file.read(step) + tail[:16]  # 16: a tag may lie across two chunks
-                if _ENTRY in tail:
-                    return True
-                if b"</edges>" in tail:
-                    return False
-                chunk *= 2
-    except (OSError, ValueError):
-        return False
+    # Nothing is taken from a pipe: OpenVINO may read it.
+    with contextlib.suppress(OSError, ValueError), opened(path) as file:
+        position = file.seek(0, os.SEEK_END) if b"<net" in file.read(512) else 0
+        tail = b""
+        while position > 0 and b"</edges>" not in tail:
+            step = min(chunk, position)
+            position -= step
+            file.seek(position)
+            tail = file.read(step) + tail[:16]  # 16: a tag may lie across two chunks
+            if _ENTRY in tail:
+                return True
+            chunk *= 2
     return False
 
 
@@ -321,10 +315,8 @@ def _requested(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> 
     """The devices that the call asks for; () where it leaves them open."""
     listed = device.partition(":")[2] or str((config or {}).get(PRIORITIES, ""))
     if not listed:
-        try:
+        with contextlib.suppress(Exception):  # the property is not there in every release
             listed = str(core.get_property("HETERO", PRIORITIES))
-        except Exception:  # the property is not there in every release
-            listed = ""
     return tuple(name.strip() for name in listed.split(",") if name.strip())
 
 

@@ -48,9 +48,8 @@ class OneByOne:
             if kind == "Assign":
                 states[_variable(node)] = _value(node, values)
             elif kind == "ReadValue":
-                values[own, 0] = (
-                    self._states[_variable(node)] if _variable(node) in self._states else _value(node, values)
-                )
+                known = self._states.get(_variable(node))
+                values[own, 0] = _value(node, values) if known is None else known
             elif kind == "Result":
                 values[own, 0] = _value(node, values)
             elif kind == "Constant":

@@ -107,11 +107,10 @@ class Together:
 
     def _ended(self, run: int) -> float:
         """When the run of this number was complete, counted from 1, seconds."""
-        ends = (
+        return max(
             one.finished[max(math.ceil(run * count - 1e-9), 1) - 1]
             for one, count in zip(self._runners, self._counts, strict=True)
         )
-        return max(ends)
 
     def _latency(self, pool: ThreadPoolExecutor, seconds: float) -> float:
         """One over the median time of a run."""

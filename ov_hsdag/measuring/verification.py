@@ -232,10 +232,8 @@ class Verification:
             yield [steps[:1] for steps in inputs], note
         for smaller in smaller_shapes(self._model, shapes):
             told = ", ".join(sized(name, shape) for name, shape in smaller.items())
-            yield (
-                conversations(self._model, SEEDS, smaller),
-                f"compared with {told}: no device runs it with larger inputs",
-            )
+            note = f"compared with {told}: no device runs it with larger inputs"
+            yield conversations(self._model, SEEDS, smaller), note
 
     def _compile(self, device: str, precision: str) -> ov.CompiledModel:
         return self._core.compile_model(self._model, device, self._f32(device) if precision == F32 else {})

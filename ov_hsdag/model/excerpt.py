@@ -187,18 +187,12 @@ def _part(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
     inside = {nodes.order[number].get_instance_id() for number in numbers}
     instead: dict[tuple[int, int], ov.Node] = {}
     cut: list[tuple[Any, Any]] = []  # input ports and what fed them
-    parameters: list[ov.Node] = []
-    results: list[ov.Node] = []
-    sinks: list[ov.Node] = []
+    ends: dict[str, list[ov.Node]] = {"Parameter": [], "Result": [], "Assign": []}
     try:
         for number in numbers:
             node, type_name = nodes.order[number], nodes.types[number]
-            if type_name == "Parameter":
-                parameters.append(node)
-            elif type_name == "Result":
-                results.append(node)
-            elif type_name == "Assign":
-                sinks.append(node)
+            if type_name in ends:
+                ends[type_name].append(node)
             for port in node.inputs():
                 source = port.get_source_output()
                 producer = source.get_node()
@@ -207,7 +201,7 @@ def _part(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
                 key = (producer.get_instance_id(), source.get_index())
                 if key not in instead:
                     instead[key] = op.Parameter(source.get_element_type(), source.get_partial_shape())
-                    parameters.append(instead[key])
+                    ends["Parameter"].append(instead[key])
                 cut.append((port, source))
                 port.replace_source_output(instead[key].output(0))
             if type_name in ("Result", "Assign"):
@@ -215,8 +209,9 @@ def _part(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
             for output in node.outputs():
                 readers = output.get_target_inputs()
                 if any(reader.get_node().get_instance_id() not in inside for reader in readers):
-                    results.append(op.Result(output))
-        part = ov.Model(results, sinks, parameters, "excerpt").clone()  # shares the constants' memory
+                    ends["Result"].append(op.Result(output))
+        # The copy shares the constants' memory.
+        part = ov.Model(ends["Result"], ends["Assign"], ends["Parameter"], "excerpt").clone()
     except RuntimeError:
         return None  # an operation that wants to know more of its inputs than types and shapes
     finally:

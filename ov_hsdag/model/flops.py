@@ -135,8 +135,7 @@ _UNKNOWN_TRIPS = 16
 
 def _subgraph(node: ov.Node) -> float:
     """Operations of the bodies: the dearer branch of an If, all iterations of a loop."""
-    bodies = _bodies(node)
-    costs = [_body_flops(body) for body in bodies]
+    costs = [_body_flops(body) for body in _bodies(node)]
     if not costs:
         return float(sum(math.prod(_static(output)) for output in node.outputs()))
     if node.get_type_name() == "If":

@@ -149,8 +149,7 @@ class ComputationGraph:
 
     @cached_property
     def _edges_by_output(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        ends = np.zeros(self.outputs + 1, np.int64)
-        np.cumsum(np.bincount(self.input_output, minlength=self.outputs), out=ends[1:])
+        ends = np.cumsum(np.bincount(self.input_output + 1, minlength=self.outputs + 1))
         return np.argsort(self.input_output, kind="stable"), ends
 
     def __getstate__(self) -> dict[str, Any]:
@@ -167,8 +166,7 @@ class ComputationGraph:
     @cached_property
     def legality(self) -> _native.Legality:
         """The constraints between its nodes, which the native core computes once (cpp_ext/colocation.hpp)."""
-        shape_ptr = np.zeros(self.outputs + 1, np.int32)
-        np.cumsum([len(shape) for shape in self.output_shapes], out=shape_ptr[1:])
+        shape_ptr = np.cumsum([0, *map(len, self.output_shapes)], dtype=np.int32)
         dimensions = np.fromiter(chain.from_iterable(self.output_shapes), np.int64, int(shape_ptr[-1]))
         movable = self.output_movable.astype(np.uint8)
         if self.output_relaxable is not None:

@@ -137,10 +137,7 @@ def _replace(node: ov.Node, by: ov.Node) -> bool:
 def _put(by: ov.Node, node: ov.Node) -> None:
     """Puts a node in the place of another one, with its names."""
     by.set_friendly_name(node.get_friendly_name())
-    names = node.output(0).get_names()
-    for target in node.output(0).get_target_inputs():
-        target.replace_source_output(by.output(0))
-    by.output(0).get_tensor().set_names(names)
+    node.output(0).replace(by.output(0))
 
 
 def _same(node: ov.Node, other: ov.Node) -> bool:

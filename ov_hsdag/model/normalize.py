@@ -47,12 +47,9 @@ def normalize_by_excerpt(
         restore_shapes(model)
         part, nodes = clean_up(model, placed)[1:]
         nodes = nodes or Nodes(model)
-        if read_lengths_in_layers(nodes):
-            nodes = Nodes(model)
-        if part_lengths(nodes):
-            nodes = Nodes(model)
-        if unique_names(model, nodes):
-            nodes = Nodes(model)
+        for change in (read_lengths_in_layers, part_lengths, lambda nodes: unique_names(model, nodes)):
+            if change(nodes):
+                nodes = Nodes(model)
     with clock("graph"):
         graph = ComputationGraph.from_model(model, shapes=shapes, nodes=nodes)
         if part is not None and not part.has_all(map(_uncopied, graph.names)):

@@ -157,10 +157,9 @@ def smaller_shapes(
 
 def _takes_images(model: ov.Model) -> bool:
     """Whether an input of rank 4 leaves height and width open."""
-    shapes = [port.get_partial_shape() for port in model.inputs]
     return any(
         shape.rank.is_static and len(shape) == 4 and sum(upper_bound(one) is None for one in list(shape)[1:]) > 1
-        for shape in shapes
+        for shape in (port.get_partial_shape() for port in model.inputs)
     )
 
 
@@ -333,13 +332,9 @@ class Inference:
 
     def _growing_states(self) -> list[int]:
         """Numbers of the ReadValues of which the length is open, as far as the copy knows."""
-        found = []
-        for number, type_name in enumerate(self._nodes.types):
-            if type_name == "ReadValue":
-                shape = self._copied[number].get_output_partial_shape(0)
-                if shape.is_dynamic and shape.rank.is_static:
-                    found.append(number)
-        return found
+        states = [number for number, type_name in enumerate(self._nodes.types) if type_name == "ReadValue"]
+        shapes = [self._copied[number].get_output_partial_shape(0) for number in states]
+        return [n for n, shape in zip(states, shapes, strict=True) if shape.is_dynamic and shape.rank.is_static]
 
     def _with_sized_states(self, copy: ov.Model) -> list[ov.Node]:
         """The nodes, with Parameters of static shapes in the place of the states that grow.

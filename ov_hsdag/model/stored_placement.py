@@ -37,8 +37,7 @@ def write(model: ov.Model, devices: Sequence[str], affinity: Mapping[str, str], 
 
     facts: further entries by name; those that are None are left out.
     """
-    if RT_INFO in model.rt_info:
-        del model.rt_info[RT_INFO]
+    remove(model)
     nodes: dict[str, list[str]] = {device: [] for device in devices}
     for name, device in affinity.items():
         nodes[device].append(name)

@@ -89,9 +89,8 @@ class _Network:
         residual = csr_array(matrix - flow)
         residual.data = np.maximum(residual.data, 0)
         residual.eliminate_zeros()
-        reached = np.zeros(self.size, bool)
-        reached[breadth_first_order(residual, self.source, return_predecessors=False)] = True
-        return ~reached[: self.nodes]
+        reached = breadth_first_order(residual, self.source, return_predecessors=False)
+        return ~np.isin(np.arange(self.nodes), reached)
 
 
 def _cut_two(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -54,9 +54,7 @@ def contenders(
     """
     placers = unlearned_placers(problem)
     simple = len(simple_placers(problem))
-    found = []
-    for placer in placers[:simple]:
-        found.append(_placed(problem, devices, placer, simple_candidate(placer.name, devices)))
+    found = [_placed(problem, devices, one, simple_candidate(one.name, devices)) for one in placers[:simple]]
     if problem.objective == "throughput":
         found.append(Rival(PIPELINE_HINT, simple_candidate(PIPELINE_HINT, devices)))
     if names := copy_devices(problem):

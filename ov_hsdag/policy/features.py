@@ -196,10 +196,9 @@ def _work(problem: PlacementProblem, view: CoarseView, structure: dict[str, Any]
     total = view.best.sum()
     flops, weights = view.sums(graph.flops), view.sums(view.problem.node_held.max(axis=1))
     bytes_in = np.bincount(view.receiver, view.tensor_bytes[view.received], view.size)
-    sent = np.zeros(len(view.tensor_bytes), bool)
-    sent[view.received] = True
+    sent = np.unique(view.received)
     bytes_out = np.bincount(view.producer[sent], view.tensor_bytes[sent], view.size)
-    mean_bytes = view.tensor_bytes[sent].mean() if sent.any() else 1.0
+    mean_bytes = view.tensor_bytes[sent].mean() if len(sent) else 1.0
     longest = max(int((structure["depth"] + structure["height"]).max(initial=1)), 1)
     done, cut = _progress(view, structure["position"])
     columns = [
@@ -311,8 +310,7 @@ def _pairs(view: CoarseView, found: _Contiguous) -> Floats:
         gain = np.nan_to_num((elsewhere - us) / (np.abs(elsewhere - us) + moving + 1e-30), nan=0.0)
     begun, left = found.place[:, None] - found.begin, found.end - found.place[:, None]
     # Infinite over infinite above: support decides.
-    gain = np.where(np.isfinite(elsewhere), gain, 1.0)
-    gain = np.where(supported, gain, -1.0)
+    gain = np.where(supported, np.where(np.isfinite(elsewhere), gain, 1.0), -1.0)
     columns = [
         supported.astype(np.float64),
         _log(share(us, view.best[:, None])),

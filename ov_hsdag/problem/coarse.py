@@ -57,8 +57,7 @@ class CoarseView:
         received, receiver = keys // size, (keys % size).astype(np.int32)
         pairs, edge_of = np.unique(producer[received].astype(np.int64) * size + receiver, return_inverse=True)
 
-        sent = np.zeros(len(tensors), bool)
-        sent[received] = True
+        sent = np.unique(received)
         tensor_bytes = tensors.bytes.astype(np.float64)
         others = max(devices - 1, 1)
         fixed, rate = off_diagonal(problem.transfer_us), off_diagonal(problem.transfer_us_per_byte)

@@ -283,19 +283,18 @@ def _mean(parts: Sequence[_Priced]) -> dict[str, Any]:
     """The costs of a mean inference; what is fused is what most inferences fuse."""
     shares = np.array([part.count for part in parts]) / sum(part.count for part in parts)
     fused_with = parts[int(shares.argmax())].costs["fused_with"]
-    mean = {
-        key: sum(share * part.costs[key] for share, part in zip(shares, parts, strict=True))
-        for key in ("node_us", "transfer_us", "submodel_us")
+    moved = shares * [part.graph.output_bytes.sum() for part in parts]
+
+    def summed(weights: Iterable[float], key: str) -> Any:
+        return sum(weight * part.costs[key] for weight, part in zip(weights, parts, strict=True))
+
+    penalties = (np.where(one.costs["fused_with"] == fused_with, one.costs["fusion_penalty_us"], 0.0) for one in parts)
+    return {
+        **{key: summed(shares, key) for key in ("node_us", "transfer_us", "submodel_us")},
+        "transfer_us_per_byte": summed(moved, "transfer_us_per_byte") / max(sum(moved), 1.0),
+        "fused_with": fused_with,
+        "fusion_penalty_us": sum(share * penalty for share, penalty in zip(shares, penalties, strict=True)),
     }
-    moved = [share * part.graph.output_bytes.sum() for share, part in zip(shares, parts, strict=True)]
-    mean["transfer_us_per_byte"] = sum(
-        weight * part.costs["transfer_us_per_byte"] for weight, part in zip(moved, parts, strict=True)
-    ) / max(sum(moved), 1.0)
-    mean["fusion_penalty_us"] = sum(
-        share * np.where(part.costs["fused_with"] == fused_with, part.costs["fusion_penalty_us"], 0.0)
-        for share, part in zip(shares, parts, strict=True)
-    )
-    return {**mean, "fused_with": fused_with}
 
 
 def _measured(

@@ -471,10 +471,9 @@ def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
     """
     graph = problem.graph
     position = np.full(problem.group_count, graph.nodes)
-    stateful = np.zeros(problem.group_count, bool)
-    stateful[problem.groups[[kind == "ReadValue" for kind in graph.types]]] = True
+    stateful = problem.groups[np.isin(graph.types, "ReadValue")]
     computing = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK)) & ~_of_states(graph)
-    computing &= ~(graph.legality.replicable & stateful[problem.groups])
+    computing &= ~(graph.legality.replicable & np.isin(problem.groups, stateful))
     np.minimum.at(position, problem.groups[computing], np.flatnonzero(computing))
     rest = position == graph.nodes
     first = np.full(problem.group_count, graph.nodes)
@@ -558,10 +557,8 @@ class Tensors:
     def of(cls, graph: ComputationGraph, groups: NDArray[np.int32], moved_bytes: NDArray[np.int64]) -> Tensors:
         """The tensors of a graph between groups, int32 [nodes]; moved_bytes: of each output, int64 [outputs]."""
         source, target = groups[graph.input_source], groups[graph.input_node]
-        moves = (graph.kinds[graph.input_source] != NodeKind.CONSTANT) & (
-            graph.kinds[graph.input_node] != NodeKind.RESULT
-        )
-        crossing = moves & (source != target)
+        fed, read = graph.kinds[graph.input_source], graph.kinds[graph.input_node]
+        crossing = (fed != NodeKind.CONSTANT) & (read != NodeKind.RESULT) & (source != target)
         pairs = np.unique(np.stack([graph.input_output[crossing], target[crossing]], axis=1), axis=0)
         outputs, first = np.unique(pairs[:, 0], return_index=True)
         return cls(

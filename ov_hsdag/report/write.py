@@ -72,10 +72,10 @@ def write_report(path: str | PathLike[str], data: Mapping[str, Any]) -> None:
     """
     check_report(path)
     suffix = Path(path).suffix.lower()
-    if suffix != ".png":
+    if suffix == ".png":
+        files.write_bytes(path, [_png(picture(data))])
+    else:
         files.write_text(path, page(data) if suffix == ".html" else picture(data))
-        return
-    files.write_bytes(path, [_png(picture(data))])
 
 
 def _png(svg: str) -> bytes:

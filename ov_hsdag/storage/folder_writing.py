@@ -257,9 +257,7 @@ def _with_placeholders(
         name = f"{_MAPPED}{len(found)}"
         zero = op.Constant(ov.Tensor(zeros[:size], node.get_output_shape(0), element), True)
         zero.set_friendly_name(name)
-        zero.output(0).get_tensor().set_names(node.output(0).get_names())
-        for reader in node.output(0).get_target_inputs():
-            reader.replace_source_output(zero.output(0))
+        node.output(0).replace(zero.output(0))  # its names, too
         found[name] = node.get_friendly_name(), at
     return copy, found
 
