@@ -23,21 +23,12 @@ class Graph:
 
 class Problem:
     def __init__(
-        self,
-        graph: Graph,
-        *,
-        same_submodel: NDArray[np.int32],
-        rule: int,
-        **arrays: NDArray[Any],
+        self, graph: Graph, *, same_submodel: NDArray[np.int32], rule: int, **arrays: NDArray[Any]
     ) -> None: ...
     @property
     def kinds(self) -> NDArray[np.int32]: ...
     def evaluate(
-        self,
-        placements: NDArray[np.uint8],
-        threads: int = 1,
-        most_work: int | None = None,
-        breakdown: bool = False,
+        self, placements: NDArray[np.uint8], threads: int = 1, most_work: int | None = None, breakdown: bool = False
     ) -> dict[str, Any]: ...
 
 def search_settings(given: Settings = None) -> dict[str, dict[str, float]]: ...

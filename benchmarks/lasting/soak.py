@@ -12,7 +12,7 @@ Parts:
              placement, and without ov-hsdag, answers as many.
 
 Exit status 1 where something grows or a request is answered wrongly. Results are added to results/soak.json by part,
-curves are drawn beside it. Workers that are killed are in tests/test_lost_resources.py.
+with samples over time. Workers that are killed are in tests/test_lost_resources.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ import numpy as np
 import openvino as ov
 
 from benchmarks.common.machine import about
-from benchmarks.common.plot import Axis, Series, plot
 from benchmarks.lasting.soak_cycle import DEVICES, HETERO, LIMITS, held
 from ov_hsdag.devices import virtual
 from ov_hsdag.model.inputs import random_inputs
@@ -265,25 +264,6 @@ def service(folder: Path, requests: int, tell: Tell) -> dict[str, Any]:
 # What it comes to
 
 
-def pictures(part: str, found: Mapping[str, Any]) -> dict[str, str]:
-    """Curves of a part: end of the file's name → SVG."""
-    series: dict[str, Samples] = found["samples"]
-    axis = {"cycles": "placements and compilations", "service": "answers"}[part]
-
-    def curves(title: str, unit: str, keys: Mapping[str, str]) -> str:
-        lines = [
-            Series(f"{kind}: {told}", [(one["cycle"], one[key]) for one in values if key in one])
-            for kind, values in series.items()
-            for key, told in keys.items()
-        ]
-        return plot(title, Axis(axis, shown=(0,)), Axis(unit, shown=(0,)), [one for one in lines if one.points])
-
-    return {
-        "memory": curves("Memory", "MiB", {"resident": "resident", "allocated": "in use by malloc"}),
-        "handles": curves("Threads and open files", "number", {"threads": "threads", "descriptors": "open files"}),
-    }
-
-
 def faults(part: str, found: Mapping[str, Any]) -> list[str]:
     """What is wrong with the result of a part."""
     lines = [f"{part}: {name} grew by {more:g}" for name, more in found["grown"].items()]
@@ -314,8 +294,6 @@ def main() -> int:
             found = work[part](Path(folder), lambda text: print(text, file=sys.stderr, flush=True))
         results[part] = {"about": about(), **found}
         write_text(options.output, json.dumps(results) + "\n")
-        for name, svg in pictures(part, found).items():
-            write_text(options.output.with_name(f"{options.output.stem}_{part}_{name}.svg"), svg)
         print(json.dumps({key: value for key, value in found.items() if key != "samples"}))
         wrong += faults(part, found)
     print("\n".join(wrong) or "nothing grew")

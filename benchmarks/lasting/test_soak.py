@@ -87,8 +87,6 @@ def test_thirty_cycles(tmp_path: Path) -> None:
     own, alone = found["samples"]["ov-hsdag"], found["samples"]["openvino"]
     assert len(own) == len(alone) == 30 and own[-1]["cycle"] == 30
     assert found["grown"] == {}, (own, alone)
-    for name, svg in soak.pictures("cycles", found).items():
-        assert svg.startswith("<svg") and "ov-hsdag" in svg and "openvino" in svg, name
 
 
 @pytest.mark.slow

@@ -35,7 +35,6 @@ from numpy.typing import NDArray
 
 from benchmarks.common.machine import about
 from benchmarks.common.placing import placed_in_child
-from benchmarks.common.plot import Axis, Series, plot
 from benchmarks.common.tables import markdown
 from benchmarks.field.unseen import DEVICES, declared
 from ov_hsdag.devices import virtual
@@ -337,22 +336,6 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
-def picture(history: Sequence[Mapping[str, Any]]) -> str:
-    """Each figure in relation to the first result that has it, as SVG."""
-    lines: dict[str, list[tuple[float, float]]] = {}
-    first: dict[str, float] = {}
-    for number, entry in enumerate(history, 1):
-        for name, figure in entry["figures"].items():
-            value = figure["median"] / first.setdefault(name, figure["median"])
-            lines.setdefault(name, []).append((number, 1 / value if KINDS[figure["kind"]].larger else value))
-    return plot(
-        "Figures of ov-hsdag in relation to the first result (below 1 is better)",
-        Axis("result", whole=True),
-        Axis("ratio", shown=(0.9, 1.1)),
-        [Series(name, points) for name, points in lines.items()],
-    )
-
-
 def commit() -> str:
     """The commit of the tree, with a "+" where it has changes; "" outside of a clone."""
     try:
@@ -406,7 +389,6 @@ def main() -> int:
     print(report(compared))
     if not options.dry_run:
         write_text(options.history, "".join(json.dumps(one) + "\n" for one in [*history, entry]))
-        write_text(options.history.with_suffix(".svg"), picture([*earlier, entry]))
     worse = [name for name, change in compared.items() if change.regression]
     many = "s" * (len(worse) != 1)
     print(f"compared with {len(earlier[-_LAST:])} earlier results on this machine: {len(worse)} regression{many}")

@@ -78,11 +78,6 @@ def test_times_are_in_yardsticks_and_the_first_round_does_not_count(monkeypatch:
     assert (found["a"].median, found["b"].median) == (3.0, 7.0)
 
 
-def test_the_plot_has_a_line_for_each_figure() -> None:
-    drawn = continuous.picture([entry(first=1.0, second=2.0), entry(first=0.9, second=2.4)])
-    assert all(f'id="{name}"' in drawn and f">{name}<" in drawn for name in ("first", "second"))
-
-
 def test_the_command_adds_to_its_history_and_fails_where_a_figure_is_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,7 +90,6 @@ def test_the_command_adds_to_its_history_and_fails_where_a_figure_is_worse(
     assert (
         list(made["figures"]) == ["start: import ov_hsdag"] and made["figures"]["start: import ov_hsdag"]["median"] > 0
     )
-    assert history.with_suffix(".svg").read_text(encoding="utf-8").startswith("<svg")
     # As if it had been a hundred times as fast.
     made["figures"]["start: import ov_hsdag"]["median"] /= 100
     history.write_text(json.dumps(made) + "\n", encoding="utf-8")

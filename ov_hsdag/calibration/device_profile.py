@@ -43,12 +43,7 @@ _CHAINS = "; least squares over chains of small operations that are cut at every
 
 
 def _entry(
-    core: ov.Core,
-    known: DeviceProfile,
-    figures: Figures,
-    boundaries: Boundaries,
-    number: int,
-    how: str,
+    core: ov.Core, known: DeviceProfile, figures: Figures, boundaries: Boundaries, number: int, how: str
 ) -> dict[str, Any]:
     precision = known.precision
 

@@ -45,10 +45,7 @@ Policies = Annotated[
     str | None, typer.Option("--policies", metavar="A,B", help='Learned policies, names or folders; "none" for none.')
 ]
 Rounds = Annotated[int, typer.Option("--rounds", min=1, metavar="N", help="Trials of each placement, at most.")]
-Table_ = Annotated[
-    Path | None,
-    common.output_option("FILE", "Results: all of them as .json, or the rows as .csv."),
-]
+Table_ = Annotated[Path | None, common.output_option("FILE", "Results: all of them as .json, or the rows as .csv.")]
 
 
 def bench(

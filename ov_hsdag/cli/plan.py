@@ -39,8 +39,7 @@ Counts = Annotated[
     ),
 ]
 Output = Annotated[
-    Path | None,
-    common.output_option("DIR", "Folder for the placed models and plan.json; by default APPLICATION_plan."),
+    Path | None, common.output_option("DIR", "Folder for the placed models and plan.json; by default APPLICATION_plan.")
 ]
 
 
