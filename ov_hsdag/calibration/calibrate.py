@@ -38,6 +38,9 @@ Advance = Callable[[str], None]
 # Of a budget, in relation to a device: what the placements get that tell of partition boundaries.
 _BOUNDARIES_SHARE = 1.5
 
+# Two devices of the same kind and properties that differ by more are not equal: one is throttled, or has other cores.
+_UNEQUAL = 1.25
+
 # What a compiled model takes, times its weights, and how much of what is free may be used.
 _COMPILED_TIMES, _MEMORY_SHARE = 1.5, 0.8
 
@@ -155,7 +158,20 @@ class ModelCalibration:
                 with suppress(RuntimeError, OutOfTime):
                     helped = self._helped(name, next(iter(self.alone)), share)
                     self.times.update({name: helped} if helped else {})
+        self.times = self._pooled(self.times)
         self.problem = self._problem(self.times)
+
+    def _pooled(self, times: Mapping[str, NodeTimes]) -> dict[str, NodeTimes]:
+        """Equal devices with the mean of their times: what these differ by is what else the machine did meanwhile."""
+        found = dict(times)
+        for name, own in times.items():
+            same = identity(self._core, name)
+            equal = [one for other, one in times.items() if one.copies and identity(self._core, other) == same]
+            latencies = [one.latency_us for one in equal]
+            if own.copies and max(latencies) < _UNEQUAL * min(latencies):
+                us = np.exp(np.mean([np.log(np.maximum(one.us, 1e-9)) for one in equal], axis=0))
+                found[name] = replace(own, us=us, latency_us=float(np.mean(latencies)))
+        return found
 
     def _node_times(self, model: ov.Model, runs_on: str, name: str, deadline: Deadline, **options: Any) -> NodeTimes:
         """Times of the device `name` in a model that is compiled for `runs_on`; options: see `node_times`."""
@@ -240,6 +256,7 @@ class ModelCalibration:
             for name, together_us in zip(alone, alone_us.tolist(), strict=True):
                 node_us = adding_up(self.times[name].us, together_us, self._profile.device(name).submodel_us)
                 self.times[name] = replace(self.times[name], us=node_us, latency_us=together_us)
+            self.times = self._pooled(self.times)
             problem = self._problem(self.times)
             self.factors = fit_scale_factors(terms(problem, placements[: len(us)], alone), us)
             self.problem = scaled(problem, alone, self.factors)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.costs.stored import identity
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.measuring import choice
@@ -160,7 +161,9 @@ def select(
     with comparison:
         # Where the profile says otherwise, costs that were measured are not sure.
         sure = measured_costs and not any(name.endswith(BY_PROFILE) for name in others)
-        trials = _Trials(comparison, problem, placements, simple, _ERRORS[sure], end)
+        first, *more = (identity(core, name) for name in devices)
+        equal = all(one == first for one in more)
+        trials = _Trials(comparison, problem, placements, simple, _ERRORS[sure], end, equal)
         decision = trials.run()
         if decision is None:
             reasons = {f"{placer_of(name)}: {why}" for name, why in comparison.failed.items() if name != COPIES}
@@ -197,14 +200,15 @@ class _Trials(Trials):
         simple: Mapping[str, Placed],
         error: float,
         end: float,
+        equal: bool,
     ) -> None:
-        """What is found on the way is added to placements; for the others see `Trials`."""
+        """What is found on the way is added to placements; equal: all devices are; for the others see `Trials`."""
         self._problem, self._placements, self._begin = problem, placements, time.monotonic()
         self._first: dict[bytes, str] = {}
         same = {name: self._first.setdefault(one.tobytes(), name) for name, one in placements.items()}
         of_costs = _predicted(problem, {name: placements[name] for name in self._first.values()})
         super().__init__(comparison, simple, of_costs, error, end, same=same)
-        self._copies_rounds = 0
+        self._copies_rounds, self._equal = 0, equal
         self._together: list[dict[str, NDArray[np.float64]]] = []  # µs on each device, of each trial at the same time
 
     def _try_more(self, turn: int) -> int:
@@ -261,18 +265,19 @@ class _Trials(Trials):
         Cores change their speed independently of each other, and from half second to half second by a third on a shared
         host. In trials that share them, processor times of two candidates differ by what they have to compute.
         """
-        decision = decision or self.decision()
-        if decision is None or len(self._times) < 2:
+        decision, times = decision or self.decision(), self._times
+        if decision is None:
             return False
-        splits = [name for name in self._choices() if name not in self._simple and name in self._times]
+        splits = [name for name in self._choices() if name not in self._simple]
+        splits = [name for name in splits if name in times and times[name][0].all()]
         lost = choice.beaten(decision.posterior, splits)
         members = {self._member(name): name for name in splits if name not in lost}
         if len(members) < 2 or not self._comparison.compiled(members):
             return False
         found = self._comparison.busy_together(members, _TOGETHER_SECONDS)
-        times = {members[one]: self._by_device(members[one], of_submodel) for one, of_submodel in found.items()}
-        self._together += [times] if times else []
-        return bool(times)
+        if found:
+            self._together.append({members[one]: self._by_device(members[one], us) for one, us in found.items()})
+        return bool(found)
 
     def _by_device(self, name: str, of_submodel: Sequence[float]) -> NDArray[np.float64]:
         """Processor time of each device, float64 [devices], from that of a candidate's submodels; 0 if not known."""
@@ -306,7 +311,12 @@ class _Trials(Trials):
             counts = np.array([trials[name] for name in names])
             known = counts.sum() + _TOGETHER_WORTH * len(self._together)
             off = np.average([np.log(found[name][0]) for name in names] - logs, axis=0, weights=counts)
-            logs += off.mean() + (off - off.mean()) * counts.sum() / known
+            aside = (off - off.mean()) * counts.sum() / known
+            if self._equal:  # how they differed meanwhile is no matter of theirs
+                costs = self._problem.breakdown(np.stack([self._placements[name] for name in names])).busy_us
+                aside = (np.log(costs.sum(axis=2)) - logs).mean(axis=0)
+                aside -= aside.mean()
+            logs += off.mean() + aside
             for name, row in zip(names, logs, strict=True):
                 own = inferred[int(row.argmax())].error(name)
                 found[name] = np.exp(row), math.hypot(_TIMES_ERROR, own, _TIMES_NOISE / math.sqrt(known))
