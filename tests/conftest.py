@@ -78,8 +78,8 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         vars(self)["uses"] = len(set((candidate.affinity or {"": candidate.device}).values()))
         return compile_(self, candidate, limit)
 
-    def known(self: Worker, seconds: float, limit: float) -> float:
-        rate(self, min(seconds, 0.02), limit)
+    def known(self: Worker, seconds: float, limit: float, alone: bool = True) -> float:
+        rate(self, min(seconds, 0.02), limit, alone)
         return 10.0 / vars(self)["uses"]
 
     monkeypatch.setattr(Worker, "compile", compile_model)

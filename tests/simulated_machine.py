@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +25,7 @@ class Machine:
         self.resident: list[str] = []
         self.most, self.compiled, self.trials = 0, 0, 0
         self.shortest_trial = 0.0
-        self.now, self.compiling = 0.0, 0.0
+        self.now, self.compiling, self.lock = 0.0, 0.0, threading.Lock()
 
     def start(self, folder: Path, objective: str, name: str) -> Worker:
         return FakeWorker(self, name)
@@ -65,8 +66,9 @@ class FakeWorker(Worker):
         assert self.alive and self.name in self.machine.resident
         if self.shortest_trial > limit:
             raise WorkerTimeout(f"no answer within {limit:.0f} s of running")
-        self.machine.trials += 1
-        self.machine.now += max(seconds, self.shortest_trial) / (1 if alone else len(self.machine.resident))
+        with self.machine.lock:  # trials may run at the same time
+            self.machine.trials += 1
+            self.machine.now += max(seconds, self.shortest_trial) / (1 if alone else len(self.machine.resident))
         return self.machine.speed(self.name)
 
     def end(self) -> None:

@@ -131,4 +131,4 @@ def test_what_placements_give_to_an_npu_compiles_there_and_computes_the_same() -
             print(len(compared), "submodels on NPU,", compared.max(axis=0, initial=0.0), "apart of", accepted)
             all_apart += [*compared[:, 0] / accepted]
     # NPUW's own cuts have been 2% off once (docs/facts.md).
-    assert len(all_apart) > PLACEMENTS and np.mean(np.array(all_apart) > 1) < 0.01
+    assert len(all_apart) > PLACEMENTS and (np.array(all_apart) > 1).sum() <= 1 + len(all_apart) // 200

@@ -10,8 +10,8 @@ for throughput a copy on each device where there is memory, then run in many sho
 do nothing but count on the two cores between them: what the slower one counts, over the mean of both, is what the host
 lets a pair have that is in balance. Printed: what was placed over the best candidate (of one half of the rounds, judged
 by the other), the one with the best figures, the best single device, copies, and copies times that share; and how long
-it took. The shortest version that means something is three models and 60 rounds, about ten minutes;
-rounds of 0.1 s differ by 8%, so that after 150 a ratio is known to 1%.
+it took. The shortest version that means something is three models and 60 rounds, about ten minutes. Rounds
+differ by 8%, so that after 150 a ratio is known to 1%; what is surely worse than the best ends after 20.
 """
 
 from __future__ import annotations
@@ -212,6 +212,7 @@ def judged(one: ZooModel, core: Any, args: argparse.Namespace) -> dict[str, Any]
                 turns = list(pool.map(count_for, [HOST_SECONDS] * len(DEVICES)))
                 shares.append(min(turns) / statistics.mean(turns))
             if number >= ALL and number % EVERY == 0:
+                going_on &= set(comparison.ready)
                 going_on -= set(choice.beaten(choice.infer([*chain(*trials)]), going_on)) - asked_for
         failed = dict(comparison.failed)
     found, *parts = (choice.infer([*chain(*some)]) for some in (trials, *halves(trials)))

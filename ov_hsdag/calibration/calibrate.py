@@ -20,7 +20,7 @@ from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.fusions import fusions, layout_ends, own_layout, with_layouts
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.roofline import Roofline
-from ov_hsdag.costs.stored import BoundaryCosts, DeviceCosts, ModelCosts, graph_hash, identity
+from ov_hsdag.costs.stored import UNEQUAL, BoundaryCosts, DeviceCosts, ModelCosts, graph_hash, identity
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.model import colocation
@@ -37,9 +37,6 @@ Advance = Callable[[str], None]
 
 # Of a budget, in relation to a device: what the placements get that tell of partition boundaries.
 _BOUNDARIES_SHARE = 1.5
-
-# Two devices of the same kind and properties that differ by more are not equal: one is throttled, or has other cores.
-_UNEQUAL = 1.25
 
 # What a compiled model takes, times its weights, and how much of what is free may be used.
 _COMPILED_TIMES, _MEMORY_SHARE = 1.5, 0.8
@@ -168,7 +165,7 @@ class ModelCalibration:
             same = identity(self._core, name)
             equal = [one for other, one in times.items() if one.copies and identity(self._core, other) == same]
             latencies = [one.latency_us for one in equal]
-            if own.copies and max(latencies) < _UNEQUAL * min(latencies):
+            if own.copies and max(latencies) < UNEQUAL * min(latencies):
                 us = np.exp(np.mean([np.log(np.maximum(one.us, 1e-9)) for one in equal], axis=0))
                 found[name] = replace(own, us=us, latency_us=float(np.mean(latencies)))
         return found

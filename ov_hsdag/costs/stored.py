@@ -81,6 +81,10 @@ def graph_hash(graph: ComputationGraph) -> str:
     return digest.hexdigest()
 
 
+UNEQUAL = 1.25
+"""Devices of one identity that differ by more are not equal: one is throttled, or has other cores."""
+
+
 def identity(core: ov.Core, device: str) -> dict[str, Any]:
     """What has to be the same for costs of a device to hold, JSON-able.
 

@@ -153,23 +153,27 @@ class Comparison:
         return self._busy_us.get(name, [])
 
     def busy_together(self, names: Collection[str], seconds: float) -> dict[str, list[float]]:
-        """Processor time of candidates' submodels in an inference of a trial, µs, where all trials run at the same
-        time: they share the cores and whatever these are slowed down by. Empty where that takes too long, or fails.
+        """Processor time of candidates' submodels in an inference, µs, where the trials of all begin at the same time:
+        they share the cores and whatever these are slowed down by. Empty where that takes too long, or one fails.
 
-        names: of at least one, all in memory. seconds: of a trial, while all run.
+        names: of at least one, all in memory.
         """
         workers = {name: self._workers[name] for name in names}
         shortest = sum(one.shortest_trial for one in workers.values())
-        if max(shortest, seconds) > min(_MOST_TOGETHER * seconds, self._end - time.monotonic()):
+        if max(shortest, seconds) > min(_MOST_TOGETHER * seconds, (self._end - time.monotonic()) / 3):
             return {}
         self._report(self._told(f"measuring {len(workers)} candidates at the same time"))
-        limit = _TRIAL_TIMES * (seconds + shortest) + _TRIAL_MORE
+        limit = min(_TRIAL_TIMES * (seconds + shortest) + _TRIAL_MORE, max(self._patience, _SLOWER * shortest))
         with ThreadPoolExecutor(len(workers)) as pool:
             trials = {name: pool.submit(one.rate, seconds, limit, False) for name, one in workers.items()}
-        failed = [name for name, trial in trials.items() if trial.exception()]
-        for name in failed:  # alone, it may run
-            self.evict(name)
-        return {} if failed else {name: one.busy_us for name, one in workers.items()}
+        found = {}
+        for name, trial in trials.items():
+            try:
+                trial.result()
+                found[name] = workers[name].busy_us
+            except WorkerError:  # alone, it may run
+                self.evict(name)
+        return found if len(found) == len(workers) else {}
 
     def compiled(self, names: Collection[str]) -> bool:
         """Whether all of these are in memory."""

@@ -55,7 +55,7 @@ class Trials:
             members = [self._member(name) for name in pair]
             self._add(members, 1 if self._comparison.compiled(members) else _VISIT, turn)
             turn += 1
-        return decision
+        return self.decision()
 
     def decision(self) -> choice.Decision | None:
         """By the trials so far."""

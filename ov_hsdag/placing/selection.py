@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs.stored import identity
+from ov_hsdag.costs.stored import UNEQUAL, identity
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.measuring import choice
@@ -45,7 +45,7 @@ _COPIES_ROUNDS, _COPIES_EVERY, _COPIES_SURE = 16, 3, 0.02
 
 # Standard deviation of the logarithm of what is predicted of a rate: with measured costs and with others, with exact
 # processor times, which do not tell how much of the time the busiest device is at work, and of these in a trial.
-_ERRORS, _TIMES_ERROR, _TIMES_NOISE = {True: 0.05, False: 0.14}, 0.015, 0.1
+_ERRORS, _TIMES_ERROR, _TIMES_NOISE = {True: 0.05, False: 0.14}, 0.02, 0.1
 
 # Trials at the same time: seconds of one, every how many rounds of two there is one, and how many other trials one is
 # worth where it tells how fast a device is.
@@ -208,12 +208,11 @@ class _Trials(Trials):
         same = {name: self._first.setdefault(one.tobytes(), name) for name, one in placements.items()}
         of_costs = _predicted(problem, {name: placements[name] for name in self._first.values()})
         super().__init__(comparison, simple, of_costs, error, end, same=same)
-        self._copies_rounds, self._equal = 0, equal
+        self._copies_rounds, self._equal, self._apart = 0, equal, False
         self._together: list[dict[str, NDArray[np.float64]]] = []  # µs on each device, of each trial at the same time
 
     def _try_more(self, turn: int) -> int:
         for number in range(_SEARCHES):
-            self._run_together()
             name = self._search_again(number)
             if name is None:
                 break
@@ -236,6 +235,8 @@ class _Trials(Trials):
         late = begin > self._begin + _SEARCHING * (self._end - self._begin)
         if decision is None or not splits or not decision.rival or late:
             return None
+        if self._run_together(decision):
+            decision = self.decision() or decision
         reference = self._placements[decision.rival]
         corrector = Corrector(problem, reference)
         terms = corrector.terms(np.stack([self._placements[name] for name in splits]))
@@ -259,25 +260,26 @@ class _Trials(Trials):
         self._comparison.add(name, way, _needs(problem, {name: found})[name])
         return name
 
-    def _run_together(self, decision: choice.Decision | None = None) -> bool:
-        """A trial of the splits that may be the best, all at the same time; whether it told of several.
+    def _run_together(self, decision: choice.Decision) -> bool:
+        """A trial of the splits over all devices that may be the best, all at the same time; whether it told of them.
 
         Cores change their speed independently of each other, and from half second to half second by a third on a shared
         host. In trials that share them, processor times of two candidates differ by what they have to compute.
         """
-        decision, times = decision or self.decision(), self._times
-        if decision is None:
+        times = self._times
+        splits = [name for name in self._choices() if name not in self._simple and name in times]
+        splits = [name for name in splits if times[name][0].all() and self._comparison.compiled([self._member(name)])]
+        if len(splits) < 2 or self._apart:
             return False
-        splits = [name for name in self._choices() if name not in self._simple]
-        splits = [name for name in splits if name in times and times[name][0].all()]
         lost = choice.beaten(decision.posterior, splits)
         members = {self._member(name): name for name in splits if name not in lost}
-        if len(members) < 2 or not self._comparison.compiled(members):
+        if len(members) < 2:
             return False
-        found = self._comparison.busy_together(members, _TOGETHER_SECONDS)
-        if found:
-            self._together.append({members[one]: self._by_device(members[one], us) for one, us in found.items()})
-        return bool(found)
+        busy = self._comparison.busy_together(members, _TOGETHER_SECONDS)
+        found = {members[one]: self._by_device(members[one], of_submodel) for one, of_submodel in busy.items()}
+        self._apart = not found or not all(us.all() for us in found.values())
+        self._together += [] if self._apart else [found]
+        return not self._apart
 
     def _by_device(self, name: str, of_submodel: Sequence[float]) -> NDArray[np.float64]:
         """Processor time of each device, float64 [devices], from that of a candidate's submodels; 0 if not known."""
@@ -311,20 +313,19 @@ class _Trials(Trials):
             counts = np.array([trials[name] for name in names])
             known = counts.sum() + _TOGETHER_WORTH * len(self._together)
             off = np.average([np.log(found[name][0]) for name in names] - logs, axis=0, weights=counts)
-            aside = (off - off.mean()) * counts.sum() / known
-            if self._equal:  # how they differed meanwhile is no matter of theirs
-                costs = self._problem.breakdown(np.stack([self._placements[name] for name in names])).busy_us
-                aside = (np.log(costs.sum(axis=2)) - logs).mean(axis=0)
-                aside -= aside.mean()
-            logs += off.mean() + aside
+            logs += off.mean() + (off - off.mean()) * counts.sum() / known
+            costs = self._problem.breakdown(np.stack([self._placements[name] for name in names])).busy_us.sum(axis=2)
+            off = (np.log(costs) - logs).mean(axis=0)
+            if self._equal and np.ptp(off) < math.log(UNEQUAL):  # how they differed meanwhile is no matter of theirs
+                logs += off - off.mean()
             for name, row in zip(names, logs, strict=True):
                 own = inferred[int(row.argmax())].error(name)
                 found[name] = np.exp(row), math.hypot(_TIMES_ERROR, own, _TIMES_NOISE / math.sqrt(known))
         return found
 
     def _beliefs(self) -> tuple[dict[str, float], float | dict[str, float], dict[str, float]]:
-        """Rates of all candidates in a common unit, and their errors: by costs, and by the busiest device's time where
-        that is known.
+        """Rates of all candidates in a common unit, and their errors: by costs, unless trials have corrected these, and
+        by the busiest device's time where that is known.
 
         How long threads of a CPU device were at work in an inference is not disturbed by others that wait for the same
         cores.
@@ -336,7 +337,8 @@ class _Trials(Trials):
         unit = np.exp(np.median([math.log(rate / self._predicted[name]) for name, rate in known.items()]))
         rates, errors = {}, {}
         for name, rate in self._predicted.items():
-            weights = np.array([self._error, times[name][1] if name in times else math.inf]) ** -2.0
+            of_costs = math.inf if name in times and name.startswith(CORRECTED[:-1]) else self._error
+            weights = np.array([of_costs, times[name][1] if name in times else math.inf]) ** -2.0
             rates[name] = math.exp(float(np.average(np.log([rate * unit, known.get(name, 1.0)]), weights=weights)))
             errors[name] = float(weights.sum()) ** -0.5
         return rates, errors, known
@@ -345,14 +347,14 @@ class _Trials(Trials):
         return [name for name in self._alive() if name != COPIES]
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
+        if not decision.settled and turn % _TOGETHER_EVERY == 0 and self._run_together(decision):
+            decision = self.decision() or decision
         if COPIES in self._alive() and self._copies_rounds < _COPIES_ROUNDS:
             ratio = decision.posterior.ratio(COPIES, decision.leader)
             unknown = ratio.low < 1 < ratio.high and ratio.high > ratio.low * (1 + 2 * _COPIES_SURE)
             if unknown and (decision.settled or turn % _COPIES_EVERY == 0):
                 self._copies_rounds += 1
                 return decision.leader, COPIES
-        if not decision.settled and turn % _TOGETHER_EVERY == 0 and self._run_together(decision):
-            decision = self.decision() or decision
         return super()._next(decision, turn)
 
     def measured(self, decision: choice.Decision | None) -> dict[str, dict[str, Any]]:
