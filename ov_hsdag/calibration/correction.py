@@ -198,8 +198,7 @@ class Corrector:
             return np.concatenate([off(spread * scaled) / noise, busy_off(spread * scaled) / _NOISE, scaled])
 
         # What the simulator leaves out makes outliers of some measurements: a robust loss keeps the rest unbent.
-        begin = np.zeros(len(spread))
-        found = least_squares(residuals, begin, loss="soft_l1", f_scale=2.0, max_nfev=40)
+        found = least_squares(residuals, np.zeros(len(spread)), loss="soft_l1", f_scale=2.0, max_nfev=40)
         values, vectors = np.linalg.eigh(found.jac.T @ found.jac)
         mean = spread * found.x
         root = spread[:, None] * (vectors / np.sqrt(np.maximum(values, 1e-9)))

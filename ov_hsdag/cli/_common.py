@@ -32,9 +32,8 @@ from ov_hsdag.utils.lazy import ov
 def _option(name: str) -> Any:
     """The flag of an option, for an annotated parameter of a command."""
     flag = flags()[name]
-    text = f"--{_name(name, flag)}"
-    if flag.kind is bool:
-        text = f"{text}/--no-{_name(name, flag)}"
+    own = _name(name, flag)
+    text = f"--{own}/--no-{own}" if flag.kind is bool else f"--{own}"
     return typer.Option(text, metavar=flag.metavar or None, help=flag.help, min=flag.least)
 
 
@@ -270,9 +269,7 @@ def has_fp16_weights(model: ov.Model) -> bool:
 
     OpenVINO's own transformations, which placing begins with, widen them to f32; written as FP16 they are the same.
     """
-    return any(
-        node.get_type_name() == "Convert" and "decompression_0" in node.get_rt_info() for node in model.get_ops()
-    )
+    return any(op.get_type_name() == "Convert" and "decompression_0" in op.get_rt_info() for op in model.get_ops())
 
 
 def new_core() -> ov.Core:

@@ -176,8 +176,7 @@ def _elsewhere(
     for (kind, model), result in zip(asked, results, strict=True):
         try:
             found = remote.parsed(kind, result)["models"]
-            entry = {**found[0], "model": str(model), "machine": remote.about(kind)}
-            yield entry, f", {kind.describe()}", None
+            yield {**found[0], "model": str(model), "machine": remote.about(kind)}, f", {kind.describe()}", None
         except (RunError, UserError) as error:
             yield {"model": str(model), "results": [], **remote.failed(kind, error)}, "", error
 

@@ -71,9 +71,7 @@ def candidates_table(rows: Sequence[Row], objective: str, *, measured: bool, wha
 
 def why_no_figure(failed: str) -> str:
     """The note of a candidate that gave no figure, by the reason that measuring gives; "" where there is none."""
-    if not failed:
-        return ""
-    return f"{'not measured' if out_of_time(failed) else 'failed'}: {failed}"
+    return f"{'not measured' if out_of_time(failed) else 'failed'}: {failed}" if failed else ""
 
 
 def _number(value: float | None, column: Sequence[float | None]) -> str:

@@ -38,12 +38,11 @@ def command_of(placement: Placement) -> str:
     made_with = placement.settings
     if made_with is None or placement.chosen in ("affinity", "given"):
         return ""
-    memory = ",".join(f"{name}={limit}" for name, limit in made_with.get("memory", {}).items())
     given = {
         "--device": placement.hetero,
         "--objective": placement.objective,
         "--shape": [sized(name, shape) for name, shape in made_with.get("shapes", {}).items()],
-        "--memory": memory or None,
+        "--memory": ",".join(f"{name}={limit}" for name, limit in made_with.get("memory", {}).items()) or None,
         **{
             f"--{key.replace('_', '-')}": made_with.get(key)
             for key in ("workload", "context", "kv_precision", "profile")

@@ -86,8 +86,7 @@ def diagnosis() -> Iterator[Check]:
         yield Check("versions", PROBLEM, f"OpenVINO cannot be imported: {one_line(error)}", "pip install openvino")
         return
     python = ".".join(map(str, sys.version_info[:3]))
-    release = ov.__version__.partition("-")[0]
-    yield Check("versions", OK, f"ov-hsdag {__version__}, OpenVINO {release}, Python {python}")
+    yield Check("versions", OK, f"ov-hsdag {__version__}, OpenVINO {ov.__version__.partition('-')[0]}, Python {python}")
     yield _hook()
 
     try:

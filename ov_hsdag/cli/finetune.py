@@ -163,8 +163,7 @@ def finetune(
             if (output / CHECKPOINT).exists():
                 console.message("stopped; all measurements are saved: continue with --resume")
             raise
-        headline = _headline(output / "model.xml", record, placement)
-        lines = [headline]
+        lines = [_headline(output / "model.xml", record, placement)]
         if not simulated and record["measurements"] and (kept := tuned.find(core, names)) is not None:
             lines.append(f"policy: kept in {kept}, where place finds it for {device}; --policy base leaves it aside")
         show({**record, "placement": placement.affinity}, "\n".join(lines), _table(record))

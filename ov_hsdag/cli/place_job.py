@@ -43,11 +43,9 @@ def place(
             target = fleet.target(output, kind)
             _write(model, files, scratch / kind.number, target, hardlinks)
             if report is not None:
-                came = scratch / kind.number / report.name
-                write_bytes(fleet.target(report, kind), [came.read_bytes()])
+                write_bytes(fleet.target(report, kind), [(scratch / kind.number / report.name).read_bytes()])
             written[target] = []
-            models = data.get("models", {model.name: data})
-            for name, one in models.items():
+            for name, one in data.get("models", {model.name: data}).items():
                 one["output"] = str(target / name if "models" in data else target)
                 one["messages"] = [job.translated(line) for line in one.get("messages", ())]
                 written[target] += one["messages"]

@@ -97,9 +97,7 @@ class DeviceProfile:
         """The same for a device that nothing better is known of: a datasheet's figures are those of another device."""
         guess = f"{_ESTIMATE}: as in the built-in profile {self.builtin}, which is of another device"
         kept = (_ESTIMATE, _IN_HOST_MEMORY)
-        return replace(
-            self, sources={key: source if source.startswith(kept) else guess for key, source in self.sources.items()}
-        )
+        return replace(self, sources={key: one if one.startswith(kept) else guess for key, one in self.sources.items()})
 
     def _sped_up(self, factor: float, how: str) -> DeviceProfile:
         return replace(

@@ -111,5 +111,4 @@ def kind_of(name: str) -> str | None:
 
 def is_virtual(name: str) -> bool:
     """Whether a device name can only be that of a CPU plugin registered again ("CPU_A", never "CPU" or "CPU.0")."""
-    base = name.partition(".")[0]
-    return base != "CPU" and kind_of(name) == "CPU"
+    return name.partition(".")[0] != "CPU" and kind_of(name) == "CPU"

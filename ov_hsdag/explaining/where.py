@@ -57,9 +57,7 @@ class Where:
 
     def on(self, device: str) -> int:
         """How many of the counted operations always run on a device. "GPU" also means GPU.0, GPU.1 and so on."""
-        return sum(
-            number for name, number in self.devices.items() if re.fullmatch(rf"{re.escape(device)}(\.\w+)*", name)
-        )
+        return sum(count for name, count in self.devices.items() if re.fullmatch(rf"{re.escape(device)}(\.\w+)*", name))
 
     def to_dict(self) -> dict[str, Any]:
         """The same in JSON's types, names in the order of the model."""

@@ -101,9 +101,7 @@ def _source(namespace: argparse.Namespace) -> str | None:
     """The file that a converter reads; None where it reads a folder, or another option names it."""
     given = getattr(namespace, "input_model", None)
     names = given if isinstance(given, list | tuple) else [given]
-    return next(
-        (os.fspath(name) for name in names if isinstance(name, str | os.PathLike) and os.path.isfile(name)), None
-    )
+    return next((os.fspath(one) for one in names if isinstance(one, str | os.PathLike) and os.path.isfile(one)), None)
 
 
 def _checked(output: Callable[[], str], source: str | None, given: dict[str, Any]) -> _Request | None:

@@ -44,9 +44,7 @@ class Measurement:
     @property
     def uncertain(self) -> float:
         """Standard error of log(ratio) by how rounds differ; 0 where there are fewer than two."""
-        if len(self.ratios) < 2:
-            return 0.0
-        return float(np.log(self.ratios).std(ddof=1) / math.sqrt(len(self.ratios)))
+        return float(np.log(self.ratios).std(ddof=1) / math.sqrt(len(self.ratios))) if len(self.ratios) >= 2 else 0.0
 
     @property
     def sure(self) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.model.nodes import variable_of
 from ov_hsdag.model.replay import infer
 from ov_hsdag.utils.lazy import op, opset13, ov
 
@@ -46,9 +47,9 @@ class OneByOne:
                 self._advance(f"running operation {number} of {len(order)} alone on {self._device}")
             own, kind = node.get_instance_id(), node.get_type_name()
             if kind == "Assign":
-                states[_variable(node)] = _value(node, values)
+                states[variable_of(node)] = _value(node, values)
             elif kind == "ReadValue":
-                known = self._states.get(_variable(node))
+                known = self._states.get(variable_of(node))
                 values[own, 0] = _value(node, values) if known is None else known
             elif kind == "Result":
                 values[own, 0] = _value(node, values)
@@ -92,10 +93,6 @@ def _source(port: Any) -> tuple[int, int]:
 def _value(node: ov.Node, values: _Values) -> NDArray[Any]:
     """What feeds the first input."""
     if not node.get_input_size():
-        raise RuntimeError(f"the first value of state '{_variable(node)}' is unknown")
+        raise RuntimeError(f"the first value of state '{variable_of(node)}' is unknown")
     source = node.input_value(0).get_node()
     return source.get_data() if source.get_type_name() == "Constant" else values[_source(node.input(0))]
-
-
-def _variable(node: ov.Node) -> str:
-    return str(node.get_attributes()["variable_id"])

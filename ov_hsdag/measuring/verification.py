@@ -239,9 +239,7 @@ class Verification:
         return self._core.compile_model(self._model, device, self._f32(device) if precision == F32 else {})
 
     def _f32(self, device: str) -> dict[str, str]:
-        if device.startswith(_F16_ONLY):
-            return {}
-        return {**_F32, **(_F32_STATES if "CPU" in device else {})}
+        return {} if device.startswith(_F16_ONLY) else {**_F32, **(_F32_STATES if "CPU" in device else {})}
 
     @contextmanager
     def _without_integers(self) -> Iterator[None]:

@@ -77,10 +77,10 @@ def structures(*models: ov.Model) -> list[NDArray[np.uint64]]:
     OpenVINO's transformations pad to the ranks of other inputs. Runtime information does not count.
     """
     known: dict[object, int] = {}
-    found = []
-    for nodes in map(Nodes, models):
-        found.append(np.sort(_colours(_signatures(nodes, known, whole=False), nodes.edges, _COMPARED_RADIUS)))
-    return found
+    return [
+        np.sort(_colours(_signatures(nodes, known, whole=False), nodes.edges, _COMPARED_RADIUS))
+        for nodes in map(Nodes, models)
+    ]
 
 
 def _signatures(nodes: Nodes, known: dict[object, int], *, whole: bool = True) -> NDArray[np.uint64]:

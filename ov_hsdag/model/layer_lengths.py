@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ov_hsdag.model.nodes import Nodes
+from ov_hsdag.model.nodes import Nodes, variable_of
 from ov_hsdag.utils.lazy import opset13 as ops
 from ov_hsdag.utils.lazy import ov
 
@@ -25,10 +25,10 @@ def read_lengths_in_layers(nodes: Nodes) -> bool:
     if not blocks:
         return False
     number = {node.get_instance_id(): index for index, node in enumerate(nodes.order)}
-    reads = {_variable(node): node for node in nodes.of_type("ReadValue")}
+    reads = {variable_of(node): node for node in nodes.of_type("ReadValue")}
     found = False
     for assign in nodes.of_type("Assign"):
-        read, joined = reads.get(_variable(assign)), assign.input_value(0).get_node()
+        read, joined = reads.get(variable_of(assign)), assign.input_value(0).get_node()
         if read is not None and joined.get_type_name() == "Concat":
             found |= _begin_with_layer(nodes, number, read, joined)
     for kind, by_constants in (("Broadcast", _repeat_by_constants), ("Reshape", _reshape_by_constants)):
@@ -38,10 +38,6 @@ def read_lengths_in_layers(nodes: Nodes) -> bool:
     for tile, total in blocks:
         found |= _end_as_begun(tile, total)
     return found
-
-
-def _variable(node: ov.Node) -> str:
-    return str(node.get_attributes()["variable_id"])
 
 
 def _begin_with_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joined: ov.Node) -> bool:

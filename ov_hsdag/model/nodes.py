@@ -16,6 +16,11 @@ def is_integral(element: str) -> bool:
     return not element.startswith(("f", "bf"))
 
 
+def variable_of(node: ov.Node) -> str:
+    """The identifier of the state that a ReadValue or an Assign is of."""
+    return str(node.get_attributes()["variable_id"])
+
+
 @dataclass(frozen=True, eq=False)
 class Edges:
     """Input ports in the order of nodes: `ptr[n] <= e < ptr[n + 1]` are those of node n."""

@@ -149,9 +149,7 @@ def replicate(graph: ComputationGraph, homes: NDArray[np.int32], nodes: Nodes) -
         if constant[number]:  # of all that it rests on there are copies, too
             for made in copy:
                 sources = enumerate(made.input_values())
-                fed += [
-                    (made.get_friendly_name(), port, value.get_node().get_friendly_name()) for port, value in sources
-                ]
+                fed += [(made.get_friendly_name(), port, one.get_node().get_friendly_name()) for port, one in sources]
         for instance, port in inputs:
             target = instances[instance].input(port)
             target.replace_source_output(copy[-1].output(target.get_source_output().get_index()))

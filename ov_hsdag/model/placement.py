@@ -192,10 +192,7 @@ class Placement:
         device)``: whether a device can run a node; without it every device can run all. Returns the placement on the
         available devices, and one line for each device that others replace. Raises UserError: No device is available.
         """
-        if callable(available):
-            targets = tuple(device for device in self.devices if available(device))
-        else:
-            targets = tuple(dict.fromkeys(available))
+        targets = tuple(filter(available, self.devices) if callable(available) else dict.fromkeys(available))
         if not targets:
             raise UserError(f"none of the devices of {self.hetero} is available")
         affinity, replaced = moved(self.affinity, self.devices, targets, supports)
@@ -217,8 +214,7 @@ class Placement:
                 parts.append(f"predicted {times(predicted)}")
         elif predicted is not None:
             parts.append(f"predicted {times(predicted, over=BEST_SINGLE)}")
-        why = f"; {self.why}" if self.why else ""
-        return f"{self.hetero} ({self.objective}): {', '.join(parts)}{why}"
+        return f"{self.hetero} ({self.objective}): {', '.join(parts)}{f'; {self.why}' if self.why else ''}"
 
     def report(self, path: str | PathLike[str], *, title: str = "model", done: Mapping[str, Any] | None = None) -> None:
         """Write what runs where, at what cost and why: as one HTML page, or the picture of the split.

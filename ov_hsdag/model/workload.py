@@ -164,9 +164,7 @@ def past_length(model: ov.Model) -> int | None:
         for kind, names in (("new", TOKENS), ("total", MASKS)):
             if port.get_names() & set(names) and shape.rank.is_static and len(shape) >= 2 and shape[1].is_static:
                 sizes[kind] = int(shape[1].get_length())
-    if len(sizes) < 2 or sizes["total"] < sizes["new"]:
-        return None
-    return sizes["total"] - sizes["new"]
+    return None if len(sizes) < 2 or sizes["total"] < sizes["new"] else sizes["total"] - sizes["new"]
 
 
 def context_grows(model: ov.Model) -> bool:

@@ -73,8 +73,7 @@ class Contiguous:
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device."""
         if self.name not in problem.found:
-            found = [*problem.singles, *contiguous_placements(problem)]
-            problem.found[self.name] = best_of(problem, found)
+            problem.found[self.name] = best_of(problem, [*problem.singles, *contiguous_placements(problem)])
         return problem.found[self.name]
 
 

@@ -115,8 +115,7 @@ def _cut_two(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArr
 def _energy(problem: PlacementProblem, transfers: NDArray[np.float64], placement: NDArray[np.uint8]) -> float:
     tensors = problem.tensors
     nodes = problem.group_us[np.arange(problem.group_count), placement].sum()
-    of_consumer = tensors.of_consumer
-    sent = np.unique(np.stack([of_consumer, placement[tensors.consumers]], axis=1), axis=0)
+    sent = np.unique(np.stack([tensors.of_consumer, placement[tensors.consumers]], axis=1), axis=0)
     return float(nodes + transfers[sent[:, 0], placement[tensors.source[sent[:, 0]]], sent[:, 1]].sum())
 
 

@@ -84,8 +84,7 @@ def _partitions(
 
 def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:
     """A topological order cut in two, for each two devices: feasible where few other placements are."""
-    order = problem.search_space.orders()[0]
-    place = np.argsort(order)
+    place = np.argsort(problem.search_space.orders()[0])
     found = [problem.where_supported(single) for single in problem.singles]
     pairs = list(permutations(range(len(problem.devices)), 2))
     each = min(_CUTS, _SPLITS // max(len(pairs), 1))

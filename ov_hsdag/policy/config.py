@@ -22,9 +22,7 @@ class Widths:
     @classmethod
     def of(cls, example: PolicyInput) -> Widths:
         """The widths of any input."""
-        return cls(
-            *(int(array.shape[-1]) for array in (example.node_x, example.edge_x, example.pair_x, example.device_x))
-        )
+        return cls(*(int(one.shape[-1]) for one in (example.node_x, example.edge_x, example.pair_x, example.device_x)))
 
 
 @dataclass(frozen=True)

@@ -153,8 +153,7 @@ def _types(graph: ComputationGraph, view: CoarseView) -> Floats:
     columns = {name: TYPE_COLUMN.get(name, TYPE_COLUMNS - 1) for name in set(graph.types)}
     column = np.fromiter(map(columns.__getitem__, graph.types), np.int64, graph.nodes)
     places = view.node.astype(np.int64) * TYPE_COLUMNS + column
-    counts = np.bincount(places[seen], None, view.size * TYPE_COLUMNS)
-    table = counts.reshape(view.size, TYPE_COLUMNS)
+    table = np.bincount(places[seen], None, view.size * TYPE_COLUMNS).reshape(view.size, TYPE_COLUMNS)
     return share(table, table.sum(axis=1, keepdims=True))
 
 

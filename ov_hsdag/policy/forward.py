@@ -56,8 +56,7 @@ class Forward:
             name = f"encoder.layers.{layer}"
             message = self.dropout(self._gated(name, h, x, *ends).clip(0))
             h = self.norm(f"{name}.norm", h + message)
-        both = h[source] * h[target]
-        return h, self.sigmoid(self.mix("edge_scorer", both, x.edge_x)[:, 0])
+        return h, self.sigmoid(self.mix("edge_scorer", h[source] * h[target], x.edge_x)[:, 0])
 
     def pool(self, x: Any, h: Array, edge_score: Array, cluster: Array) -> Array:
         """Embeddings of clusters [c, H]: DeepSets over nodes, times the mean score of the inner edges (1 for none)."""

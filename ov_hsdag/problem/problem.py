@@ -149,8 +149,7 @@ class PlacementProblem:
         check_objective(self.objective)
         if not self.devices:
             raise ValueError("expected at least one device")
-        sizes = {"nodes": self.graph.nodes, "devices": len(self.devices), "outputs": self.graph.outputs}
-        check_arrays(self, sizes)
+        check_arrays(self, {"nodes": self.graph.nodes, "devices": len(self.devices), "outputs": self.graph.outputs})
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes alone: what is derived from them is derived again, and native objects stay here."""
@@ -290,8 +289,7 @@ class PlacementProblem:
         most_work: steps that the cycles of one placement may take, a nanosecond or less each; those that take more
         count as ones that HETERO cannot order. None: no limit, which takes minutes for thousands of submodels.
         """
-        batch = np.atleast_2d(np.asarray(placements, np.uint8))
-        return Evaluation(**self.native.evaluate(batch, threads, most_work))
+        return Evaluation(**self.native.evaluate(np.atleast_2d(np.asarray(placements, np.uint8)), threads, most_work))
 
     def breakdown(self, placements: NDArray[np.integer[Any]]) -> Breakdown:
         """As `evaluate`, with the terms that the results are sums of; placements: [batch, groups] or one [groups]."""

@@ -329,7 +329,6 @@ def generated_template(generator: np.random.Generator, rule: int) -> PlacementPr
     sizes = np.exp(generator.normal(11, generator.uniform(0.3, 2), ports))
     flops = np.zeros(total)
     flops[inputs:ports] = np.exp(generator.normal(17, generator.uniform(0.5, 2.5), operations))
-    empty = np.zeros(total, np.int64)
     graph = ComputationGraph(
         names=tuple(f"node_{number}" for number in range(total)),
         types=tuple(types),
@@ -343,7 +342,7 @@ def generated_template(generator: np.random.Generator, rule: int) -> PlacementPr
         output_movable=np.ones(ports, bool),
         output_types=("f32",) * ports,
         flops=flops,
-        weight_bytes=empty,
+        weight_bytes=np.zeros(total, np.int64),
         variables=("",) * total,
     )
     return unpriced(graph, ("A", "B"), rule)

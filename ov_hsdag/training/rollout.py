@@ -91,8 +91,7 @@ class Policy:
     @property
     def entropy(self) -> Tensor:
         """Mean entropy of the clusters' devices, in nats, a scalar."""
-        p = self.log_probability.exp()
-        return -(p * self.log_probability.clamp(min=-50)).sum(-1).mean()
+        return -(self.log_probability.exp() * self.log_probability.clamp(min=-50)).sum(-1).mean()
 
 
 def run_policy(

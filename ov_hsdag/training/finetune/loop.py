@@ -177,8 +177,7 @@ class _Run:
             return
         self.state.reference = self.judge.reference
         for name, measurement in self.judge.singles.items():
-            placement = simple_placement(self.problem, name)
-            self.state.entries.append(Entry(placement, measurement, "single", None))
+            self.state.entries.append(Entry(simple_placement(self.problem, name), measurement, "single", None))
 
     def measure(self, proposal: Proposal) -> Entry:
         """Measures a proposal; returns its entry."""

@@ -218,14 +218,12 @@ class Simulated:
 
     def measure(self, affinity: Mapping[str, str], *, worth: float = 0.0, rounds: int | None = None) -> Measurement:
         """See `Judge.measure`; `worth` and `rounds` make no difference."""
-        placement = self._problem.placement_of(affinity)
-        result = self._problem.evaluate(placement)
+        result = self._problem.evaluate(self._problem.placement_of(affinity))
         us = float(result.score(self._problem.objective)[0])
         if not math.isfinite(us):
             return Measurement(0.0, error="the simulator calls the placement infeasible")
         ratio = self._reference_us / us
-        submodels = int(result.submodels[0])
-        return Measurement(ratio, *self._values(us), (ratio,), submodels, bounds=(ratio, ratio))
+        return Measurement(ratio, *self._values(us), (ratio,), int(result.submodels[0]), bounds=(ratio, ratio))
 
     def _values(self, us: float) -> tuple[float, float]:
         """The placement's and the reference's value in the unit of a `Measurement`."""

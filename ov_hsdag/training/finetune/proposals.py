@@ -131,8 +131,7 @@ def _refined(
     starts = np.concatenate([fresh[chosen], fresh[others], np.stack([entry.placement for entry in leaders])])
     own = [origins[index] for index in (*chosen.tolist(), *others.tolist())]
     sources = [*own, *["measured"] * len(leaders), *origins]
-    seed = int(generator.integers(2**31))
-    refined, refined_scores = refine(believed, starts, threads=usable_cores(), seed=seed)
+    refined, refined_scores = refine(believed, starts, threads=usable_cores(), seed=int(generator.integers(2**31)))
     return np.concatenate([refined, fresh]), sources, np.concatenate([refined_scores, scores])
 
 

@@ -170,8 +170,7 @@ class Task:
     def of(cls, problem: PlacementProblem, config: HSDAGConfig, reference: str) -> Task:
         """The task of a problem with the profile's costs; reference: a device, or `HETERO_DEFAULT`."""
         placement = simple_placement(problem, reference)
-        x = policy_input(problem)
-        return cls(problem, x, impact(problem), Corrector(problem, placement), placement)
+        return cls(problem, policy_input(problem), impact(problem), Corrector(problem, placement), placement)
 
     def fit(self, state: State) -> Fit:
         """The posterior of the corrections given everything measured so far."""
