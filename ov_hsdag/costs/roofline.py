@@ -32,7 +32,9 @@ class Roofline:
         self._executed = np.asarray((graph.kinds == NodeKind.OP) | (graph.kinds == NodeKind.SINK))
         self._consumers = np.bincount(graph.input_output, minlength=graph.outputs)
         self._node_output_bytes = self._per_node(graph.output_node, graph.output_bytes)
-        self._type_names, self._type_of = np.unique(np.asarray(graph.types, object).astype(str), return_inverse=True)
+        self._type_names, self._type_of = np.unique(
+            np.asarray(graph.types, dtype=object).astype(str), return_inverse=True
+        )
         self._float_bits = np.array([_FLOAT_BITS.get(name, 0) for name in graph.output_types], np.float64)
         # Bool [nodes]: constants and what plugins compute from constants alone when they compile; operations that run
         # inside the one that computes their input (`fused_with`: that one or -1, int32 [nodes]); convolutions and
