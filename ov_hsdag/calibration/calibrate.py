@@ -166,7 +166,7 @@ class ModelCalibration:
             equal = [one for other, one in times.items() if one.copies and identity(self._core, other) == same]
             latencies = [one.latency_us for one in equal]
             if own.copies and max(latencies) < UNEQUAL * min(latencies):
-                us = np.exp(np.mean([np.log(np.maximum(one.us, 1e-9)) for one in equal], axis=0))
+                us = np.mean([one.us for one in equal], axis=0)
                 found[name] = replace(own, us=us, latency_us=float(np.mean(latencies)))
         return found
 
