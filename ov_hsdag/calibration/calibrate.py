@@ -160,10 +160,9 @@ class ModelCalibration:
 
     def _pooled(self, times: Mapping[str, NodeTimes]) -> dict[str, NodeTimes]:
         """Equal devices with the mean of their times: what these differ by is what else the machine did meanwhile."""
-        found = dict(times)
+        found, of = dict(times), {name: identity(self._core, name) for name in times}
         for name, own in times.items():
-            same = identity(self._core, name)
-            equal = [one for other, one in times.items() if one.copies and identity(self._core, other) == same]
+            equal = [one for other, one in times.items() if one.copies and of[other] == of[name]]
             latencies = [one.latency_us for one in equal]
             if own.copies and max(latencies) < UNEQUAL * min(latencies):
                 us = np.mean([one.us for one in equal], axis=0)

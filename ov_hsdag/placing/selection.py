@@ -266,10 +266,10 @@ class _Trials(Trials):
         Cores change their speed independently of each other, and from half second to half second by a third on a shared
         host. In trials that share them, processor times of two candidates differ by what they have to compute.
         """
-        times = self._times
+        times = {} if self._apart else self._times
         splits = [name for name in self._choices() if name not in self._simple and name in times]
         splits = [name for name in splits if times[name][0].all() and self._comparison.compiled([self._member(name)])]
-        if len(splits) < 2 or self._apart:
+        if len(splits) < 2:
             return False
         lost = choice.beaten(decision.posterior, splits)
         members = {self._member(name): name for name in splits if name not in lost}
@@ -314,10 +314,10 @@ class _Trials(Trials):
             known = counts.sum() + _TOGETHER_WORTH * len(self._together)
             off = np.average([np.log(found[name][0]) for name in names] - logs, axis=0, weights=counts)
             logs += off.mean() + (off - off.mean()) * counts.sum() / known
-            costs = self._problem.breakdown(np.stack([self._placements[name] for name in names])).busy_us.sum(axis=2)
-            off = (np.log(costs) - logs).mean(axis=0)
-            if self._equal and np.ptp(off) < math.log(UNEQUAL):  # how they differed meanwhile is no matter of theirs
-                logs += off - off.mean()
+            if self._equal:  # how they differed meanwhile is no matter of theirs, unless it is much
+                costs = self._problem.breakdown(np.stack([self._placements[name] for name in names])).busy_us
+                off = (np.log(costs.sum(axis=2)) - logs).mean(axis=0)
+                logs += off - off.mean() if np.ptp(off) < math.log(UNEQUAL) else 0.0
             for name, row in zip(names, logs, strict=True):
                 own = inferred[int(row.argmax())].error(name)
                 found[name] = np.exp(row), math.hypot(_TIMES_ERROR, own, _TIMES_NOISE / math.sqrt(known))
