@@ -25,6 +25,7 @@ from ov_hsdag.measuring.together import Together
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placing import application as applications
+from ov_hsdag.placing import together
 from ov_hsdag.placing.application import Application, Member
 from ov_hsdag.placing.application_file import read_application
 from ov_hsdag.placing.candidates import find_candidates
@@ -185,6 +186,22 @@ class TestOnDevices:
         best_simple = max(one["ratio"] for one in ran.values() if one["ratio"])
         assert plan.measured[plan.chosen]["ratio"] <= best_simple
         assert most >= ran[plan.chosen]["runs_per_second"] >= 0.7 * most
+
+    def test_the_best_plan_without_splits_runs_first(self, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+        orders = list[list[str]]()
+
+        def refuse(*_: object, first: Sequence[str] = (), **__: object) -> None:
+            orders.append([*first])
+            raise RunError("not now")
+
+        monkeypatch.setattr(together, "Comparison", refuse)
+        with pytest.warns(UserWarning, match="not now"):
+            plan = ov_hsdag.place_together(models(), PAIR, measure=True, core=core)
+        rates = {name: one["runs_per_second"] for name, one in (plan.baselines | {plan.chosen: plan.predicted}).items()}
+        simple, *others = orders[-1]
+        whole = [name for name in orders[-1] if name.startswith(("whole", "on "))]
+        assert simple == max(whole, key=rates.__getitem__) and len({*others, simple}) == len(orders[-1])
+        assert others == sorted(others, key=rates.__getitem__, reverse=True)
 
     @pytest.mark.slow
     def test_workers_that_are_killed_leave_a_plan_by_prediction(self, core: ov.Core) -> None:

@@ -111,6 +111,7 @@ class ModelCalibration:
     ) -> None:
         self._prepared, self._core, self._profile = prepared, core, profile
         self._compiled = compiled or CompiledModels(core)
+        self._identity = {name: identity(core, name) for name in prepared.devices}
         self._advance, self._deadline = advance, deadline
         self._roofline = Roofline(prepared.graph)
         (self._inputs,) = timed_inputs(prepared.model, prepared.shapes)
@@ -135,7 +136,10 @@ class ModelCalibration:
             self._advance(self._deadline.describe(f"measuring the whole model on {name}"))
             try:
                 us = self._profile.device(name).submodel_us
-                self.alone[name] = self._node_times(self._prepared.model, name, name, share, submodel_us=us)
+                # Of equal devices one is enough.
+                counted = not self._equal(name, self.alone) and self._has_memory({name: 2})
+                found = self._node_times(self._prepared.model, name, name, share, submodel_us=us, counted=counted)
+                self.alone[name] = found
             except RuntimeError as error:
                 failed += 1
                 errors.append(f"{name}: {one_line(error)}")
@@ -160,14 +164,19 @@ class ModelCalibration:
 
     def _pooled(self, times: Mapping[str, NodeTimes]) -> dict[str, NodeTimes]:
         """Equal devices with the mean of their times: what these differ by is what else the machine did meanwhile."""
-        found, of = dict(times), {name: identity(self._core, name) for name in times}
+        found = dict(times)
         for name, own in times.items():
-            equal = [one for other, one in times.items() if one.copies and of[other] == of[name]]
+            equal = self._equal(name, times)
             latencies = [one.latency_us for one in equal]
             if own.copies and max(latencies) < UNEQUAL * min(latencies):
                 us = np.mean([one.us for one in equal], axis=0)
                 found[name] = replace(own, us=us, latency_us=float(np.mean(latencies)))
         return found
+
+    def _equal(self, name: str, times: Mapping[str, NodeTimes]) -> list[NodeTimes]:
+        """Times of devices that are the same as this one, as far as operations were counted."""
+        of = self._identity
+        return [one for other, one in times.items() if one.copies and of[other] == of[name]]
 
     def _node_times(self, model: ov.Model, runs_on: str, name: str, deadline: Deadline, **options: Any) -> NodeTimes:
         """Times of the device `name` in a model that is compiled for `runs_on`; options: see `node_times`."""
@@ -179,18 +188,18 @@ class ModelCalibration:
             weights=self._weights[name],
             inputs=self._inputs,
             advance=self._advance,
-            counted=self._has_memory({name: 2}),
             deadline=deadline,
             **options,
         )
 
     def _as_alike(self, name: str, found: NodeTimes) -> NodeTimes:
         """Times of a device whose operations were not counted: as another of its kind is wrong about the profile's."""
-        kind = kind_of(name)
-        alike = [one for other, one in self.alone.items() if one.copies and kind and kind_of(other) == kind]
+        kind, alike = kind_of(name), self._equal(name, self.alone)
+        if not alike and not found.copies:
+            alike = [one for other, one in self.alone.items() if one.copies and kind and kind_of(other) == kind]
+            self.as_another += [name] if alike else []
         if found.copies or not alike:
             return found
-        self.as_another.append(name)
         weights = self._weights[alike[0].device]
         us = np.where(weights > 0, alike[0].us / np.maximum(weights, 1e-9), 1.0) * self._weights[name]
         us = adding_up(us, found.latency_us, self._profile.device(name).submodel_us)
@@ -221,8 +230,10 @@ class ModelCalibration:
             return None
         split = self._prepared.model.clone()
         set_affinities(split, problem.affinity(placement))
-        device = f"HETERO:{name},{helper}"
-        return self._node_times(split, device, name, deadline, inside=inside, split=placement.tobytes())
+        device, counted = f"HETERO:{name},{helper}", self._has_memory({name: 2})
+        return self._node_times(
+            split, device, name, deadline, inside=inside, split=placement.tobytes(), counted=counted
+        )
 
     def measure_boundaries(self) -> None:
         """Scale factors on what partition boundaries cost, where all devices were measured."""
@@ -277,7 +288,7 @@ class ModelCalibration:
         when = when_measured()
         devices = {
             name: DeviceCosts(
-                identity(self._core, name),
+                self._identity[name],
                 when,
                 problem.node_us[:, column],
                 fused_with[:, column],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,6 +86,9 @@ def node_times(
     seconds, counted_seconds = list[float](), list[float]()
     copies: list[Floats] = []
     executions: Executions | None = None
+    runs = 0 if counted else int(min(_SECONDS / 2 / max(plain.typical, 1e-6), _MOST_RUNS))
+    with suppress(OutOfTime):
+        seconds.extend(plain.run() for _ in range(runs))
     while counted and len(copies) < _MOST_COPIES and not _stable(copies):
         executed = _count(plain, graph, seconds, counted_seconds, few=not copies)
         if executed is None:

@@ -226,6 +226,9 @@ def _measured(
     scores = dict(zip(names, judged.score(application.objective), strict=True))
     simple = [name for name in names if set(application.describe(found[name].tolist()).values()) <= {*devices.names}]
     names = [*simple, *(name for name in names if name not in simple)]
+    # Where there is no time for all, at least a plan without splits is among them.
+    ranked = sorted(names, key=scores.__getitem__)
+    first = [name for name in ranked if name in simple][:1] + ranked
     needs = {name: figures_of(application, judged, row)["memory_bytes"] for row, name in enumerate(scores)}
     left = max(end - time.monotonic(), 1.0)
     try:
@@ -237,7 +240,7 @@ def _measured(
             steps.session.core,
             simple=simple,
             needs=needs,
-            first=sorted(names, key=scores.__getitem__),
+            first=list(dict.fromkeys(first)),
             patience=max(left / 3, 5.0),
             limit=left,
             report=steps.tell,
