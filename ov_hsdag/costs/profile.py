@@ -200,15 +200,10 @@ def load_builtin(stem: str) -> DeviceProfile:
     return replace(profile, builtin=stem)
 
 
-@cache
-def _schema() -> dict[str, Any]:
-    return dict(json.loads(SCHEMA_PATH.read_text(encoding="utf-8")))
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
         document = read_json(path, SETTINGS, strict=True)
-        check(_schema(), document)
+        check(json.loads(SCHEMA_PATH.read_text(encoding="utf-8")), document)
     except OSError as error:
         hint = "name a profile's JSON file"
         if str(path) in builtin_names():

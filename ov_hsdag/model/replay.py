@@ -56,15 +56,11 @@ class FirstStates:
         if not self.stateful:
             return
         request.reset_state()
-        if self._states:
-            for state in request.query_state():
-                state.state = ov.Tensor(self._extended(state.name))
-
-    def _extended(self, name: str) -> NDArray[Any]:
-        array, axis = self._states[name], self._axes.get(name)
-        if axis is None:
-            return array
-        return np.ascontiguousarray(np.take(array, np.arange(self._past) % array.shape[axis], axis))
+        for state in request.query_state() if self._states else ():
+            array, axis = self._states[state.name], self._axes.get(state.name)
+            if axis is not None:
+                array = np.ascontiguousarray(np.take(array, np.arange(self._past) % array.shape[axis], axis))
+            state.state = ov.Tensor(array)
 
 
 class Replay:
