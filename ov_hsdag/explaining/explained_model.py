@@ -59,8 +59,7 @@ class ExplainedModel:
         """Devices, submodels, cuts, gains and the moves that come closest to paying, in JSON's types; times in µs.
 
         "together" says how many operations must share a device and why, where that is most of them. moves: whether
-        moves are looked for, which takes a simulation for each group of operations on each other device; without, they
-        are None.
+        moves are looked for, which takes a simulation for each group on each other device; else they are None.
         """
         explained, problem = self.explanation, self.explanation.problem
         result = explained.evaluation
@@ -119,8 +118,7 @@ class ExplainedModel:
     def nodes(self, names: Sequence[str] = (), types: Sequence[str] = ()) -> list[int]:
         """Nodes with one of the names or types; all operations, in the order of the graph, where neither is given.
 
-        In names, friendly ones, `*` and `?` stand for any characters, as in file names. UserError: no node has one of
-        them.
+        In friendly names, `*` and `?` stand for any characters, as in file names. UserError: no node has one of them.
         """
         import difflib
         from fnmatch import fnmatchcase

@@ -1,7 +1,6 @@
 """All that a report shows of a placement, as one object in JSON's types.
 
-Arrays of nodes are columns, and texts are numbers in a table of texts: a report of 20,000 operations stays a file that
-people send around.
+Arrays of nodes are columns, and texts are numbers in a table of texts: 20,000 operations make a file to send around.
 """
 
 from __future__ import annotations

@@ -74,10 +74,7 @@ class Replay:
         self._done = len(timed.steps)
 
     def rewind(self) -> None:
-        """Sets the states back.
-
-        Plugins keep the states that they are given with no room for more: what follows them makes room, untimed.
-        """
+        """Sets the states back. Plugins keep given states without room for more: an untimed inference makes it."""
         self.first.set(self._request)
         self._done = 0
         if len(self._timed.steps) > 1:

@@ -36,8 +36,7 @@ _STARTS, _PASSES = 3, 3
 # Behind all times, µs.
 _NO_FIT = 1e18
 
-# How often a model's search follows from the period that the last one reached, and the least part of a device that the
-# others leave it.
+# How often a model's search follows from the period last reached, and the least part of a device left to it.
 _SEARCHES, _LEAST_LEFT = 2, 0.02
 
 

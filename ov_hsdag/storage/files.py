@@ -117,8 +117,7 @@ def check_model_output(
     """Raise UserError where ``X.xml`` and ``X.bin`` cannot be written, or would replace more than an earlier IR.
 
     source: The file that the model is read from; neither it nor what belongs to it (weights of an IR, external data of
-    ONNX) is overwritten. A link to it is: what it points to stays. replace_source: Whether an IR may be written over
-    itself all the same.
+    ONNX) is overwritten. A link to it is: what it points to stays. replace_source: Whether an IR may replace itself.
     """
     target = _target(xml_path, follow=False)
     bin_ = target.with_suffix(".bin")

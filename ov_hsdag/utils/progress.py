@@ -95,8 +95,7 @@ def duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def lines(text: str, write: Callable[[str], None], ended: Callable[[str, float], None] | None = None) -> Iterator[Work]:
-    """Write every `EVERY` seconds what the block does, also while it is busy in native code; yields what takes its
-    steps.
+    """Write every `EVERY` seconds what the block does, also while native code is busy; yields what takes its steps.
 
     Of minutes and hours, lines come at longer intervals. `write` is called from another thread; an OSError or a
     ValueError (a stream that is closed) ends that, and nothing else. ended: see `Work`.
