@@ -21,8 +21,7 @@ from ov_hsdag.problem.copies import copies_summary
 from ov_hsdag.problem.pricing import ModelAnalysis
 from ov_hsdag.utils.errors import UserError
 
-# Cuts and moves that a summary names.
-_FEW = 3
+_FEW = 3  # cuts and moves that a summary names
 
 
 @dataclass(frozen=True, eq=False)

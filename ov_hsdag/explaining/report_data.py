@@ -36,8 +36,7 @@ FORMAT = 1
 REQUESTS = 4
 """Requests in flight of the second timeline."""
 
-# Of floats.
-_DIGITS = 6
+_DIGITS = 6  # of floats
 
 # Columns of cuts.
 _CUTS = {"from": "source", "to": "target", "bytes": "bytes", "us": "us"}

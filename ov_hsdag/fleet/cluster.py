@@ -25,20 +25,17 @@ from ov_hsdag.fleet.node import check_ray
 from ov_hsdag.storage.files import write_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
-# Bytes of a file in one message.
-_PIECE = 8 << 20
+_PIECE = 8 << 20  # bytes of a file in one message
 
 # Seconds between looks at whether there is a machine left that a job can wait for.
 _LOOK = 2.0
 
-# Machines that a job may cost: perhaps it is the job that ends them.
-_LIVES = 4
+_LIVES = 4  # machines that a job may cost: perhaps it is the job that ends them
 
 # Seconds in which Ray's table of nodes learns that one is gone, and one that restarts is back.
 _PATIENCE = 30.0
 
-# Seconds in which a cluster answers.
-_ANSWER = 10.0
+_ANSWER = 10.0  # seconds in which a cluster answers
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -39,8 +39,7 @@ from ov_hsdag.utils.arguments import check_argument, check_in_memory
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.lazy import ov
 
-# What `fit` assumes of decoders where no context is given, tokens.
-DEFAULT_CONTEXT = 4096
+DEFAULT_CONTEXT = 4096  # what `fit` assumes of decoders where no context is given, tokens
 
 # More tokens than any model reads: where not even that exceeds memory, there is no limit.
 _MOST_TOKENS = 1 << 24

@@ -496,8 +496,7 @@ def _of_states(graph: ComputationGraph) -> NDArray[np.bool_]:
         of_states |= more
 
 
-# Times in µs, such that sums are finite.
-_LONGEST_US = 1e15
+_LONGEST_US = 1e15  # times in µs, such that sums are finite
 
 
 def expect_sound(problem: PlacementProblem) -> None:

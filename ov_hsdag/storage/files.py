@@ -46,8 +46,7 @@ _TEMPORARY = re.compile(
     re.escape(PREFIX) + r"([0-9a-f]{8})-([0-9a-f]{8})-(\d+)-(?:(\d+)-)?[0-9a-f]+\.tmp(?:\.xml|\.bin)?"
 )
 
-# rt_info of a model that says which release wrote its file.
-_RELEASE = "OpenVINO Runtime"
+_RELEASE = "OpenVINO Runtime"  # rt_info of a model that says which release wrote its file
 _names_release: bool | None = None  # whether this release writes it; found out with the first model
 
 

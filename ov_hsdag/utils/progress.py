@@ -14,8 +14,7 @@ EVERY = 10.0
 # What a line adds to those before: at most one more in thirty.
 _SPARSER = 30
 
-# Steps that take less, s, are not worth a line of their own.
-_SHORTEST = 0.005
+_SHORTEST = 0.005  # steps that take less, s, are not worth a line of their own
 
 # The share of the work that has to be done before the time that is left can be estimated.
 _TELLING = 0.01

@@ -212,8 +212,7 @@ class _Run:
         save_checkpoint(self.path, self.state, self.settings, self.about, self.fingerprint)
 
 
-# Placements with a smaller weight are not imitated.
-_NEGLIGIBLE = 1e-6
+_NEGLIGIBLE = 1e-6  # placements with a smaller weight are not imitated
 
 
 def learn(state: State, task: Task, settings: Settings, fit: Fit) -> dict[str, float]:
