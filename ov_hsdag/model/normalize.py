@@ -37,9 +37,7 @@ def normalize_by_excerpt(
     names become unique; replicable producers with consumers in several colocation groups are copied. shapes, and
     errors: as of `ComputationGraph.from_model`; clock: counts "normalise", "graph", "legality"; placed: see `clean_up`.
 
-    Returns:
-        The graph of the model as it is afterwards, and the excerpt of a large model in which nothing but copies is
-        new; None for any other.
+    Returns the graph afterwards, and the excerpt of a large model in which nothing but copies is new, else None.
     """
     clock = clock or Clock()
     with clock("normalise"):

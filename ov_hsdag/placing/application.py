@@ -111,7 +111,6 @@ class Application:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of the devices."""
         return self.members[0].problem.devices
 
     @cached_property

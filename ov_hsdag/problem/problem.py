@@ -302,10 +302,7 @@ class PlacementProblem:
         return self.evaluate(placements, threads).score(self.objective)
 
     def split(self, placement: NDArray[np.integer[Any]]) -> dict[str, Any]:
-        """Splits the model into submodels as HETERO does.
-
-        Args:
-            placement: device numbers, [groups].
+        """Splits the model into submodels as HETERO does; placement: device numbers, [groups].
 
         Returns:
             submodel: number of each node's submodel, -1 for a node in none, int32 [nodes].
