@@ -29,8 +29,7 @@ THREE = "HETERO:GPU.0,GPU.1,CPU"
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
-# What each report has to keep to, in a browser on two cores.
-SWIN_BYTES = 3 * 2**20
+SWIN_BYTES = 3 * 2**20  # what each report has to keep to, in a browser on two cores
 
 
 @pytest.fixture(scope="module")

@@ -785,8 +785,7 @@ class _Either(nn.Module):
 class DecoderStep(nn.Module):
     """A transformers decoder with explicit past keys and values, as exported for deployment.
 
-    Inputs: token ids [1, 1], then key and value of each layer [1, heads, past, size]. Outputs: logits, then the grown
-    keys and values.
+    Inputs: token ids [1, 1], then key and value of each layer [1, heads, past, size]. Outputs: logits, these grown.
     """
 
     def __init__(self, model: str, config: dict[str, Any]) -> None:
