@@ -45,7 +45,7 @@ def layers(problem: PlacementProblem) -> NDArray[np.int64]:
 def cut(problem: PlacementProblem, boundaries: Sequence[int], devices: Sequence[int]) -> NDArray[np.uint8]:
     """Layers up to the first boundary on the first device, and so on.
 
-    problem: of a decoder. boundaries: layers that begin another part, ascending. devices: of each part, one more.
+    problem: of a decoder. boundaries: layers that begin a part, ascending. devices: of each part, one more than these.
     """
     part = np.searchsorted(np.asarray(boundaries), layers(problem), side="right")
     return np.asarray(devices, np.uint8)[part]

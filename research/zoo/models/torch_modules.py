@@ -785,7 +785,8 @@ class _Either(nn.Module):
 class DecoderStep(nn.Module):
     """A transformers decoder with explicit past keys and values, as exported for deployment.
 
-    Inputs: token ids [1, 1], then key and value of each layer [1, heads, past, size]. Outputs: logits, these grown.
+    Inputs: token ids [1, 1], then key and value of each layer [1, heads, past, size]. Outputs: logits, then the grown
+    keys and values.
     """
 
     def __init__(self, model: str, config: dict[str, Any]) -> None:
