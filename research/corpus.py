@@ -26,9 +26,8 @@ from research.zoo.catalog import ZOO, select
 def make(folder: Path, names: Iterable[str] | None = None, report: Callable[[str], None] = print) -> None:
     """Extracts models of the zoo.
 
-    folder: the corpus. names: models, families or tags of the zoo; None: all. report: called with a line about each
-    model. Raises UserError: a name is none of the zoo's. RunError: a model cannot be built or extracted; the message
-    names it.
+    folder: the corpus. names: models, families or tags of the zoo; None: all. report: called with a line about each.
+    UserError: a name is none of the zoo's. RunError: a model, which is named, cannot be built or extracted.
     """
     for entry in ZOO.values() if names is None else select(names):
         path = folder / entry.family / f"{entry.name}.npz"

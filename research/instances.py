@@ -69,11 +69,7 @@ class Instance:
 
     @classmethod
     def load(cls, path: Path) -> Instance:
-        """Reads a file of theirs.
-
-        Raises:
-            ValueError: the edges have a cycle, or two edges of a node differ in cost.
-        """
+        """Reads a file of theirs. ValueError: the edges have a cycle, or two edges of a node differ in cost."""
         data = json.loads(path.read_text())
         by_id = {node["id"]: node for node in data["nodes"]}
         cost: dict[int, float] = {}

@@ -349,10 +349,7 @@ def attention(tokens: int, heads: int, fused: bool) -> ov.Model:
 
 
 def renumbered(problem: PlacementProblem, order: NDArray[np.integer[Any]]) -> PlacementProblem:
-    """The problem of a file that has the same nodes in another topological order.
-
-    order: nodes in the new order, [nodes].
-    """
+    """The problem of a file with the same nodes in another topological order: `order`, their numbers, [nodes]."""
 
     def pieces(ptr: NDArray[np.int32]) -> NDArray[np.int64]:
         return np.concatenate([np.arange(ptr[node], ptr[node + 1]) for node in order])

@@ -22,8 +22,7 @@ DEVICES = f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE}"
 
 MAIN = "from ov_hsdag.cli import main; main()"
 
-# Seconds in which a node has joined, on a machine that is busy.
-_JOINING = 120
+_JOINING = 120  # seconds in which a node has joined, on a machine that is busy
 
 _TRIES = 4
 

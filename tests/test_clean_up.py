@@ -14,8 +14,8 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model import clean_up
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.utils.lazy import op, opset15
 from ov_hsdag.utils.lazy import opset13 as ops
+from ov_hsdag.utils.lazy import opset15
 from tests.commands import ran
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
@@ -38,13 +38,10 @@ def inputs() -> list[np.ndarray]:
 def stateful() -> ov.Model:
     """A sum that goes on from inference to inference."""
     x = ops.parameter(ov.PartialShape([-1, 4]), np.float32, name="x")
-    info = op.util.VariableInfo()
-    info.data_shape, info.data_type, info.variable_id = ov.PartialShape([1, 4]), ov.Type.f32, "sum"
-    state = op.util.Variable(info)
-    read = ops.read_value(ops.constant(np.zeros((1, 4), np.float32)), state, name="read")
+    read = ops.read_value(ops.constant(np.zeros((1, 4), np.float32)), "sum", ov.Type.f32, [1, 4], name="read")
     total = ops.add(read, ops.reduce_sum(x, ops.constant(np.array([0])), keep_dims=True), name="total")
     total.output(0).set_names({"sum so far"})
-    return ov.Model([ops.result(total)], [ops.assign(total, state)], [x], "stateful")
+    return ov.Model([ops.result(total)], [ops.assign(total, "sum")], [x], "stateful")
 
 
 def test_the_clean_up_fails_as_it_did() -> None:

@@ -1,8 +1,7 @@
 """Shell and Python blocks of the documentation run as they stand, and print what is shown.
 
 The blocks of a page run from its top to its end in one shell, in a folder with `model.onnx`, the tutorial's ResNet-50,
-and `samples`. A block of text right after one is what it prints. A line "Not run by the tests: …" before a block leaves
-it out.
+and `samples`. A block of text right after one is what it prints. "Not run by the tests: …" before one leaves it out.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset13 as ops
-from openvino.op.util import Variable, VariableInfo
 from openvino.preprocess import PrePostProcessor
 from openvino.utils import get_cmake_path
 
@@ -99,17 +98,14 @@ def stateful() -> ov.Model:
     x = ops.parameter([1, 4], np.float32, name="x")
     unused = ops.parameter([2], np.float32, name="unused")
     apart = ops.parameter([1, 4], np.float32, name="apart")
-    info = VariableInfo()
-    info.data_shape, info.data_type, info.variable_id = ov.PartialShape([1, 4]), ov.Type.f32, "state"
-    state = Variable(info)
-    read = ops.read_value(ops.constant(np.zeros((1, 4), np.float32)), state, name="read")
+    read = ops.read_value(ops.constant(np.zeros((1, 4), np.float32)), "state", ov.Type.f32, [1, 4], name="read")
     total = ops.add(read, x, name="total")
     shared = ops.constant(np.full((1, 4), 0.5, np.float32), name="shared")
     y = ops.relu(ops.multiply(ops.tanh(total, name="tanh"), shared, name="scaled"), name="y")
     z = ops.exp(ops.multiply(ops.sigmoid(apart, name="sigmoid"), shared, name="scaled apart"), name="z")
     return ov.Model(
         [ops.result(y, name="out"), ops.result(z, name="out apart")],
-        [ops.assign(total, state)],
+        [ops.assign(total, "state")],
         [x, unused, apart],
         "stateful",
     )
@@ -193,6 +189,14 @@ def placed_convnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     normalize.normalize(model)
     halved(model).embed(model)
     ov.save_model(model, path)
+    return path
+
+
+def with_text(placed: Path, folder: Path, text: str) -> Path:
+    """A copy of an IR, with another text."""
+    path = folder / "model.xml"
+    path.write_text(text, encoding="utf-8")
+    shutil.copy(placed.with_suffix(".bin"), path.with_suffix(".bin"))
     return path
 
 
@@ -377,9 +381,7 @@ def test_outputs_of_any_opset(core: ov.Core, placed_convnet: Path, tmp_path: Pat
     text = placed_convnet.read_text(encoding="utf-8")
     newer = text.replace('type="Result" version="opset1"', 'type="Result" version="opset8"')
     assert newer != text
-    (tmp_path / "model.xml").write_text(newer, encoding="utf-8")
-    shutil.copy(placed_convnet.with_suffix(".bin"), tmp_path)
-    assert submodels(core.compile_model(tmp_path / "model.xml", HETERO)) == 2
+    assert submodels(core.compile_model(with_text(placed_convnet, tmp_path, newer), HETERO)) == 2
 
 
 # --- a model that changed after it was placed
@@ -509,20 +511,15 @@ def test_numbers_of_devices_are_bytes(core: ov.Core, placed_convnet: Path, tmp_p
     text = placed_convnet.read_text(encoding="utf-8")
     body = re.search(r'alt_width="ov_hsdag:[^{]*(\{.*?\})"', text)
     assert body is not None
-    path = tmp_path / "model.xml"
-    path.write_text(text.replace(body[1], _with_devices(body[1], 255)), encoding="utf-8")
-    shutil.copy(placed_convnet.with_suffix(".bin"), path.with_suffix(".bin"))
+    path = with_text(placed_convnet, tmp_path, text.replace(body[1], _with_devices(body[1], 255)))
     assert submodels(core.compile_model(path, HETERO)) == 2
 
 
 def test_names_in_tags_cannot_command_a_terminal(
     core: ov.Core, placed_convnet: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "model.xml"
-    text = placed_convnet.read_text(encoding="utf-8")
-    path.write_text(text.replace("CPU_B", r"GPU\u001b]0;title\u0007\u007f"), encoding="utf-8")
-    shutil.copy(placed_convnet.with_suffix(".bin"), path.with_suffix(".bin"))
-    core.compile_model(path, HETERO)
+    text = placed_convnet.read_text(encoding="utf-8").replace("CPU_B", r"GPU\u001b]0;title\u0007\u007f")
+    core.compile_model(with_text(placed_convnet, tmp_path, text), HETERO)
     said = capfd.readouterr().err
     assert "the placement uses GPU?]0;title??, which is not among the devices here" in said
     assert not set(said) & set("\x1b\x07\x7f")
@@ -531,12 +528,8 @@ def test_names_in_tags_cannot_command_a_terminal(
 def test_damaged_tags_cost_the_placement_and_nothing_else(
     core: ov.Core, placed_convnet: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    weights = placed_convnet.with_suffix(".bin")
     for reason, text in broken_files(placed_convnet).items():
-        path = tmp_path / "model.xml"
-        path.write_text(text, encoding="utf-8")
-        shutil.copy(weights, path.with_suffix(".bin"))
-        compiled = core.compile_model(path, HETERO)
+        compiled = core.compile_model(with_text(placed_convnet, tmp_path, text), HETERO)
         said = capfd.readouterr().err.splitlines()
         if reason:
             assert submodels(compiled) == 1
@@ -962,10 +955,8 @@ def test_function_says_what_it_cannot_follow(programs: Path, placed_convnet: Pat
     done = run(program, "function", "HETERO:CPU", placed_convnet)
     assert compiled_as(done.stdout) == [("CPU", 1, 1)]
     assert len(re.findall(r"ov_hsdag: the placement uses CPU_[AB], which is not among the devices", done.stderr)) == 2
-    broken = tmp_path / "broken.xml"
     text = placed_convnet.read_text(encoding="utf-8")
-    broken.write_text(re.sub(r'(<devices value=")[^"]*', r"\1{", text), encoding="utf-8")
-    shutil.copy(placed_convnet.with_suffix(".bin"), broken.with_suffix(".bin"))
+    broken = with_text(placed_convnet, tmp_path, re.sub(r'(<devices value=")[^"]*', r"\1{", text))
     done = run(program, "function", HETERO, broken, REGISTER="1")
     assert compiled_as(done.stdout) == [("CPU_A", 1, 1)]
     assert "ov_hsdag: the model is compiled without its placement: the model's embedded placement" in done.stderr

@@ -27,8 +27,7 @@ LAYERS = (
     ("utils", "_env", "_version", "_source_tree", "_native"),
 )
 
-# Where torch may be imported.
-TORCH = {"training"}
+TORCH = {"training"}  # where torch may be imported
 
 
 def modules() -> dict[str, Path]:

@@ -18,7 +18,6 @@ from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.lengths import part_lengths
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.utils.lazy import op
 from ov_hsdag.utils.lazy import opset13 as ops
 from tests import legality_oracle
 from tests.graphs import (
@@ -157,13 +156,10 @@ def test_decompressed_weights_follow_their_consumer() -> None:
 
 def test_states_stay_together() -> None:
     x = ops.parameter([1, 4], ov.Type.f32, name="x")
-    info = op.util.VariableInfo()
-    info.data_shape, info.data_type, info.variable_id = ov.PartialShape([1, 4]), ov.Type.f32, "memory"
-    variable = op.util.Variable(info)
-    read = ops.read_value(ops.constant(np.zeros((1, 4), np.float32)), variable, name="read")
+    read = ops.read_value(ops.constant(np.zeros((1, 4), np.float32)), "memory", ov.Type.f32, [1, 4], name="read")
     total = ops.add(ops.relu(x, name="relu"), read, name="total")
     middle = ops.tanh(total, name="middle")
-    assign = ops.assign(middle, variable)
+    assign = ops.assign(middle, "memory")
     model = ov.Model([ops.result(ops.sigmoid(middle, name="out"))], [assign], [x], "stateful")
     groups = groups_by_name(model)
     assert groups["read"] == groups[assign.get_friendly_name()]

@@ -28,8 +28,7 @@ SIZE = 24
 def save_onnx(path: Path, weights: str, seed: int = 0) -> np.ndarray:
     """An ONNX model of two matrix products with its weights in another file. Returns what it computes.
 
-    An IR has its constants in the order of the graph, the ONNX model in the other: replaced weights would be
-    as many, and wrong.
+    An IR has constants in the order of the graph, ONNX in the other: replaced weights would be as many, and wrong.
     """
     random = np.random.default_rng(seed)
     matrices = [random.standard_normal((SIZE, SIZE)).astype(np.float32) for _ in range(2)]

@@ -16,7 +16,6 @@ import onnx
 import openvino as ov
 import pytest
 from openvino import opset13 as ops
-from openvino.op.util import Variable, VariableInfo
 
 import ov_hsdag
 from ov_hsdag.costs.builtin import builtin_profile
@@ -296,11 +295,8 @@ def test_sizes_that_are_guessed_refuse_no_model() -> None:
 def resetting_model() -> ov.Model:
     """A state that each inference sets to zero: HETERO finds nothing between its ReadValue and its Assign."""
     x = ops.parameter([1, 4], ov.Type.f32, name="x")
-    info = VariableInfo()
-    info.data_shape, info.data_type, info.variable_id = ov.PartialShape([1, 4]), ov.Type.f32, "state"
-    state = Variable(info)
-    read = ops.read_value(ops.constant(np.ones((1, 4), np.float32)), state)
-    assign = ops.assign(ops.constant(np.zeros((1, 4), np.float32)), state)
+    read = ops.read_value(ops.constant(np.ones((1, 4), np.float32)), "state", ov.Type.f32, [1, 4])
+    assign = ops.assign(ops.constant(np.zeros((1, 4), np.float32)), "state")
     return ov.Model([ops.result(ops.exp(ops.add(read, ops.tanh(x))))], [assign], [x], "resetting")
 
 

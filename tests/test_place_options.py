@@ -21,8 +21,7 @@ from ov_hsdag.placing.options import PlaceOptions, flags
 from ov_hsdag.utils.errors import UserError
 from tests.graphs import random_model
 
-# Of Python alone: measured costs lie beside a model.
-WITHOUT_FLAG = {"costs"}
+WITHOUT_FLAG = {"costs"}  # of Python alone: measured costs lie beside a model
 
 
 def test_the_command_has_a_flag_for_each_option() -> None:

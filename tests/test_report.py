@@ -35,7 +35,7 @@ from ov_hsdag.report.write import check_report, page
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.commands import assert_one_error_line, ran, run
 from tests.decoders import stateful_decoder
-from tests.graphs import convolutions, random_model, random_problem
+from tests.graphs import convolutions, halved, random_model, random_problem
 
 TREE = Path(__file__).parents[1]
 PAGE = TREE / "ov_hsdag" / "report" / "page.html"
@@ -49,9 +49,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>&\"'\u2028"
 def split_convolutions() -> tuple[ov.Model, Placement]:
     """A model whose first half is on GPU."""
     model = convolutions()
-    nodes = [node.get_friendly_name() for node in model.get_ordered_ops()]
-    halves = {name: "GPU" if number < len(nodes) // 2 else "CPU" for number, name in enumerate(nodes)}
-    return model, ov_hsdag.place(model, PAIR, affinity=halves, measure=False)
+    return model, ov_hsdag.place(model, PAIR, affinity=halved(model, ("GPU", "CPU")).affinity, measure=False)
 
 
 @settings(max_examples=60, deadline=None)

@@ -20,6 +20,7 @@ from ov_hsdag.problem.pricing import build_problem
 from research.zoo.catalog import ZOO
 from research.zoo.deep import build
 from tests.decoders import layered, stateful_decoder
+from tests.graphs import halved
 from tests.test_report import HOSTILE, split_convolutions
 
 pytestmark = pytest.mark.slow
@@ -28,8 +29,7 @@ THREE = "HETERO:GPU.0,GPU.1,CPU"
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
-# What each report has to keep to, in a browser on two cores.
-SWIN_BYTES = 3 * 2**20
+SWIN_BYTES = 3 * 2**20  # what each report has to keep to, in a browser on two cores
 
 
 @pytest.fixture(scope="module")
@@ -335,8 +335,7 @@ def test_hostile_names_are_inert(visit: Any, tmp_path: Path) -> None:
     model.set_friendly_name(HOSTILE)
     for number, node in enumerate(model.get_ordered_ops()):
         node.set_friendly_name(f"{HOSTILE}{number}")
-    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
-    halves = {name: "GPU" if number < len(names) // 2 else "CPU" for number, name in enumerate(names)}
+    halves = halved(model, ("GPU", "CPU")).affinity
     placement = ov_hsdag.place(model, "HETERO:GPU,CPU", affinity=halves, measure=False)
     path = tmp_path / "report.html"
     placement.report(path, title=HOSTILE, done={"command": HOSTILE})

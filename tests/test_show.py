@@ -20,7 +20,7 @@ from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.utils.lazy import opset13 as ops
 from tests.commands import assert_one_error_line, ran, run
 from tests.decoders import decoder_of_experts
-from tests.graphs import convolutions
+from tests.graphs import convolutions, halved
 from tests.test_relaxed_shapes import batches
 
 PAIR = "HETERO:GPU,CPU"
@@ -31,9 +31,7 @@ def halves(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Placement]:
     """A model whose first half is on GPU."""
     path = tmp_path_factory.mktemp("show") / "model.xml"
     model = convolutions()
-    nodes = [node.get_friendly_name() for node in model.get_ordered_ops()]
-    given = {name: "GPU" if number < len(nodes) // 2 else "CPU" for number, name in enumerate(nodes)}
-    placement = ov_hsdag.place(model, PAIR, affinity=given, measure=False)
+    placement = ov_hsdag.place(model, PAIR, affinity=halved(model, ("GPU", "CPU")).affinity, measure=False)
     assert placement.used() == ("GPU", "CPU")
     ov.save_model(model, path)
     return path, placement
@@ -67,9 +65,7 @@ def test_show_and_explain_count_alike(tmp_path: Path) -> None:
     model, path = batches(), tmp_path / "model.xml"
     model.add_parameters([ops.parameter([1, 3], np.float32, name="unused")])
     normalize(model)  # which gives all nodes their names
-    nodes = [node.get_friendly_name() for node in model.get_ordered_ops()]
-    given = {name: "GPU" if number < len(nodes) // 2 else "CPU" for number, name in enumerate(nodes)}
-    ov_hsdag.place(model, PAIR, affinity=given, measure=False)
+    ov_hsdag.place(model, PAIR, affinity=halved(model, ("GPU", "CPU")).affinity, measure=False)
     assert any(is_relaxing(node.get_friendly_name()) for node in model.get_ops())
     ov.save_model(model, path)
     shown, explained = (json.loads(run(command, path, "--json").stdout) for command in ("show", "explain"))

@@ -17,6 +17,7 @@ from ov_hsdag.model.relaxed_shapes import is_relaxing
 from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.catalog import ZOO, select
 from tests.commands import DEVICE, assert_one_error_line, run
+from tests.graphs import halved
 from tests.test_relaxed_shapes import batches
 
 FEW = ("squeezenet", "lstm-stateful", "bert-small")
@@ -72,9 +73,7 @@ def test_of_a_compiled_model_alone(core: ov.Core, model: Path, declared: None) -
     assert {one.device for one in plain.operations} == {"CPU_B"} and len(plain.notes) == 1
     placed = batches()  # whose tensors cross through operations that placing inserts
     normalize(placed)
-    names = [one.get_friendly_name() for one in placed.get_ordered_ops()]
-    half = {one: ("CPU_A", "CPU_B")[number >= len(names) // 2] for number, one in enumerate(names)}
-    ov_hsdag.place(placed, DEVICE, affinity=half, measure=False)
+    ov_hsdag.place(placed, DEVICE, affinity=halved(placed).affinity, measure=False)
     assert any(is_relaxing(node.get_friendly_name()) for node in placed.get_ops())
     compiled = core.compile_model(placed, DEVICE)
     assert where(compiled) == where(compiled, placed) and len(where(compiled).devices) == 2

@@ -162,8 +162,7 @@ def _lacks(result: Any) -> bool:
 def made(earlier: Mapping[str, Any], runs: Runs[Any, Any], cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """`about` of a result: with the time of all runs, those of an earlier one included.
 
-    earlier: whose runs were kept; nothing where there is none. runs: that were made. cells: all results, with their
-    processor seconds.
+    earlier: whose runs were kept; nothing where there is none. runs: that were made. cells: all results, with times.
     """
     before = earlier.get("about", {})
     return {

@@ -233,10 +233,7 @@ def main() -> None:
 
 
 def run(templates: Templates, seconds: float, draw: Draw) -> dict[str, Any] | None:
-    """The record of a problem with the search's curve; None where there is no such problem.
-
-    templates: of the models. seconds: of processor time.
-    """
+    """The record of a problem with the search's curve, by processor seconds; None where there is no such problem."""
     cell = draw.cell(templates)
     if cell is None:
         return None

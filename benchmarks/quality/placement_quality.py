@@ -60,14 +60,12 @@ MODELS = (
 # Share of the memory that a model needs on one device, that each device has where there are limits.
 _LIMIT = {2: 0.7, 3: 0.45, 4: 0.35}
 
-# Moves of a round of the long search, in times of the default search's.
-_LONGER = 10
+_LONGER = 10  # moves of a round of the long search, in times of the default search's
 
 # Floors: (geometric mean, worst cell), as shares.
 FLOOR_EXACT, FLOOR_OTHER, FLOOR_POLICY = (0.01, 0.05), (0.03, 0.10), (0.10, np.inf)
 
-# Scores that differ by less are equal.
-EQUAL = 0.001
+EQUAL = 0.001  # scores that differ by less are equal
 
 # Operations of the problems of `anytime` for --asking; larger ones have candidates that take minutes to judge.
 _SIZES = (300, 1000, 5000)

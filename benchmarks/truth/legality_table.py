@@ -205,10 +205,7 @@ def alone(
 
 
 def lacking(problem: PlacementProblem, device: str) -> PlacementProblem:
-    """The same problem on a device that runs SUPPORTED alone.
-
-    Raises UserError where operations that must share a device have none left.
-    """
+    """The same on a device that runs SUPPORTED alone. UserError: operations that must share a device have none."""
     graph = problem.graph
     supported = problem.supported.copy()
     runs = (graph.kinds != NodeKind.OP) & (graph.kinds != NodeKind.SINK) | np.isin(graph.types, SUPPORTED.split())
@@ -220,8 +217,7 @@ def lacking(problem: PlacementProblem, device: str) -> PlacementProblem:
 def draw(problem: PlacementProblem, count: int, seed: int, uniform: int | None = None) -> list[NDArray[np.uint8]]:
     """Returns random legal placements, on both devices where there are such; uint8 [groups] each.
 
-    Making a random placement legal can end with everything on one device, which would prove nothing: such draws are
-    repeated.
+    Making a random placement legal can put all on one device, which would prove nothing: such draws are repeated.
 
     count: of placements. seed: of the draws. uniform: how many, the first ones, are uniform random assignments of
     groups; the others are contiguous partitions. None: all.

@@ -77,14 +77,9 @@ Model = Annotated[
 ]
 
 
-def upper_device(text: str | None) -> str | None:
-    """The devices as OpenVINO knows them, for what was typed in lower case."""
-    return None if text is None else in_upper_case(text)
-
-
 def device_option(help: str, metavar: str = "HETERO:A,B") -> Any:
-    """The flag of devices, for an annotated parameter of a command."""
-    return typer.Option("--device", "-d", metavar=metavar, help=help, callback=upper_device)
+    """The flag of devices, for an annotated parameter of a command; what is typed in lower case is understood."""
+    return typer.Option("--device", "-d", metavar=metavar, help=help, callback=lambda one: one and in_upper_case(one))
 
 
 def output_option(metavar: str, help: str) -> Any:

@@ -141,8 +141,7 @@ def _text(data: dict[str, Any], profile: Path, where: str = "") -> str:
     return "\n".join(lines)
 
 
-# What a job calls its output.
-_PROFILE = "profile.json"
+_PROFILE = "profile.json"  # what a job calls its output
 
 
 def _check_outputs(output: Path, models: list[Path]) -> None:

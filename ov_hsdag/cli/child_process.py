@@ -16,8 +16,7 @@ from ov_hsdag.utils.errors import RunError
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
-# Seconds that an interrupted child may take.
-_PATIENCE = 2.0
+_PATIENCE = 2.0  # seconds that an interrupted child may take
 
 _forked = False
 

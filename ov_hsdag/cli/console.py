@@ -166,8 +166,7 @@ def _picture(work: Work) -> RenderableType:
     return line
 
 
-# Columns of a bar.
-_BAR = 20
+_BAR = 20  # columns of a bar
 
 
 class Show:

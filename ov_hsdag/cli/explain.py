@@ -29,8 +29,7 @@ from ov_hsdag.utils.errors import UserError
 # Operations that are shown where none are asked for: those that take longest.
 _LONGEST = 20
 
-# Rows of submodels that people still read.
-_SUBMODELS = 12
+_SUBMODELS = 12  # rows of submodels that people still read
 
 Nodes = Annotated[
     list[str] | None,

@@ -63,8 +63,7 @@ _DEFAULT_SIMULATED = 60
 # Options of a run that one that is resumed keeps.
 _SETTINGS = ("--objective", "--policy", "--proposer", "--simulated", "--seed")
 
-# Placements in the table of the result.
-_SHOWN = 5
+_SHOWN = 5  # placements in the table of the result
 
 
 def finetune(

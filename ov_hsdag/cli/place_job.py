@@ -95,8 +95,7 @@ def _write(model: Path, files: Sequence[Path], came: Path, target: Path, hardlin
     common.write_models(target, model, models, hardlinks)
 
 
-# What a job calls its output.
-_PLACED = "placed"
+_PLACED = "placed"  # what a job calls its output
 
 
 def _overview(rows: Sequence[tuple[Kind, str, Placement]]) -> Table:

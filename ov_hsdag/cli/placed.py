@@ -181,8 +181,7 @@ def _scaled(value: float | None, scale: float) -> float | None:
     return None if value is None else value * scale
 
 
-# Columns that a picture takes at most.
-_WIDEST = 100
+_WIDEST = 100  # columns that a picture takes at most
 
 _SHADES = " ░▒▓█"
 _PLAIN = " .:+#"

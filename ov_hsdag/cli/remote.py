@@ -134,8 +134,7 @@ def words(inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -
     return [str(word) for word in (command, *found, *options(instead), "--json")]
 
 
-# What metavars of files begin with, of those that are read.
-_FILES = ("FILE", "LIB")
+_FILES = ("FILE", "LIB")  # what metavars of files begin with, of those that are read
 
 # Options about what is printed here, and about where the work is done.
 _HERE = ("--ray", "--on", "--json", "--quiet", "--debug")

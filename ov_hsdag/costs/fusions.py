@@ -21,8 +21,7 @@ from ov_hsdag.utils.lazy import ov
 
 Floats = NDArray[np.float64]
 
-# Operations that work in a layout of the device's own (channels last, or in blocks), and those that take images as they
-# come and leave them so.
+# Operations that work in a layout of the device's own (channels last, in blocks), and those that keep the layout.
 _CONVOLUTIONS = (ANCHORS - {"MatMul"}) | {"DeformableConvolution"}
 _CARRIERS = ELEMENTWISE | {
     "AdaptiveAvgPool", "AvgPool", "BatchNormInference", "Concat", "DepthToSpace", "Interpolate", "LRN", "MaxPool",

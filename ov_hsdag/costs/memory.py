@@ -31,8 +31,7 @@ _QUANTISED_EXTRA = 8.0
 # The CPU plugin reads a state that is no KV cache from one buffer while it writes another.
 _BUFFERS = {"CPU": 2}
 
-# What lies between a KV cache and its attention: heads that several queries share are repeated, and the plugin repeats
-# them as it reads.
+# Between a KV cache and its attention: heads that queries share are repeated, and the plugin repeats as it reads.
 _REPEATING = frozenset({"Unsqueeze", "Broadcast", "Tile", "Multiply", "Reshape", "Transpose", "Convert"})
 _REPEATED = 6
 
@@ -157,8 +156,7 @@ def held_bytes(
 ) -> NDArray[np.int64]:
     """Bytes that each device keeps for each node as long as the model is loaded, int64 [nodes, devices].
 
-    Weights are kept as the model has them, but those of 32 bits in 16 on a device that infers in 16 bits. precisions:
-    of KV caches, [devices].
+    Weights are kept as they are, but of 32 bits in 16 where a device infers in 16. precisions: of KV caches, [devices].
     """
     result = np.repeat(graph.weight_bytes[:, None], len(names), axis=1)
     for column, (name, precision) in enumerate(zip(names, precisions, strict=True)):

@@ -54,8 +54,7 @@ class DeviceProfile:
     # bandwidth that operation types reach, where that is not `memory_gbps`: what the operation before left in caches
     # comes faster than from memory
     gbps: Mapping[str, float] = field(default_factory=dict)
-    # rate of rewriting a tensor between the layout that convolutions work in and the plain one; None where that is not
-    # known
+    # rate of rewriting a tensor between the layout of convolutions and the plain one; None where that is not known
     layout_gbps: float | None = None
     cores: int = 0  # of a CPU, what the figures count on; 0 where that is not said
     builtin: str = ""  # name of the built-in profile that the figures are of; "" where they are of another file
@@ -200,15 +199,10 @@ def load_builtin(stem: str) -> DeviceProfile:
     return replace(profile, builtin=stem)
 
 
-@cache
-def _schema() -> dict[str, Any]:
-    return dict(json.loads(SCHEMA_PATH.read_text(encoding="utf-8")))
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
         document = read_json(path, SETTINGS, strict=True)
-        check(_schema(), document)
+        check(json.loads(SCHEMA_PATH.read_text(encoding="utf-8")), document)
     except OSError as error:
         hint = "name a profile's JSON file"
         if str(path) in builtin_names():

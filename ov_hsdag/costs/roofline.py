@@ -2,8 +2,7 @@
 
 An executed operation takes ``max(flops / (peak × efficiency), moved bytes / memory bandwidth) + launch``. Moved bytes
 are what the device really reads and writes: float tensors count in the precision that it infers in, tensors of a
-quantised model in one byte where the device computes in i8. What else the model knows, with the reason for each, stands
-in docs/profiles.md.
+quantised model in one byte where the device computes in i8. docs/profiles.md has what else the model knows, and why.
 """
 
 from __future__ import annotations

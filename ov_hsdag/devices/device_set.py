@@ -50,10 +50,7 @@ class DeviceSet:
             if not _NAME.fullmatch(name) or name.upper() in META_DEVICES:
                 parts = [part for part in re.split(r"[;|/\s]+", tail.replace(",", ";")) if part]
                 if len(parts) > len(names) and all(map(_NAME.fullmatch, parts)):
-                    raise UserError(
-                        f'device list "{text}": "{name}" is not the name of a physical device; names are separated by'
-                        f' commas, as in "{HETERO}:{",".join(parts)}"'
-                    )
+                    example = f'names are separated by commas, as in "{HETERO}:{",".join(parts)}"'
                 raise UserError(f'device list "{text}": "{name}" is not the name of a physical device; {example}')
         if len(names) < 2:
             if kind_of(names[0]) == "CPU":

@@ -173,8 +173,7 @@ def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> 
 
     Every virtual device of a HETERO device string, or of MULTI_DEVICE_PRIORITIES, gets an entry in DEVICE_PROPERTIES
     with its declared limits and EXCLUSIVE_ASYNC_REQUESTS off. What the caller configures wins: a property of the device
-    first, then one given for all devices. Anything else (another device string, no virtual device in it) comes back as
-    it was.
+    first, then one given for all devices. Anything else, without such a device, comes back as it was.
     """
     completed = dict(config or {})
     names = hetero_names(device, completed)

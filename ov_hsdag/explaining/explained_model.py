@@ -21,8 +21,7 @@ from ov_hsdag.problem.copies import copies_summary
 from ov_hsdag.problem.pricing import ModelAnalysis
 from ov_hsdag.utils.errors import UserError
 
-# Cuts and moves that a summary names.
-_FEW = 3
+_FEW = 3  # cuts and moves that a summary names
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +58,7 @@ class ExplainedModel:
         """Devices, submodels, cuts, gains and the moves that come closest to paying, in JSON's types; times in µs.
 
         "together" says how many operations must share a device and why, where that is most of them. moves: whether
-        moves are looked for, which takes a simulation for each group of operations on each other device; without, they
-        are None.
+        moves are looked for, which takes a simulation for each group on each other device; else they are None.
         """
         explained, problem = self.explanation, self.explanation.problem
         result = explained.evaluation
@@ -119,8 +117,7 @@ class ExplainedModel:
     def nodes(self, names: Sequence[str] = (), types: Sequence[str] = ()) -> list[int]:
         """Nodes with one of the names or types; all operations, in the order of the graph, where neither is given.
 
-        In names, friendly ones, `*` and `?` stand for any characters, as in file names. UserError: no node has one of
-        them.
+        In friendly names, `*` and `?` stand for any characters, as in file names. UserError: no node has one of them.
         """
         import difflib
         from fnmatch import fnmatchcase

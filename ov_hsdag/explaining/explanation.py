@@ -27,8 +27,7 @@ _LONGEST_NAME = 160
 # Steps (some nanoseconds each) that the cycles of all moves of a placement may take, and the least that each has.
 _ALL_WORK, _LEAST_WORK = 5 * 10**8, 10**5
 
-# Placements that are simulated at a time.
-_BATCH = 256
+_BATCH = 256  # placements that are simulated at a time
 
 
 @dataclass(frozen=True)

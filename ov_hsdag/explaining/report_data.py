@@ -1,7 +1,6 @@
 """All that a report shows of a placement, as one object in JSON's types.
 
-Arrays of nodes are columns, and texts are numbers in a table of texts: a report of 20,000 operations stays a file that
-people send around.
+Arrays of nodes are columns, and texts are numbers in a table of texts: 20,000 operations make a file to send around.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ FORMAT = 1
 REQUESTS = 4
 """Requests in flight of the second timeline."""
 
-# Of floats.
-_DIGITS = 6
+_DIGITS = 6  # of floats
 
 # Columns of cuts.
 _CUTS = {"from": "source", "to": "target", "bytes": "bytes", "us": "us"}

@@ -90,8 +90,7 @@ def pipelined(stages: list[Stage], requests: int) -> list[list[float]]:
     return [[begin + request * period for begin in begins] for request in range(requests)]
 
 
-# Share of a period that sums of times may be off by.
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # share of a period that sums of times may be off by
 
 
 def _slots(stages: list[Stage]) -> tuple[list[float | None], float]:

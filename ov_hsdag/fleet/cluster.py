@@ -25,20 +25,17 @@ from ov_hsdag.fleet.node import check_ray
 from ov_hsdag.storage.files import write_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
-# Bytes of a file in one message.
-_PIECE = 8 << 20
+_PIECE = 8 << 20  # bytes of a file in one message
 
 # Seconds between looks at whether there is a machine left that a job can wait for.
 _LOOK = 2.0
 
-# Machines that a job may cost: perhaps it is the job that ends them.
-_LIVES = 4
+_LIVES = 4  # machines that a job may cost: perhaps it is the job that ends them
 
 # Seconds in which Ray's table of nodes learns that one is gone, and one that restarts is back.
 _PATIENCE = 30.0
 
-# Seconds in which a cluster answers.
-_ANSWER = 10.0
+_ANSWER = 10.0  # seconds in which a cluster answers
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -173,15 +170,11 @@ class _RemoteJob:
     where: str = ""  # it is carried out, for people
     saved: dict[str, bytes] = field(default_factory=dict)  # what it goes on from where its machine is lost
 
-    @property
-    def ray(self) -> Any:
-        return self.cluster.ray
-
     def run(self) -> str:
         """Carries the job out; what it printed. Raises UserError or RunError where it cannot be done."""
         self.where = self.kind.describe()
-        labels = dict(self.kind.labels)
-        runners = self.ray.remote(num_cpus=0, resources={RESOURCE: 1}, label_selector=labels, max_restarts=0)(JobRunner)
+        ray, labels = self.cluster.ray, dict(self.kind.labels)
+        runners = ray.remote(num_cpus=0, resources={RESOURCE: 1}, label_selector=labels, max_restarts=0)(JobRunner)
         for _ in range(_LIVES):
             runner = runners.remote()  # on the first machine of the kind that is free; others wait in Ray's queue
             try:
@@ -189,10 +182,10 @@ class _RemoteJob:
             except _Lost as error:
                 self.log(f"lost {self.where}: {error}; the job begins again on another machine of its kind")
                 self._await_machine()
-            except self.ray.exceptions.RayTaskError as error:
+            except ray.exceptions.RayTaskError as error:
                 raise RunError(f"{self.where}: {one_line(error.cause or error)}") from error
             finally:
-                self.ray.kill(runner)
+                ray.kill(runner)
         raise RunError(f"{self.kind.describe()}: {_LIVES} machines were lost with this job, perhaps by what it does")
 
     def _await_machine(self) -> None:
@@ -206,12 +199,12 @@ class _RemoteJob:
 
     def _ask(self, reference: Any, waiting: str = "") -> Any:
         """What a call of the job runner returns. Raises _Lost where its machine is gone."""
-        exceptions = self.ray.exceptions
+        ray, exceptions = self.cluster.ray, self.cluster.ray.exceptions
         while True:
             if self.over.is_set():
                 raise RunError("interrupted")
             try:
-                return self.ray.get(reference, timeout=_LOOK)
+                return ray.get(reference, timeout=_LOOK)
             except exceptions.GetTimeoutError:
                 if waiting:
                     self.tell(waiting)

@@ -33,11 +33,9 @@ FOLDER = "OV_HSDAG_WORKER_FOLDER"
 
 _STORE, _JOB = "files", "job-"
 
-# What a job prints, in its folder.
-_PRINTED = "printed"
+_PRINTED = "printed"  # what a job prints, in its folder
 
-# Bytes of files that are kept beyond a job.
-_MOST = 64 << 30
+_MOST = 64 << 30  # bytes of files that are kept beyond a job
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 

@@ -21,11 +21,9 @@ from ov_hsdag.utils.errors import RunError, UserError
 # Bytes of Ray's shared memory: pieces of files pass through it, and memory is what models are measured in.
 _OBJECTS = 256 << 20
 
-# Seconds in which Ray ends what it has started.
-_GRACE = 15.0
+_GRACE = 15.0  # seconds in which Ray ends what it has started
 
-# Seconds between looks at whether it has, or is to.
-_LOOK = 0.25
+_LOOK = 0.25  # seconds between looks at whether it has, or is to
 
 # `ray start`. It ends at once, and all that it has started, with the pipe from its parent: whatever ends that.
 _PROGRAM = """

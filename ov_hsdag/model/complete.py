@@ -22,8 +22,7 @@ def complete(
     Nodes that appeared after the placement (preprocessing, decompressed weights, other passes) get the device of the
     nodes that they must share one with, else that of their producers, else of their consumers. Where known nodes that
     must share a device have different ones (the model was changed), the device of most of them wins. Replicable
-    producers with consumers on several devices are copied: `model` is changed. The decisions are the native core's
-    (cpp_ext/complete.hpp).
+    producers with consumers on several devices are copied: `model` is changed. cpp_ext/complete.hpp decides.
 
     model: that will be compiled; friendly names that repeat are made unique. affinity: device by friendly name; unknown
     names and names of devices not in `devices` are ignored. devices: to choose from; the first takes what is left.

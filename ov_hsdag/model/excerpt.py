@@ -27,17 +27,14 @@ RADIUS = 8
 # Differences are found by any radius; further away, more nodes show them.
 _COMPARED_RADIUS = 4
 
-# Bytes of constants of integers that are compared by value.
-_COMPARED = 64
+_COMPARED = 64  # bytes of constants of integers that are compared by value
 
 # An output with more consumers is everybody's (a mask, positions): what is around one consumer ends there.
 _SHARED = 16
 
-# Share of the nodes above which an excerpt is not worth its while.
-_MOST = 0.5
+_MOST = 0.5  # share of the nodes above which an excerpt is not worth its while
 
-# Attributes that only tell nodes from each other.
-_NAMES = ("variable_id",)
+_NAMES = ("variable_id",)  # attributes that only tell nodes from each other
 
 # Runtime information that OpenVINO gives constants of files, each its own.
 _FOR_CACHES = "WeightlessCacheAttribute_0"

@@ -41,8 +41,7 @@ def node_flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
     return found
 
 
-# Times computed from so many operations are still finite.
-_MOST = 1e30
+_MOST = 1e30  # times computed from so many operations are still finite
 
 
 def _flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
@@ -129,8 +128,7 @@ _OVER_INPUT = frozenset(
 
 SUBGRAPHS = frozenset({"If", "Loop", "TensorIterator"})
 
-# A loop whose trip count is not known before it runs.
-_UNKNOWN_TRIPS = 16
+_UNKNOWN_TRIPS = 16  # of a loop whose trip count is not known before it runs
 
 
 def _subgraph(node: ov.Node) -> float:

@@ -218,8 +218,7 @@ def _sum_of_experts(tile: ov.Node) -> ov.Node | None:
     return None
 
 
-# Operations from the tile of a block of experts to its sum.
-_LONGEST = 24
+_LONGEST = 24  # operations from the tile of a block of experts to its sum
 
 
 def _depends(nodes: Nodes, number: dict[int, int], node: ov.Node, on: ov.Node) -> bool:

@@ -19,8 +19,7 @@ GENERATED = re.compile(r"[A-Z][A-Za-z0-9]*_[0-9]+")
 # names of thousands of parts.
 _LONGEST = 256
 
-# Nodes that compute nothing of their own.
-_SILENT = ("Constant", "Parameter", "Result")
+_SILENT = ("Constant", "Parameter", "Result")  # nodes that compute nothing of their own
 
 
 def name_generated(model: ov.Model, known: Collection[str] | None = None) -> None:
@@ -95,8 +94,7 @@ def operations_of(model: ov.Model) -> list[ov.Node]:
 # A part of a name with the separators before it (at the end, behind it): the parts join to the name.
 _PART = re.compile(r"[/.]*[^/.]+(?:[/.]+$)?|[/.]+$")
 
-# Deeper scopes tell nobody anything.
-_DEEPEST = 12
+_DEEPEST = 12  # deeper scopes tell nobody anything
 
 
 @dataclass(frozen=True)

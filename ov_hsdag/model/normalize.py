@@ -34,13 +34,10 @@ def normalize_by_excerpt(
     """Makes `model` safe to place, in place: same inputs, outputs and results, fewer ways to break.
 
     OpenVINO's own common transformations, where they work, fold shape arithmetic away where shapes are static; friendly
-    names become unique; replicable producers with consumers in several colocation groups are copied. shapes: as in
-    `ComputationGraph.from_model`, and so are the errors; clock: counts "normalise", "graph" and "legality"; placed: see
-    `clean_up`.
+    names become unique; replicable producers with consumers in several colocation groups are copied. shapes, and
+    errors: as of `ComputationGraph.from_model`; clock: counts "normalise", "graph", "legality"; placed: see `clean_up`.
 
-    Returns:
-        The graph of the model as it is afterwards, and the excerpt of a large model in which nothing but copies is
-        new; None for any other.
+    Returns the graph afterwards, and the excerpt of a large model in which nothing but copies is new, else None.
     """
     clock = clock or Clock()
     with clock("normalise"):

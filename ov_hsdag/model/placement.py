@@ -19,8 +19,7 @@ from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError, listed, shortened
 from ov_hsdag.utils.lazy import ov
 
-# Predictions that differ by less are equal for people.
-_ALIKE = 5e-4
+_ALIKE = 5e-4  # predictions that differ by less are equal for people
 
 
 class ReportSource(Protocol):

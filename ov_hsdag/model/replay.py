@@ -56,15 +56,11 @@ class FirstStates:
         if not self.stateful:
             return
         request.reset_state()
-        if self._states:
-            for state in request.query_state():
-                state.state = ov.Tensor(self._extended(state.name))
-
-    def _extended(self, name: str) -> NDArray[Any]:
-        array, axis = self._states[name], self._axes.get(name)
-        if axis is None:
-            return array
-        return np.ascontiguousarray(np.take(array, np.arange(self._past) % array.shape[axis], axis))
+        for state in request.query_state() if self._states else ():
+            array, axis = self._states[state.name], self._axes.get(state.name)
+            if axis is not None:
+                array = np.ascontiguousarray(np.take(array, np.arange(self._past) % array.shape[axis], axis))
+            state.state = ov.Tensor(array)
 
 
 class Replay:
@@ -78,10 +74,7 @@ class Replay:
         self._done = len(timed.steps)
 
     def rewind(self) -> None:
-        """Sets the states back.
-
-        Plugins keep the states that they are given with no room for more: what follows them makes room, untimed.
-        """
+        """Sets the states back. Plugins keep given states without room for more: an untimed inference makes it."""
         self.first.set(self._request)
         self._done = 0
         if len(self._timed.steps) > 1:

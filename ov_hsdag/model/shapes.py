@@ -277,10 +277,10 @@ class Inference:
         # faster than the model. OpenVINO's clean-up has done that already where it can be done.
         why = ""
         ways = (True, False) if "ReadValue" in self._nodes.types else (False,)
-        infers = (self._set, self._reshaped) if self._large else (self._reshaped,)
-        for sizes, infer, sizes_states in product(assumed_shapes(self._model, shapes), infers, ways):
+        infers = (False, True) if self._large else (True,)
+        for sizes, reshapes, sizes_states in product(assumed_shapes(self._model, shapes), infers, ways):
             try:
-                nodes = infer([ov.PartialShape(shape) for shape in sizes], sizes_states)
+                nodes = self._sized([ov.PartialShape(shape) for shape in sizes], reshapes, sizes_states)
             except RuntimeError as error:
                 self._copy, why = None, one_line(error)
             else:
@@ -308,26 +308,19 @@ class Inference:
                 self._copied = [by_name[name] for name in self._nodes.names]
         return self._copy
 
-    def _set(self, shapes: Sequence[ov.PartialShape], sizes_states: bool) -> list[ov.Node]:
-        """`with_static_inputs` by inference alone. Raises RuntimeError where operations do not take the shapes."""
+    def _sized(self, shapes: Sequence[ov.PartialShape], reshapes: bool, sizes_states: bool) -> list[ov.Node]:
+        """`with_static_inputs`, by `ov.Model.reshape` or inference alone. RuntimeError: an operation refuses them."""
         copy = self._fresh()
-        for parameter, shape in zip(copy.get_parameters(), shapes, strict=True):
-            parameter.set_partial_shape(shape)
-        nodes = self._copied
-        if sizes_states:
-            _infer_states(copy, [self._copied[number] for number in self._growing_states()])
-            nodes = self._with_sized_states(copy)
-        copy.validate_nodes_and_infer_types()
-        return nodes
-
-    def _reshaped(self, shapes: Sequence[ov.PartialShape], sizes_states: bool) -> list[ov.Node]:
-        """`with_static_inputs` by `ov.Model.reshape`. Raises RuntimeError where operations do not take the shapes."""
-        copy = self._fresh()
-        copy.reshape(dict(zip(copy.inputs, shapes, strict=True)))
-        if not sizes_states:
-            return self._copied
-        nodes = self._with_sized_states(copy)
-        copy.validate_nodes_and_infer_types()
+        if reshapes:
+            copy.reshape(dict(zip(copy.inputs, shapes, strict=True)))
+        else:
+            for parameter, shape in zip(copy.get_parameters(), shapes, strict=True):
+                parameter.set_partial_shape(shape)
+            if sizes_states:
+                _infer_states(copy, [self._copied[number] for number in self._growing_states()])
+        nodes = self._with_sized_states(copy) if sizes_states else self._copied
+        if sizes_states or not reshapes:
+            copy.validate_nodes_and_infer_types()
         return nodes
 
     def _growing_states(self) -> list[int]:

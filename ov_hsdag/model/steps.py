@@ -67,8 +67,7 @@ class StatefulInputs:
     def __init__(self, model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, sequences: int = 1) -> None:
         """Reads the inputs of a model with states. RunError: no values are made up for them; UserError: `shapes`.
 
-        sequences: at least so many in the batch of a model that has beams, where its inputs and the example shapes
-        leave that open.
+        sequences: at least so many in the batch of a model with beams, where inputs and example shapes leave that open.
         """
         self._inputs: list[_Input] = []
         given = set(shapes or {})
@@ -190,8 +189,7 @@ class SyntheticInput:
     def values(self, random: np.random.Generator, shape: Sequence[int], past: int = 0, few: int = 2) -> NDArray[Any]:
         """Masks are ones (a row without any would be NaN), positions and beams in order, other integers random indices.
 
-        past: the first position; few: integers are below, where no table says how many there are (0 and 1 are always
-        valid).
+        past: the first position; few: integers are below, where no table says how many there are (at least 2).
         """
         if self._ends_with(_MASKS):
             return np.ones(shape, self.dtype)

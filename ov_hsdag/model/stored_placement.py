@@ -18,8 +18,7 @@ RT_INFO = "ov_hsdag"
 VERSION = 1
 """Of the embedded form. A newer one than this is refused."""
 
-# The native core counts devices in a byte.
-_MOST_DEVICES = 255
+_MOST_DEVICES = 255  # the native core counts devices in a byte
 
 # Of figures, what has to be numbers where it is there.
 _NUMBERS = ("latency_us", "throughput_ips", "submodels", "transfer_bytes", "ratio", "times_best_single", "times_chosen")

@@ -20,7 +20,6 @@ class SingleDevice:
 
     @property
     def name(self) -> str:
-        """The device's name."""
         return self.device
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:

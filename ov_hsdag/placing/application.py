@@ -36,8 +36,7 @@ _STARTS, _PASSES = 3, 3
 # Behind all times, µs.
 _NO_FIT = 1e18
 
-# How often a model's search follows from the period that the last one reached, and the least part of a device that the
-# others leave it.
+# How often a model's search follows from the period last reached, and the least part of a device left to it.
 _SEARCHES, _LEAST_LEFT = 2, 0.02
 
 
@@ -112,7 +111,6 @@ class Application:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Names of the devices."""
         return self.members[0].problem.devices
 
     @cached_property

@@ -279,10 +279,7 @@ def _only_memory_lacks(problem: PlacementProblem, candidates: Sequence[NamedPlac
 
 
 def require_runnable(problem: PlacementProblem, candidates: Sequence[NamedPlacement], *, ignored: int = 0) -> None:
-    """Raises UserError where HETERO runs none of the candidates, whatever the devices' memory.
-
-    ignored: bits of `Evaluation.infeasible` that do not count.
-    """
+    """UserError: HETERO runs no candidate, whatever the memory. ignored: bits of `infeasible` that do not count."""
     broken = _evaluate(problem, candidates).infeasible & (sum(_BROKEN) - ignored)
     if broken.all():
         why = next(reason for bit, reason in _BROKEN.items() if int(broken[0]) & bit)

@@ -39,8 +39,7 @@ from ov_hsdag.utils.arguments import check_argument, check_in_memory
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.lazy import ov
 
-# What `fit` assumes of decoders where no context is given, tokens.
-DEFAULT_CONTEXT = 4096
+DEFAULT_CONTEXT = 4096  # what `fit` assumes of decoders where no context is given, tokens
 
 # More tokens than any model reads: where not even that exceeds memory, there is no limit.
 _MOST_TOKENS = 1 << 24
@@ -132,14 +131,12 @@ class Fit:
     prompt: int | None  # tokens read at once, None for a model without states
     kv_precision: Mapping[str, str]  # in which each device keeps KV caches, by name
     singles: Mapping[str, Need]  # the whole model on each device, by name; devices that lack an operation are left out
-    # the part on each device that has one, by name: of the placement that the model carries, else of the best split
-    # that `place` finds
+    # the part on each device that has one, by name: as the model is placed, else of the best split that `place` finds
     split: Mapping[str, Need]
     split_fits: bool  # whether that placement fits
     placed: bool  # whether the model carries that placement
     other_fits: bool  # whether the model fits in another way than it is placed
-    # where nothing fits and the model has no states: memory with which something does, bytes, by the devices that need
-    # more than they may have
+    # where nothing fits and the model has no states: bytes with which something does, by the devices that lack memory
     enough: Mapping[str, int]
     sharing: tuple[str, ...]  # the devices that compute in the memory of this machine, where several do
     # what the split's parts on those need together, and the room that they share; None where none does
@@ -381,10 +378,7 @@ def _needs(problem: PlacementProblem, placement: NDArray[np.uint8]) -> dict[str,
 
 @dataclass(frozen=True, eq=False)
 class ContextProblems:
-    """The placement problem of a decoder at any context, from its sizes at two of them: they are linear in it.
-
-    What is read at once as a prompt stays the same.
-    """
+    """The problem of a decoder at any context, linear in its sizes at two; what is read at once stays the same."""
 
     problem: PlacementProblem  # at the context of the workload
     _session: Session

@@ -290,11 +290,6 @@ def _edges(view: CoarseView, position: Floats, found: _Contiguous) -> Floats:
     return np.stack(columns, axis=1)
 
 
-def _squash(distance: Floats) -> Floats:
-    """Distances of -1 … 1 with most of the range for the small ones."""
-    return np.tanh(10 * distance)
-
-
 def _pairs(view: CoarseView, found: _Contiguous) -> Floats:
     """Features of groups on devices, [size, D, 13]; unsupported pairs have the worst values."""
     supported = np.isfinite(view.us)
@@ -321,8 +316,8 @@ def _pairs(view: CoarseView, found: _Contiguous) -> Floats:
         gain,
         begun,
         left,
-        _squash(begun),
-        _squash(left),
+        np.tanh(10 * begun),  # most of the range for small distances
+        np.tanh(10 * left),
         found.inside.astype(np.float64),
     ]
     return np.stack(columns, axis=2)

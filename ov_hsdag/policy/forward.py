@@ -139,7 +139,6 @@ class Forward:
         return self.weights.get(f"{name}.bias", 0.0)
 
     def linear(self, name: str, x: Array) -> Array:
-        """A linear layer."""
         return self.product(x, self.weights[f"{name}.weight"]) + self.bias(name)
 
     # Operations of the array library.
@@ -162,13 +161,11 @@ class Forward:
         return _native.sum_rows(rows, index, size)
 
     def norm(self, name: str, x: Array) -> Array:
-        """Layer normalisation."""
         centred = x - x.mean(-1, keepdims=True)
         scale = np.sqrt(np.square(centred).mean(-1, keepdims=True) + _EPSILON)
         return centred / scale * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
     def sigmoid(self, x: Array) -> Array:
-        """1 / (1 + e^-x)."""
         with np.errstate(over="ignore"):
             return np.reciprocal(1 + np.exp(-x))
 

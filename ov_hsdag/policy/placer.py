@@ -28,8 +28,7 @@ _LEANINGS = (-4.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 4.0)
 
 _TEMPERATURES = (0.5, 1.0, 2.0)
 
-# Moves of the local search from the best proposal: a few milliseconds.
-_MOVES = 50_000
+_MOVES = 50_000  # moves of the local search from the best proposal: a few milliseconds
 
 # Of more groups fewer moves: the last ones perturb the placement, and to judge parts that wait for each other then
 # takes tens of milliseconds. Nor are there samples: greedy choices were the best of these in 24 problems of 24.

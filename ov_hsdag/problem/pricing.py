@@ -1,5 +1,4 @@
-"""The placement problem of a model: its analysis (what does not depend on what things cost), priced by a profile and by
-what was measured."""
+"""The placement problem of a model: its analysis, which no cost changes, priced by a profile and by measurements."""
 
 from __future__ import annotations
 
@@ -198,9 +197,8 @@ def build_problem(
 ) -> PlacementProblem:
     """Normalizes `model`, in place, and makes the placement problem of it.
 
-    profile: speeds of the devices, or the path of a profile's file; built-in profiles by default. core: asked what the
-    devices support, where it has them; a new one by default. costs: measured costs of this model; used for the devices
-    that they hold for.
+    profile: speeds of the devices, or the path of a profile's file; built-in ones by default. core: asked what the
+    devices support, where it has them; a new one by default. costs: measured costs of the model, used where they hold.
 
     Raises UserError: an unknown device, a profile without one of the devices, or an operation that no device runs;
     RunError: a device cannot say what it supports.

@@ -302,10 +302,7 @@ class PlacementProblem:
         return self.evaluate(placements, threads).score(self.objective)
 
     def split(self, placement: NDArray[np.integer[Any]]) -> dict[str, Any]:
-        """Splits the model into submodels as HETERO does.
-
-        Args:
-            placement: device numbers, [groups].
+        """Splits the model into submodels as HETERO does; placement: device numbers, [groups].
 
         Returns:
             submodel: number of each node's submodel, -1 for a node in none, int32 [nodes].
@@ -496,8 +493,7 @@ def _of_states(graph: ComputationGraph) -> NDArray[np.bool_]:
         of_states |= more
 
 
-# Times in µs, such that sums are finite.
-_LONGEST_US = 1e15
+_LONGEST_US = 1e15  # times in µs, such that sums are finite
 
 
 def expect_sound(problem: PlacementProblem) -> None:

@@ -21,8 +21,7 @@ _PATTERNS = (
 )  # fmt: skip
 _MEMORY = (("weights", "#4a5568"), ("states", "#7b8aa3"), ("tensors", "#c3ccda"))
 
-# Pixels below which neighbours are drawn as one.
-_NARROW = 0.7
+_NARROW = 0.7  # pixels below which neighbours are drawn as one
 
 
 def picture(data: Mapping[str, Any], *, title: bool = True) -> str:

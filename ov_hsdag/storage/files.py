@@ -46,8 +46,7 @@ _TEMPORARY = re.compile(
     re.escape(PREFIX) + r"([0-9a-f]{8})-([0-9a-f]{8})-(\d+)-(?:(\d+)-)?[0-9a-f]+\.tmp(?:\.xml|\.bin)?"
 )
 
-# rt_info of a model that says which release wrote its file.
-_RELEASE = "OpenVINO Runtime"
+_RELEASE = "OpenVINO Runtime"  # rt_info of a model that says which release wrote its file
 _names_release: bool | None = None  # whether this release writes it; found out with the first model
 
 
@@ -117,8 +116,7 @@ def check_model_output(
     """Raise UserError where ``X.xml`` and ``X.bin`` cannot be written, or would replace more than an earlier IR.
 
     source: The file that the model is read from; neither it nor what belongs to it (weights of an IR, external data of
-    ONNX) is overwritten. A link to it is: what it points to stays. replace_source: Whether an IR may be written over
-    itself all the same.
+    ONNX) is overwritten. A link to it is: what it points to stays. replace_source: Whether an IR may replace itself.
     """
     target = _target(xml_path, follow=False)
     bin_ = target.with_suffix(".bin")

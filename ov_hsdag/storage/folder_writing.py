@@ -34,11 +34,9 @@ _CACHES = ("model_cache",)
 # Data that nobody edits. They are shared where the file system can.
 _LINKED = (".bin", ".safetensors", ".gguf")
 
-# Constants of more bytes are not written only to be found again.
-_LARGE = 1 << 16
+_LARGE = 1 << 16  # constants of more bytes are not written only to be found again
 
-# What placeholders may lack, as it is not written: affinities, where a constant was in its file, that it may be folded,
-# and names for reports.
+# What placeholders may lack, as no file has it: affinities, a constant's place in its file, marks of folding, names.
 _NEEDLESS = frozenset({"affinity", "WeightlessCacheAttribute_0", "can_be_folded", "fused_names_0"})
 
 _MAPPED = "ov_hsdag mapped "

@@ -22,8 +22,7 @@ from ov_hsdag.policy.features import PolicyInput
 from ov_hsdag.policy.forward import Forward
 from ov_hsdag.utils.errors import UserError, one_line
 
-# Sums over a cluster's nodes that the placer learns to make.
-_SUMS = 4
+_SUMS = 4  # sums over a cluster's nodes that the placer learns to make
 
 
 def tensors(x: PolicyInput) -> Any:

@@ -26,8 +26,7 @@ WORST_RETURN = -2.0
 COUNTERFACTUALS = 48
 """Clusters of a problem that `counterfactual_advantages` tries."""
 
-# Logits of devices that no member of a cluster runs on.
-_MASKED = -1e9
+_MASKED = -1e9  # logits of devices that no member of a cluster runs on
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,7 @@ EVERY = 10.0
 # What a line adds to those before: at most one more in thirty.
 _SPARSER = 30
 
-# Steps that take less, s, are not worth a line of their own.
-_SHORTEST = 0.005
+_SHORTEST = 0.005  # steps that take less, s, are not worth a line of their own
 
 # The share of the work that has to be done before the time that is left can be estimated.
 _TELLING = 0.01
@@ -95,8 +94,7 @@ def duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def lines(text: str, write: Callable[[str], None], ended: Callable[[str, float], None] | None = None) -> Iterator[Work]:
-    """Write every `EVERY` seconds what the block does, also while it is busy in native code; yields what takes its
-    steps.
+    """Write every `EVERY` seconds what the block does, also while native code is busy; yields what takes its steps.
 
     Of minutes and hours, lines come at longer intervals. `write` is called from another thread; an OSError or a
     ValueError (a stream that is closed) ends that, and nothing else. ended: see `Work`.

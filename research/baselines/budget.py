@@ -81,11 +81,7 @@ class Environment:
         return None if self.budget.evaluations is None else max(self.budget.evaluations - self.evaluations, 0)
 
     def cost(self, placement: NDArray[np.integer[Any]]) -> float:
-        """Measures one placement [groups]: seconds, inf where infeasible.
-
-        Raises:
-            BudgetSpent: the budget has no evaluation left.
-        """
+        """Measures one placement [groups]: seconds, inf where infeasible. BudgetSpent: no evaluation is left."""
         return float(self.costs(np.asarray(placement)[None])[0])
 
     def costs(self, placements: NDArray[np.integer[Any]]) -> Floats:

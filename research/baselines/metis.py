@@ -34,11 +34,7 @@ class Metis:
     name: str = "METIS"
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`.
-
-        Raises:
-            ImportError: pymetis is not installed.
-        """
+        """See `Baseline.place`. ImportError: pymetis is not installed."""
         vertices = Vertices(environment.problem)
         partition = metis(vertices, seed + 1)
         for weights, share in vertices.targets():
@@ -105,11 +101,7 @@ Partition = Callable[[NDArray[np.int64], NDArray[np.float64]], NDArray[np.intege
 
 
 def metis(vertices: Vertices, seed: int = 1) -> Partition:
-    """METIS on the graph of pairs of groups.
-
-    Raises:
-        ImportError: pymetis is not installed.
-    """
+    """METIS on the graph of pairs of groups. ImportError: pymetis is not installed."""
     import pymetis
 
     tensors = vertices.problem.tensors

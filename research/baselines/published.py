@@ -55,8 +55,7 @@ def paper(widths: Widths, devices: int = 2) -> Config:
     """Returns the algorithm as published (Duan et al., NeurIPS 2024, arXiv:2405.14185), with the authors' sizes.
 
     Source of the sizes: github.com/hping666/HSDAG, config.py, model.py, main.py. Its parsing has no limit, and ends
-    with 1 to 4 clusters; here it ends with 4, as a single cluster can only be a single device, which that code
-    rewards with 0.
+    with 1 to 4 clusters; here with 4: a single cluster can only be a single device, which that code rewards with 0.
 
     widths: numbers of features, of `paper_input`. devices: number of fixed devices.
     """

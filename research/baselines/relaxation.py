@@ -25,11 +25,9 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
 
-# HiGHS meets its constraints, and closes gaps, within such a share.
-_TOLERANCE = 1e-6
+_TOLERANCE = 1e-6  # HiGHS meets its constraints, and closes gaps, within such a share
 
-# Programmes with more variables are not begun.
-_MOST_VARIABLES = 300_000
+_MOST_VARIABLES = 300_000  # programmes with more variables are not begun
 
 _INFEASIBLE = 2  # status of scipy's solvers
 

@@ -37,8 +37,7 @@ ZOO: dict[str, ZooModel] = _registry((*onnx_light.MODELS, *text.MODELS, *vision.
 def select(wanted: Iterable[str]) -> list[ZooModel]:
     """Selects models of the zoo.
 
-    wanted: names of models, else families or tags. Returns the models in the zoo's order, each once. Raises UserError:
-    a word is none of these.
+    wanted: names of models, else families or tags. In the zoo's order, each once. UserError: a word is none of these.
     """
     chosen: set[str] = set()
     for word in wanted:

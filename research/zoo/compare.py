@@ -17,8 +17,7 @@ __all__ = ["TOLERANCE", "infer", "largest_difference"]
 def infer(compiled: ov.CompiledModel, input_sets: Sequence[Mapping[str, NDArray[Any]]]) -> list[list[NDArray[Any]]]:
     """Infers input sets one after the other, in one request: a stateful model carries its state from set to set.
 
-    input_sets: an array for every input of the model, by its name. Returns the outputs of each input set, copies in the
-    model's order.
+    input_sets: an array for every input of the model, by name. Returns each set's outputs, copies in the model's order.
     """
     request = compiled.create_infer_request()
     results = []

@@ -54,8 +54,7 @@ def decoder(size: DecoderSize, weights: DecoderWeights) -> ov.Model:
 
     Nodes that enter a layer but the first are named "into_layer_1" and so on.
 
-    size: of the decoder. weights: which are asked for once each. Returns the model; logits are [batch, tokens,
-    vocabulary] f32.
+    size: of the decoder. weights: which are asked for once each. Logits are [batch, tokens, vocabulary] f32.
     """
     heads, hidden, shared = size.heads, size.hidden, size.shared or size.heads
     linear = weights.linear

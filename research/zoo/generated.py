@@ -15,7 +15,6 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ov_hsdag.utils.lazy import op
 from ov_hsdag.utils.lazy import opset13 as ops
 
 FEATURES = 8
@@ -289,17 +288,11 @@ class _Generator:
         )
         return self._node_of(ops.squeeze(sequence.output(0), ops.constant(np.array([1]))).output(0))
 
-    def _variable(self, shape: Sequence[int]) -> Any:
-        info = op.util.VariableInfo()
-        info.data_shape, info.data_type = ov.PartialShape(list(shape)), ov.Type.f32
-        info.variable_id = f"variable_{len(self.sinks)}"
-        return op.util.Variable(info)
-
     def remembered(self) -> Any:
         """The last run's mean is added, and a new one kept."""
         tensor = self._any()
-        variable = self._variable([1, 1, FEATURES])
-        old = ops.read_value(ops.constant(np.zeros((1, 1, FEATURES), np.float32)), variable)
+        variable, shape = f"variable_{len(self.sinks)}", [1, 1, FEATURES]
+        old = ops.read_value(ops.constant(np.zeros(shape, np.float32)), variable, ov.Type.f32, shape)
         mean = ops.reduce_mean(tensor, ops.constant(np.array([0, 1])), True)
         new = ops.tanh(ops.add(old, mean))
         self.sinks.append(ops.assign(new, variable))
@@ -308,10 +301,10 @@ class _Generator:
     def appended(self) -> Any:
         """Means of all runs so far, appended to a state that grows, and attended to."""
         tensor = self._any()
-        variable = self._variable([1, -1, FEATURES])
+        variable = f"variable_{len(self.sinks)}"
         empty = ops.constant(np.zeros((1, 0, FEATURES), np.float32))
         mean = ops.reduce_mean(tensor, ops.constant(np.array([0, 1])), True)
-        new = ops.concat([ops.read_value(empty, variable), mean], 1)
+        new = ops.concat([ops.read_value(empty, variable, ov.Type.f32, ov.PartialShape([1, -1, FEATURES])), mean], 1)
         self.sinks.append(ops.assign(new, variable))
         weights = ops.softmax(ops.matmul(tensor, new, False, True), -1)
         return ops.matmul(weights, new, False, False)

@@ -32,11 +32,7 @@ class Lacking:
         return {name: at for name, at in answer.items() if device != self._device or name not in lacks}
 
     def compile_model(self, model: ov.Model, device: str, config: dict[str, Any] | None = None) -> ov.CompiledModel:
-        """Compiles as the Core does.
-
-        Raises:
-            RuntimeError: the device alone is to run what it lacks.
-        """
+        """Compiles as the Core does. RuntimeError: the device alone is to run what it lacks."""
         if device == self._device and any(node.get_type_name() in self._types for node in model.get_ops()):
             raise RuntimeError(f"{device} does not support some operations")
         return self._core.compile_model(model, device, config or {})

@@ -73,8 +73,7 @@ def write_decoder(size: DecoderSize, path: Path, weights: str = "f32") -> Path:
     """Writes an IR: input_ids, attention_mask, position_ids [batch, tokens], beam_idx [batch] → logits.
 
     size: of the decoder. path: of the .xml file; as much again as the model lies in a file beside it for a while.
-    weights: "f32", "f16" (compressed by `openvino.save_model`), "u8" (one scale for a row) or "i4" (one for `GROUP`
-    weights of a row).
+    weights: "f32", "f16" (by `openvino.save_model`), "u8" (a scale for a row) or "i4" (one for `GROUP` of a row).
     """
     scratch = path.with_suffix(".scratch")
     wide = max(size.experts, 1) * size.inner + (size.common if size.experts else 0)

@@ -26,8 +26,7 @@ _TEXTS = (
 )  # fmt: skip
 
 
-# Bytes: four times fifty copies would take all memory.
-_MOST = 2**21
+_MOST = 2**21  # bytes: four times fifty copies would take all memory
 
 
 def mutated(content: bytes, draw: random.Random) -> bytes:

@@ -54,8 +54,7 @@ class Unclear(Exception):
 def attempt(reader: Reader, content: bytes) -> bool:
     """Lets a reader read content.
 
-    Returns whether it took it. Raises Unclear: the message is none. Exception: anything else that reading raised: a
-    fault.
+    Returns whether it took it. Raises Unclear: the message is none; any other Exception of the reading is a fault.
     """
     with TemporaryDirectory(prefix="ov-hsdag-fuzz-", dir=_memory()) as folder:
         path = Path(folder) / reader.name

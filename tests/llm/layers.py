@@ -45,8 +45,7 @@ def layers(problem: PlacementProblem) -> NDArray[np.int64]:
 def cut(problem: PlacementProblem, boundaries: Sequence[int], devices: Sequence[int]) -> NDArray[np.uint8]:
     """Layers up to the first boundary on the first device, and so on.
 
-    problem: of a decoder. boundaries: layers that begin another part, ascending. devices: of each part, one more than
-    boundaries.
+    problem: of a decoder. boundaries: layers that begin a part, ascending. devices: of each part, one more than these.
     """
     part = np.searchsorted(np.asarray(boundaries), layers(problem), side="right")
     return np.asarray(devices, np.uint8)[part]
@@ -55,8 +54,7 @@ def cut(problem: PlacementProblem, boundaries: Sequence[int], devices: Sequence[
 def generate(model: ov.Model, compiled: ov.CompiledModel) -> tuple[list[list[int]], list[NDArray[Any]]]:
     """Greedy tokens and logits of two sequences: a prompt and further tokens, beams exchanged on the way, twice.
 
-    Models that take embeddings get made-up ones in place of those of their tokens. The second prompt comes after a
-    reset of the states.
+    Models that take embeddings get made-up ones for their tokens. States are reset before the second prompt.
     """
     tokens_at = next(number for number, port in enumerate(model.inputs) if port.get_names() & set(TOKENS))
     request = compiled.create_infer_request()

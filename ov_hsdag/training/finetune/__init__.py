@@ -15,8 +15,7 @@ In the order of a run:
     model       `finetune`: from a model to its placed IR; `Simulated`, the stand-in for measuring
 
 A run is a function of its settings and its measurements: everything random follows from the seed and the number of
-measurements. So a simulated run that was killed and resumed ends as one that was not. A checkpoint follows each
-measurement.
+measurements. So a simulated run that was killed and resumed, from the checkpoint after each, ends as one that was not.
 
 The output folder holds checkpoint.safetensors, TensorBoard files and, in the end, record.json, the policy
 folder policy/, the placed model model.xml and model.bin, and its placement placement.json.

@@ -159,7 +159,6 @@ class _Run:
         return self.budget.share(len(self.state.measured), self.seconds() + more)
 
     def why_idle(self) -> str:
-        """Says why, in one line."""
         made, before, budget = len(self.state.measured), self.state.seconds, self.budget
         if made >= budget.measurements:
             why = f"{made} of {budget.measurements:g} measurements were made before"
@@ -190,7 +189,6 @@ class _Run:
         return entry
 
     def measure_finalists(self) -> None:
-        """Measures the finalists again."""
         for index in finalists(self.state, self.settings):
             entry = self.state.entries[index]
             again = self.judge.measure(self.problem.affinity(entry.placement), rounds=self.settings.final_rounds)
@@ -207,13 +205,11 @@ class _Run:
         self.save()
 
     def save(self) -> None:
-        """Writes the checkpoint."""
         self.state.seconds = self.seconds()
         save_checkpoint(self.path, self.state, self.settings, self.about, self.fingerprint)
 
 
-# Placements with a smaller weight are not imitated.
-_NEGLIGIBLE = 1e-6
+_NEGLIGIBLE = 1e-6  # placements with a smaller weight are not imitated
 
 
 def learn(state: State, task: Task, settings: Settings, fit: Fit) -> dict[str, float]:

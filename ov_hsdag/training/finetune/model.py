@@ -194,8 +194,7 @@ def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
 class Simulated:
     """A `Judge` that simulates instead of measuring: with the problem's own costs, or others that stand for reality.
 
-    reference: a device or `HETERO_DEFAULT`; singles: a measurement for each device that has the memory for the model,
-    and for the reference.
+    reference: a device or `HETERO_DEFAULT`; singles: measurements of it, and of each device that can hold the model.
     """
 
     def __init__(self, problem: PlacementProblem, reference: str | None = None) -> None:

@@ -31,15 +31,12 @@ from ov_hsdag.training.rollout import parse
 
 Placements = NDArray[np.uint8]
 
-# Best measured placements that refinement starts from.
-_LEADERS = 3
+_LEADERS = 3  # best measured placements that refinement starts from
 
-# Smallest distance (`Task.distance`) from all measured placements at which a new one is worth a measurement, as long as
-# there are others.
+# Least distance (`Task.distance`) from all measured placements of one that is worth a measurement, if any has it.
 _DIFFERENT = 0.003
 
-# Random placements that are tried where nothing else is new.
-_RANDOM = 64
+_RANDOM = 64  # random placements that are tried where nothing else is new
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,8 +35,7 @@ class Entry:
 
     placement: NDArray[np.uint8]  # uint8 [groups]
     measurement: Measurement
-    # "single", "hetero" (HETERO's own choice), the proposer ("policy", "search", "random"), or "measured": a refined
-    # measured one
+    # "single", "hetero" (HETERO's own choice), the proposer ("policy", "search", "random"), or "measured" (refined)
     source: str
     predicted: float | None  # the ratio that the corrected simulator predicted; None for simple placements
 
