@@ -160,6 +160,15 @@ def outputs(core: ov.Core, model: ov.Model | Path, device: str, inputs: Sequence
     return [np.array(one) for one in core.compile_model(model, device)(list(inputs)).values()]
 
 
+@pytest.mark.parametrize("factor", [0.5, 1.0, 4.0])
+def test_a_split_tells_what_boundaries_take(factor: float) -> None:
+    problem = random_problem(3, nodes=40, devices=2, objective="throughput", submodel_us=3.0)
+    split = problem.repair(np.arange(problem.group_count) * 2 // problem.group_count)
+    assert split.min() != split.max()
+    took = float(applications.slower(problem, np.ones(2), factor).scores(split)[0])
+    assert together._boundaries(problem, split, took) == pytest.approx(factor, rel=0.15)
+
+
 @pytest.mark.usefixtures("declared", "fast_search")
 class TestOnDevices:
     def test_models_compute_the_same_and_follow_the_plan(self, core: ov.Core) -> None:
@@ -202,6 +211,10 @@ class TestOnDevices:
         whole = [name for name in orders[-1] if name.startswith(("whole", "on "))]
         assert simple == max(whole, key=rates.__getitem__) and len({*others, simple}) == len(orders[-1])
         assert others == sorted(others, key=rates.__getitem__, reverse=True)
+        first, second = (
+            list(plan.baselines.get(name, plan.predicted)["where"].values()) for name in sorted(whole)[-2:]
+        )
+        assert [one == first[0] for one in first] != [one == second[0] for one in second], "devices are equal"
 
     @pytest.mark.slow
     def test_workers_that_are_killed_leave_a_plan_by_prediction(self, core: ov.Core) -> None:

@@ -73,7 +73,7 @@ class DeviceProfile:
     def efficiency_of(self, type_name: str, precision: str) -> float:
         """Share of the peak rate that an operation type reaches in a precision."""
         keys = (f"{type_name}@{precision}", type_name, f"default@{precision}", "default")
-        return next(self.efficiency[key] for key in keys if key in self.efficiency)
+        return self.efficiency[next((key for key in keys if key in self.efficiency), keys[-1])]
 
     def at_precision(self, precision: str | None) -> DeviceProfile:
         """The same device inferring in another precision; itself where no rate is known for that precision."""

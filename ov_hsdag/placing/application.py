@@ -315,13 +315,16 @@ class Application:
         return f"the models do not fit together: they need {', '.join(over)}"
 
 
-def slower(problem: PlacementProblem, factors: NDArray[np.float64]) -> PlacementProblem:
-    """The problem on devices that take so many times as long, float64 [devices]; transfers stay as they are."""
+def slower(problem: PlacementProblem, factors: NDArray[np.float64], boundaries: float = 1.0) -> PlacementProblem:
+    """The problem on devices that take so many times as long, float64 [devices]; boundaries: how many times as long
+    calls of submodels, beside that, and transfers take."""
     penalty = problem.fusion_penalty_us
     return replace(
         problem,
         node_us=problem.node_us * factors,
-        submodel_us=problem.submodel_us * factors,
+        submodel_us=problem.submodel_us * factors * boundaries,
+        transfer_us=problem.transfer_us * boundaries,
+        transfer_us_per_byte=problem.transfer_us_per_byte * boundaries,
         fusion_penalty_us=None if penalty is None else penalty * factors,
     )
 

@@ -37,7 +37,8 @@ class PlannedModel:
     end_us: float
     path: str | None = None  # where it was written; relative to the plan's file
     workload: str | None = None  # as `Workload.describe`
-    # how many times as long as the profile says each device takes for it, as it was timed; empty: it was not
+    # how many times as long as the profile says each device takes for it, and under "boundaries" calls of submodels and
+    # transfers, as far as it was timed; empty: it was not
     timed: dict[str, float] = field(default_factory=dict)
 
 

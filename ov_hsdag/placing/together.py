@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.costs.profile import Profile
+from ov_hsdag.costs.stored import identity
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import new_core
@@ -26,6 +28,7 @@ from ov_hsdag.measuring.trials import Trials
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.workload import Phase, Workload
+from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.placing import selection
@@ -44,8 +47,14 @@ TRIAL = 0.5
 WHOLE = 2
 """Whole-device plans that are measured, the best by prediction."""
 
-# Rounds in which a model is timed on each device, and the share of all time that this may take.
-_TIMED_ROUNDS, _TIMING = 4, 0.4
+# Plans that are looked at for these: with equal devices there are many that only exchange them.
+_MIRRORED = 64
+
+# Rounds in which a model is timed on each device, and the share of all time that this may take; the name of the split
+# that is timed beside them, and standard deviations of logarithms: of its time, and of what boundaries are scaled by.
+_TIMED_ROUNDS, _TIMING, _SPLIT, _NOISE, _SPREAD = 4, 0.4, "split", 0.05, 1.0
+
+_BOUNDARIES = "boundaries"  # in place of a device: how many times as long calls of submodels and transfers take
 
 # Error of the logarithm of what a plan is predicted to be better than another, where each model was timed.
 _ERROR = 0.1
@@ -83,7 +92,7 @@ class Prepared:
     analysis: ModelAnalysis
     phases: tuple[Phase, ...]
     member: Member
-    timed: Mapping[str, float]  # how many times as long as its profile says each device takes; empty: not timed
+    timed: Mapping[str, float]  # see `PlannedModel.timed`
 
 
 def place_together(
@@ -155,7 +164,9 @@ def place_together(
     plans = application.plan(_SEARCH)
     chosen, measured = application.best(plans), None
     if measure:
-        whole = application.whole_assignments()[:WHOLE]
+        whole = application.whole_assignments()[:_MIRRORED]
+        busy = np.sort(application.judge(whole).busy_us, axis=1).round(3)
+        whole = whole[np.sort(np.unique(busy, axis=0, return_index=True)[1])][:WHOLE]
         plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
         chosen, measured = _measured(application, plans, prepared, steps, end) or (chosen, None)
     plan = plan_of(application, plans, chosen, measured, prepared, rates)
@@ -169,9 +180,14 @@ def _prepared(name: str, given: ModelOf, steps: _Steps, seconds: float) -> Prepa
     analysis = steps.session.analyse(given.model, given.shapes, phases)
     problem = steps.session.price(analysis, steps.objective, None, phases).problem
     timed = _timed(name, problem, analysis, phases, steps, seconds) if seconds else {}
-    problem = slower(problem, np.array([timed.get(device, 1.0) for device in problem.devices]))
+    problem = _as_timed(problem, timed)
     count = given.count * (sum(phase.count for phase in phases) or 1.0)
     return Prepared(given, analysis, phases, Member(name, problem, count, [], given.after), timed)
+
+
+def _as_timed(problem: PlacementProblem, timed: Mapping[str, float]) -> PlacementProblem:
+    factors = np.array([timed.get(device, 1.0) for device in problem.devices])
+    return slower(problem, factors, timed.get(_BOUNDARIES, 1.0))
 
 
 def _timed(
@@ -182,13 +198,20 @@ def _timed(
     steps: _Steps,
     seconds: float,
 ) -> dict[str, float]:
-    """What times of each device are scaled by so that the whole model takes there what it took now; empty: unknown.
+    """What times of each device are scaled by so that the whole model takes there what it took now, and boundaries by
+    a split (see `PlannedModel.timed`); empty: unknown. Of equal devices one is timed.
 
     Where each model runs matters more than how it is split, and a model is timed much sooner than its operations are.
     """
     devices, end = steps.session.devices, time.monotonic() + seconds
-    able = np.flatnonzero(np.isfinite(problem.scores(problem.singles))).tolist()
-    ways = {devices.names[device]: Candidate(devices.names[device]) for device in able}
+    alone = dict(zip(devices.names, problem.scores(problem.singles).tolist(), strict=True))
+    alone = {device: us for device, us in alone.items() if np.isfinite(us)}
+    kinds = [identity(steps.session.core, device) for device in alone]
+    runs_on = {device: [*alone][kinds.index(kind)] for device, kind in zip(alone, kinds, strict=True)}
+    ways = {device: Candidate(device) for device in dict.fromkeys(runs_on.values())}
+    split = Contiguous().place(problem)
+    if split.min() != split.max() and np.isfinite(problem.scores(split)[0]):
+        ways[_SPLIT] = Candidate.placed(devices, problem.affinity(split))
     try:
         with Comparison(
             analysis.model,
@@ -206,9 +229,24 @@ def _timed(
     except RunError as error:
         warnings.warn(f"'{name}' could not be timed, and is placed by the profile: {error}", stacklevel=4)
         return {}
-    alone = {devices.names[device]: float(problem.scores(problem.single(device))[0]) for device in able}
-    factors = {name: 1e6 / posterior.rate(name) / us for name, us in alone.items() if name in posterior.names}
-    return {name: factors.get(name) or geometric_mean(factors.values()) for name in devices.names} if factors else {}
+    took = {one: 1e6 / posterior.rate(one) for one in posterior.names}
+    factors = {device: took[runs_on[device]] / us for device, us in alone.items() if runs_on[device] in took}
+    if not factors:
+        return {}
+    timed = {device: factors.get(device) or geometric_mean(factors.values()) for device in devices.names}
+    if _SPLIT in took:
+        timed[_BOUNDARIES] = _boundaries(_as_timed(problem, timed), split, took[_SPLIT])
+    return timed
+
+
+def _boundaries(problem: PlacementProblem, split: NDArray[np.uint8], us: float) -> float:
+    """What calls of submodels and transfers are most likely scaled by where a split takes so long."""
+
+    def unlikely(log: float) -> float:
+        scaled = slower(problem, np.ones(len(problem.devices)), math.exp(log))
+        return (math.log(float(scaled.scores(split)[0]) / us) / _NOISE) ** 2 + (log / _SPREAD) ** 2
+
+    return math.exp(min(np.linspace(-2, 3, 51).tolist(), key=unlikely))
 
 
 def _measured(
@@ -277,7 +315,7 @@ def opened(
         except UserError as error:
             raise UserError(f"'{name}': {error}") from error
         assert found.analysis is not None
-        problem = slower(found.explanation.problem, np.array([one.timed.get(device, 1.0) for device in names]))
+        problem = _as_timed(found.explanation.problem, one.timed)
         count = one.count * (sum(phase.count for phase in found.phases) or 1.0)
         member = Member(name, problem, count, [run(placer, problem) for placer in simple_placers(problem)], one.after)
         numbers.append(member.way(found.explanation.placement))
