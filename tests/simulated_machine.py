@@ -47,18 +47,16 @@ class FakeWorker(Worker):
         self.machine, self.name = machine, name
         self.alive, self.compiled, self.submodels = True, False, 0
         self.shortest_trial = machine.shortest_trial
-        self.rates, self.busy_us, self._holds = {}, [], ""
+        self.rates, self.busy_us = {}, []
 
     def compile(self, candidate: Candidate, limit: float) -> list[np.ndarray]:
         assert self.alive and self.name not in self.machine.resident
-        self._free()
         self.machine.compiled += 1
         self.machine.now += self.machine.compiling
         if self.name in self.machine.broken:
             raise WorkerError("no kernel for this")
         if len(self.machine.resident) >= self.machine.room:
             raise WorkerError("[GPU] out of memory")
-        self._holds = self.name
         self.machine.resident.append(self.name)
         self.machine.most = max(self.machine.most, len(self.machine.resident))
         self.compiled, self.submodels = True, 1
@@ -75,11 +73,8 @@ class FakeWorker(Worker):
 
     def end(self) -> None:
         self.alive = False
-        self._free()
-
-    def _free(self) -> None:
-        if self._holds in self.machine.resident:
-            self.machine.resident.remove(self._holds)
+        if self.name in self.machine.resident:
+            self.machine.resident.remove(self.name)
 
 
 class SharedHost:

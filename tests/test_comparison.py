@@ -69,19 +69,6 @@ def test_where_there_is_room_each_is_compiled_once(core: ov.Core) -> None:
         assert found.compiled(SPEEDS) and machine.resident == list(SPEEDS)
 
 
-@pytest.mark.parametrize("room", [len(SPEEDS), len(SPEEDS) + 1])
-def test_one_more_takes_the_worker_of_what_need_not_stay(core: ov.Core, room: int) -> None:
-    machine = Machine(dict(SPEEDS), room)
-    with compared(core, machine) as found:
-        first, machine.speeds["corrected"] = found._workers["hetero"], 70.0
-        found.add("corrected", Candidate(PAIR.hetero), {}, "hetero")
-        assert not found.compiled(["hetero"]) and not found.compiled(["corrected"])
-        assert ran(found.trials(["corrected", "CPU_B"], 2, 0.0)) == {"corrected", "CPU_B"}
-        assert found._workers["corrected"] is first and found.compiled(["corrected"])
-        assert ran(found.trials(["hetero", "corrected"], 2, 0.0)) == {"hetero", "corrected"} and not found.failed
-        assert found._workers["hetero"] is not first
-
-
 def test_who_is_beaten_leaves_and_makes_room(core: ov.Core) -> None:
     machine = Machine(SPEEDS)
     with compared(core, machine) as found:

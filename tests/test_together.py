@@ -166,7 +166,10 @@ def test_a_split_tells_what_boundaries_take(factor: float) -> None:
     split = problem.repair(np.arange(problem.group_count) * 2 // problem.group_count)
     assert split.min() != split.max()
     took = float(applications.slower(problem, np.ones(2), factor).scores(split)[0])
-    assert together._boundaries(problem, split, took) == pytest.approx(factor, rel=0.15)
+    found = together._boundaries(problem, split, took)
+    assert found == pytest.approx(factor, rel=0.15)
+    scaled = applications.slower(problem, np.ones(2), found)
+    np.testing.assert_allclose(scaled.scores(problem.singles), problem.scores(problem.singles), rtol=1e-6)
 
 
 @pytest.mark.usefixtures("declared", "fast_search")

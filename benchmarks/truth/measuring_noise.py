@@ -12,7 +12,6 @@ interval and truth move by the same amount. Exit status 1 where intervals hold t
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 import sys
 import time
@@ -30,6 +29,7 @@ from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.measuring.trials import SECONDS as TRIAL
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.utils.errors import RunError
 
 ONE, TWO = "once", "again"
 SECONDS = 5.0
@@ -42,11 +42,13 @@ def in_turns(comparison: Comparison) -> choice.Ratio:
 
 
 def at_the_same_time(comparison: Comparison) -> choice.Ratio:
-    """The ratio of the two times of the submodel that takes longest."""
-    trials = [comparison.busy_together((ONE, TWO), 1.0) for _ in range(round(SECONDS))]
+    """The ratio of the two times of the submodel that takes longest. RunError: the times are not known."""
+    trials = [
+        comparison.busy_together((ONE, TWO), 1.0) for _ in range(round(SECONDS)) if comparison.compiled((ONE, TWO))
+    ]
     told = [one for one in trials if one and all(one.values())]
     if not told:
-        return choice.Ratio(1.0, 0.0, math.inf)
+        raise RunError("processor times of submodels are not known here")
     submodels = range(len(told[0][ONE]))
     inferred = [choice.infer([[(name, us[n]) for name, us in one.items()] for one in told]) for n in submodels]
     return max(inferred, key=lambda one: float(one.mean.mean())).ratio(ONE, TWO)

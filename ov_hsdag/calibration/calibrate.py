@@ -200,8 +200,9 @@ class ModelCalibration:
             self.as_another += [name] if alike else []
         if found.copies or not alike:
             return found
-        weights = self._weights[alike[0].device]
-        us = np.where(weights > 0, alike[0].us / np.maximum(weights, 1e-9), 1.0) * self._weights[name]
+        us, weights = alike[0].us, self._weights[alike[0].device]
+        if self._identity[alike[0].device] != self._identity[name]:
+            us = np.where(weights > 0, us / np.maximum(weights, 1e-9), 1.0) * self._weights[name]
         us = adding_up(us, found.latency_us, self._profile.device(name).submodel_us)
         return replace(alike[0], device=name, us=us, latency_us=found.latency_us)
 

@@ -86,7 +86,7 @@ def node_times(
     seconds, counted_seconds = list[float](), list[float]()
     copies: list[Floats] = []
     executions: Executions | None = None
-    runs = 0 if counted else int(min(_SECONDS / 2 / max(plain.typical, 1e-6), _MOST_RUNS))
+    runs = 0 if counted else int(np.clip(_SECONDS / 2 / max(plain.typical, 1e-6), _FEWEST_RUNS, _MOST_RUNS))
     with suppress(OutOfTime):
         seconds.extend(plain.run() for _ in range(runs))
     while counted and len(copies) < _MOST_COPIES and not _stable(copies):

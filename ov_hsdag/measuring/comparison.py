@@ -127,16 +127,10 @@ class Comparison:
         """Names of those that have not failed, the simplest first."""
         return [name for name in self._candidates if name not in self.failed]
 
-    def add(self, name: str, candidate: Candidate, needs: Mapping[str, int], instead: str = "") -> None:
-        """Takes one candidate more, which is compiled when it is tried; needs: its bytes on each device.
-
-        instead: what need not stay in memory, whose worker compiles it.
-        """
+    def add(self, name: str, candidate: Candidate, needs: Mapping[str, int]) -> None:
+        """Takes one candidate more, which is compiled when it is tried; needs: its bytes on each device."""
         self._candidates[name] = candidate
         self._room.add(name, needs)
-        if instead in self._workers:
-            worker = self._workers[name] = self._workers.pop(instead)
-            worker.name, worker.compiled = name, False
 
     def renew(self, name: str, candidate: Candidate) -> None:
         """Takes a candidate in the place of what had its name, and compiles it at once, in the same worker if it can.
@@ -325,8 +319,7 @@ class Comparison:
         if worker is not None and worker.alive and worker.compiled:
             self._workers[name] = self._workers.pop(name)  # used last
             return worker
-        if worker is not None and not worker.alive:
-            self.evict(name)
+        self.evict(name)
         while self._workers and not self._room.fits(name, self._workers):
             self.evict(next(iter(self._workers)))
         others = list(self._workers)

@@ -317,11 +317,13 @@ class Application:
 
 def slower(problem: PlacementProblem, factors: NDArray[np.float64], boundaries: float = 1.0) -> PlacementProblem:
     """The problem on devices that take so many times as long, float64 [devices]; boundaries: how many times as long
-    calls of submodels, beside that, and transfers take."""
+    transfers, and beside that calls of submodels take, while the whole model on a device takes the same."""
     penalty = problem.fusion_penalty_us
+    whole_us = np.maximum(np.where(problem.supported, problem.node_us, 0.0).sum(axis=0), 1e-9)
+    operations = np.maximum(1 - (boundaries - 1) * problem.submodel_us / whole_us, _LEAST_LEFT)
     return replace(
         problem,
-        node_us=problem.node_us * factors,
+        node_us=problem.node_us * factors * operations,
         submodel_us=problem.submodel_us * factors * boundaries,
         transfer_us=problem.transfer_us * boundaries,
         transfer_us_per_byte=problem.transfer_us_per_byte * boundaries,

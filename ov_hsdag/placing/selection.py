@@ -257,10 +257,7 @@ class _Trials(Trials):
         # In the unit of the other predictions.
         self._predicted[name] = self._predicted[decision.leader] * scores[decision.leader] / scores[CORRECTED]
         way = Candidate.placed(DeviceSet(problem.devices), problem.affinity(found))
-        # Starting a process takes seconds: the worst one's is there.
-        lost = [one for one in choice.beaten(decision.posterior, self._choices()) if one != decision.rival]
-        instead = self._member(min(lost, key=decision.posterior.rate)) if lost else ""
-        self._comparison.add(name, way, _needs(problem, {name: found})[name], instead)
+        self._comparison.add(name, way, _needs(problem, {name: found})[name])
         return name
 
     def _run_together(self, decision: choice.Decision) -> bool:

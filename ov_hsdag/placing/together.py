@@ -48,7 +48,7 @@ WHOLE = 2
 """Whole-device plans that are measured, the best by prediction."""
 
 # Plans that are looked at for these: with equal devices there are many that only exchange them.
-_MIRRORED = 64
+_MIRRORED = 1000
 
 # Rounds in which a model is timed on each device, and the share of all time that this may take; the name of the split
 # that is timed beside them, and standard deviations of logarithms: of its time, and of what boundaries are scaled by.
@@ -165,8 +165,10 @@ def place_together(
     chosen, measured = application.best(plans), None
     if measure:
         whole = application.whole_assignments()[:_MIRRORED]
-        busy = np.sort(application.judge(whole).busy_us, axis=1).round(3)
-        whole = whole[np.sort(np.unique(busy, axis=0, return_index=True)[1])][:WHOLE]
+        whole = whole[np.isfinite(application.scores(whole))]
+        judged = application.judge(whole)
+        figures = np.column_stack([np.sort(judged.busy_us, axis=1), judged.latency_us]).round(3)
+        whole = whole[np.sort(np.unique(figures, axis=0, return_index=True)[1])][:WHOLE]
         plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
         chosen, measured = _measured(application, plans, prepared, steps, end) or (chosen, None)
     plan = plan_of(application, plans, chosen, measured, prepared, rates)
@@ -205,12 +207,12 @@ def _timed(
     """
     devices, end = steps.session.devices, time.monotonic() + seconds
     alone = dict(zip(devices.names, problem.scores(problem.singles).tolist(), strict=True))
-    alone = {device: us for device, us in alone.items() if np.isfinite(us)}
-    kinds = [identity(steps.session.core, device) for device in alone]
-    runs_on = {device: [*alone][kinds.index(kind)] for device, kind in zip(alone, kinds, strict=True)}
-    ways = {device: Candidate(device) for device in dict.fromkeys(runs_on.values())}
+    able = [device for device, us in alone.items() if np.isfinite(us)]
+    kinds = {device: identity(steps.session.core, device) for device in devices.names}
+    as_another = {device: next((one for one in able if kinds[one] == kind), device) for device, kind in kinds.items()}
+    ways = {device: Candidate(device) for device in able if as_another[device] == device}
     split = Contiguous().place(problem)
-    if split.min() != split.max() and np.isfinite(problem.scores(split)[0]):
+    if ways and split.min() != split.max() and np.isfinite(problem.scores(split)[0]):
         ways[_SPLIT] = Candidate.placed(devices, problem.affinity(split))
     try:
         with Comparison(
@@ -221,7 +223,7 @@ def _timed(
             steps.session.core,
             shapes=analysis.shapes,
             phases=phases,
-            limit=seconds,
+            limit=end - time.monotonic(),
             report=lambda text: steps.tell(f"{name}: {text}"),
             start_worker=steps.start_worker,
         ) as comparison:
@@ -230,10 +232,11 @@ def _timed(
         warnings.warn(f"'{name}' could not be timed, and is placed by the profile: {error}", stacklevel=4)
         return {}
     took = {one: 1e6 / posterior.rate(one) for one in posterior.names}
-    factors = {device: took[runs_on[device]] / us for device, us in alone.items() if runs_on[device] in took}
+    factors = {device: took[device] / alone[device] for device in ways if device in took and device in alone}
     if not factors:
         return {}
-    timed = {device: factors.get(device) or geometric_mean(factors.values()) for device in devices.names}
+    mean = geometric_mean(factors.values())
+    timed = {device: factors.get(as_another[device], mean) for device in devices.names}
     if _SPLIT in took:
         timed[_BOUNDARIES] = _boundaries(_as_timed(problem, timed), split, took[_SPLIT])
     return timed
@@ -315,7 +318,9 @@ def opened(
         except UserError as error:
             raise UserError(f"'{name}': {error}") from error
         assert found.analysis is not None
-        problem = _as_timed(found.explanation.problem, one.timed)
+        # What boundaries take is of all devices together.
+        timed = {key: factor for key, factor in one.timed.items() if key != _BOUNDARIES or names == plan.devices}
+        problem = _as_timed(found.explanation.problem, timed)
         count = one.count * (sum(phase.count for phase in found.phases) or 1.0)
         member = Member(name, problem, count, [run(placer, problem) for placer in simple_placers(problem)], one.after)
         numbers.append(member.way(found.explanation.placement))
