@@ -7,9 +7,10 @@ Two devices made of the CPU plugin (f32, with --bf16 the first in bf16), each bo
 Each application is planned by prediction and by measuring. These plans, everything on one device, each model where it
 is best alone, and whole-device assignments (all of up to 16, else the best 8 by prediction and 8 drawn ones) then run
 in turns, all models of one at the same time, for --most seconds (600) at most: where trials are long, fewer run.
-Printed: rate of the measured plan over the best whole-device assignment, over everything on the best device, and over
-each model placed alone; the same of the predicted plan; over all that ran the median error of predicted ratios and
-Spearman's rank correlation; and what failed.
+Printed: rate of the measured plan over the best whole-device assignment, over everything on the best device (the best
+of one half of the rounds, judged by the other, as the best of many is partly luck), and over each model placed alone;
+the same of the predicted plan; over all that ran the median error of predicted ratios and Spearman's rank correlation;
+and what failed.
 """
 
 from __future__ import annotations
@@ -135,11 +136,18 @@ def judged(
         "spearman": spearman(rates, expected),
         "attainable": attainable(*of_halves) if len(trials) > 2 else None,
     }
-    for how in ("measured", "predicted"):
-        row[how] = {  # None: one of the two computed something else, or there was no time for it
-            key: found.ratio(same[how], found.best(others)).median if same[how] in ran and others else None
-            for key, others in against.items()
-        }
+
+    def over(name: str, others: Sequence[str]) -> float | None:
+        """None: one of the two computed something else, or there was no time for it."""
+        in_both = [one for one in (name, *others) if one in ran and all(one in part.names for part in parts)]
+        known = [one for one in others if one in in_both]
+        if name not in in_both or not known:
+            return None
+        return statistics.geometric_mean(
+            parts[1 - number].ratio(name, half.best(known)).median for number, half in enumerate(parts)
+        )
+
+    row |= {how: {key: over(same[how], others) for key, others in against.items()} for how in ("measured", "predicted")}
     return row
 
 
