@@ -188,6 +188,21 @@ class TestOnDevices:
             for one, other in zip(expected, outputs(core, model, PAIR, inputs), strict=True):
                 np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4)
 
+    def test_plans_that_do_not_fit_are_not_measured(self, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+        tried = list[dict[str, Any]]()
+
+        def refuse(*arguments: Any, **_: object) -> None:
+            tried.append(arguments[2])
+            raise RunError("not now")
+
+        given = {name: convolutions(16) for name in ("one", "two")}
+        alone = ov_hsdag.place_together({name: convolutions(16) for name in given}, PAIR, core=core)
+        limits = dict.fromkeys(alone.devices, max(alone.predicted["memory_bytes"].values()))
+        monkeypatch.setattr(together, "Comparison", refuse)
+        with pytest.warns(UserWarning, match="not now"):
+            ov_hsdag.place_together(given, PAIR, measure=True, core=core, memory=limits)
+        assert "whole" in tried[-1] and not {"whole, 2", "on CPU_A", "on CPU_B"} & tried[-1].keys()
+
     @pytest.mark.slow
     def test_the_best_as_measured_is_chosen(self, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(choice, "REGRET", math.inf)  # the first rounds are enough

@@ -166,9 +166,10 @@ def place_together(
     if measure:
         whole = application.whole_assignments()[:_MIRRORED]
         whole = whole[np.isfinite(application.scores(whole))]
-        judged = application.judge(whole)
-        figures = np.column_stack([np.sort(judged.busy_us, axis=1), judged.latency_us]).round(3)
-        whole = whole[np.sort(np.unique(figures, axis=0, return_index=True)[1])][:WHOLE]
+        if len(whole):
+            judged = application.judge(whole)
+            figures = np.column_stack([np.sort(judged.busy_us, axis=1), judged.latency_us]).round(3)
+            whole = whole[np.sort(np.unique(figures, axis=0, return_index=True)[1])][:WHOLE]
         plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
         chosen, measured = _measured(application, plans, prepared, steps, end) or (chosen, None)
     plan = plan_of(application, plans, chosen, measured, prepared, rates)
