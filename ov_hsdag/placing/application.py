@@ -27,6 +27,9 @@ SPLIT = "split for the others"
 # Whole-device assignments that are all looked at; of more, those that single changes of good ones lead to.
 _ENUMERATED = 100_000
 
+# Whole-device assignments of which distinct ones are taken: with equal devices many only exchange them.
+_MIRRORED = 1000
+
 # Norms of the devices' loads that climbing goes by: in the largest alone, most changes change nothing.
 _POWERS = (3, 8, 32)
 
@@ -184,6 +187,14 @@ class Application:
         else:
             found = self._climbed(choices)
         return found[np.argsort(self.ranks(found), kind="stable")]
+
+    def distinct_whole(self, count: int) -> NDArray[np.int64]:
+        """The best of these that fit, so many at most; of those that only exchange equal devices one."""
+        found = self.whole_assignments()[:_MIRRORED]
+        judged = self.judge(found)
+        fits = judged.over == 0
+        figures = np.column_stack([np.sort(judged.busy_us, axis=1), judged.latency_us])[fits].round(3)
+        return found[fits][np.sort(np.unique(figures, axis=0, return_index=True)[1])][:count]
 
     def on_each_device(self) -> dict[str, NDArray[np.int64]]:
         """Everything on one device, by the device, where it runs all models, int64 [members] each."""

@@ -70,7 +70,7 @@ def contenders(
 
 def contenders_of_plan(app: Application, plan: NDArray[np.int64]) -> tuple[list[Rival], dict[str, str]]:
     """As `contenders`: everything on each device, under its name, the best whole-device assignments, and the plan."""
-    whole = enumerate(app.whole_assignments()[:WHOLE], 1)
+    whole = enumerate(app.distinct_whole(WHOLE), 1)
     named = app.on_each_device() | {f"whole, {number}" if number > 1 else "whole": one for number, one in whole}
     named["plan"] = plan
     judged, found = app.judge(np.stack(list(named.values()))), []

@@ -47,9 +47,6 @@ TRIAL = 0.5
 WHOLE = 2
 """Whole-device plans that are measured, the best by prediction."""
 
-# Plans that are looked at for these: with equal devices there are many that only exchange them.
-_MIRRORED = 1000
-
 # Rounds in which a model is timed on each device, and the share of all time that this may take; the name of the split
 # that is timed beside them, and standard deviations of logarithms: of its time, and of what boundaries are scaled by.
 _TIMED_ROUNDS, _TIMING, _SPLIT, _NOISE, _SPREAD = 4, 0.4, "split", 0.05, 1.0
@@ -164,12 +161,7 @@ def place_together(
     plans = application.plan(_SEARCH)
     chosen, measured = application.best(plans), None
     if measure:
-        whole = application.whole_assignments()[:_MIRRORED]
-        whole = whole[np.isfinite(application.scores(whole))]
-        if len(whole):
-            judged = application.judge(whole)
-            figures = np.column_stack([np.sort(judged.busy_us, axis=1), judged.latency_us]).round(3)
-            whole = whole[np.sort(np.unique(figures, axis=0, return_index=True)[1])][:WHOLE]
+        whole = application.distinct_whole(WHOLE)
         plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
         chosen, measured = _measured(application, plans, prepared, steps, end) or (chosen, None)
     plan = plan_of(application, plans, chosen, measured, prepared, rates)
@@ -233,7 +225,7 @@ def _timed(
         warnings.warn(f"'{name}' could not be timed, and is placed by the profile: {error}", stacklevel=4)
         return {}
     took = {one: 1e6 / posterior.rate(one) for one in posterior.names}
-    factors = {device: took[device] / alone[device] for device in ways if device in took and device in alone}
+    factors = {device: took[device] / alone[device] for device in able if device in took}
     if not factors:
         return {}
     mean = geometric_mean(factors.values())
@@ -269,8 +261,8 @@ def _measured(
     simple = [name for name in names if set(application.describe(found[name].tolist()).values()) <= {*devices.names}]
     names = [*simple, *(name for name in names if name not in simple)]
     # Where there is no time for all, at least a plan without splits is among them.
-    ranked = sorted(names, key=scores.__getitem__)
-    first = [name for name in ranked if name in simple][:1] + ranked
+    best_simple = min(simple, key=scores.__getitem__, default="")
+    first = sorted(names, key=lambda name: (name != best_simple, scores[name]))
     needs = {name: figures_of(application, judged, row)["memory_bytes"] for row, name in enumerate(scores)}
     left = max(end - time.monotonic(), 1.0)
     try:
@@ -282,7 +274,7 @@ def _measured(
             steps.session.core,
             simple=simple,
             needs=needs,
-            first=list(dict.fromkeys(first)),
+            first=first,
             patience=max(left / 3, 5.0),
             limit=left,
             report=steps.tell,
