@@ -5,9 +5,10 @@
 In the environment of tests/llm/run, which has optimum-intel. Decoders of six layers with 32 experts, random weights,
 are exported into build/experts. Two unlike devices made of the CPU plugin (see `unlike`), latency of a workload; costs
 are what `place` measures. Layer splits (the first n layers here, the rest there, both ways) and expert splits (the
-experts of the first n layers there) run in turns. Printed: error of the predicted times of prompts and tokens, median
-over splits; rank correlation, and what noise lets it be; and what `place` chose with 40, 60 and 80% of the model's
-bytes on the first device, over the best split that keeps within that.
+experts of the first n layers there) run in turns, each compiled several times: two compilations of one split differ
+by several percent. Printed: error of the predicted times of prompts and tokens, median over splits; rank correlation,
+and what noise lets it be; and what `place` chose with 40, 60 and 80% of the model's bytes on the first device, over the
+best split that keeps within that.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ FOLDER = Path("build/experts")
 LAYERS = 6
 WORKLOAD = "prompt=64,generate=16"
 SHARES = (0.4, 0.6, 0.8)
+COMPILED = 4  # times that each split is compiled
 
 _SIZES = {
     "hidden_size": 512,
@@ -123,20 +125,27 @@ def judged(kind: str, core: ov.Core, rounds: int) -> dict[str, Any]:
     normalize(model)
     candidates = {name: Candidate.placed(DEVICES, problem.affinity(one)) for name, one in tried.items()}
     phases = Workload.parse(WORKLOAD).phases_with(model, None)
-    with Comparison(model, DEVICES, candidates, "latency", core, phases=phases) as comparison:
-        comparison.trials(rounds=max(rounds, 3))
-        rates, failed = comparison.phase_rates, dict(comparison.failed)
+    # By candidate and phase, for each time that it was compiled.
+    times: dict[str, dict[str, list[float]]] = {name: {} for name in candidates}
+    failed: dict[str, str] = {}
+    for _ in range(COMPILED):
+        with Comparison(model, DEVICES, candidates, "latency", core, phases=phases) as comparison:
+            comparison.trials(rounds=rounds)
+            for name, rates in comparison.phase_rates.items():
+                for phase, some in rates.items():
+                    times[name].setdefault(phase, []).append(1e6 / statistics.median(some))
+            failed |= comparison.failed
     rows: dict[str, dict[str, Any]] = {}
     for name, placement in tried.items():
         if name not in failed:
-            measured = {phase: 1e6 / statistics.median(one) for phase, one in rates[name].items()}
+            measured = {phase: statistics.median(one) for phase, one in times[name].items()}
             predicted = {phase: one["latency_us"] for phase, one in priced.summary(placement).items()}
             used = problem.evaluate(placement).memory_bytes[0]
             rows[name] = {"measured": measured, "predicted": predicted, "bytes": int(used[0])}
     result: dict[str, Any] = {"model": kind, "rows": rows, "failed": failed}
     for phase in ("prompt", "token"):
         pairs = np.array([(one["predicted"][phase], one["measured"][phase]) for one in rows.values()])
-        of_halves = [[statistics.median(halves(rates[name][phase])[half]) for name in rows] for half in (0, 1)]
+        of_halves = [[statistics.mean(halves(times[name][phase])[half]) for name in rows] for half in (0, 1)]
         result[phase] = {
             "error": float(np.median(np.abs(pairs[:, 0] / pairs[:, 1] - 1))),
             "spearman": spearman(*pairs.T),
@@ -144,16 +153,14 @@ def judged(kind: str, core: ov.Core, rounds: int) -> dict[str, Any]:
         }
 
     def us(name: str, half: int) -> float:
-        """Of one run of the workload, in one half of the rounds."""
-        return sum(
-            one["count"] * 1e6 / statistics.median(halves(rates[name][phase])[half]) for phase, one in counts.items()
-        )
+        """Of one run of the workload, in one half of the compilations."""
+        return sum(one["count"] * statistics.mean(halves(times[name][phase])[half]) for phase, one in counts.items())
 
     counts = priced.summary(problem.singles[0])
     result["chosen"] = {}
     for share, name in ((share, name) for share, name in chosen.items() if name in rows):
         within = [one for one in rows if rows[one]["bytes"] <= share * held and not one.startswith("chosen")]
-        # The best of one half of the rounds, judged by the other: the best of all is partly luck.
+        # The best of one half of the compilations, judged by the other: the best of all is partly luck.
         best = [min(within, key=partial(us, half=half)) for half in (0, 1)]
         ratios = [us(one, 1 - half) / us(name, 1 - half) for half, one in enumerate(best)]
         named = " or ".join(dict.fromkeys(best))
@@ -164,7 +171,7 @@ def judged(kind: str, core: ov.Core, rounds: int) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=list(MODELS), metavar="MODEL", help=", ".join(MODELS))
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3, help="of each compilation")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
