@@ -206,6 +206,12 @@ class TestFit:
                 == further.problem.evaluate(placement).memory_bytes.tolist()
             )
 
+    def test_scores_of_the_cpu_plugins_attention_are_openvinos_own_memory(self) -> None:
+        short, long = (fit(stateful_decoder(2, heads=4), PAIR, context=tokens) for tokens in (1024, 2048))
+        assert long.prompt == short.prompt == 256
+        grown = {name: long.singles[name].overhead - short.singles[name].overhead for name in NAMES}
+        assert grown == {"GPU": 0, "CPU": 4 * 4 * 256 * 1024}
+
     def test_parts_add_up(self) -> None:
         found = fit(stateful_decoder(LAYERS), PAIR, context=2048, memory={"GPU": 2**30, "CPU": 2**30})
         assert isinstance(found, Fit)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ov_hsdag.costs.memory import check_kv_precision, kv_precisions, memory_needs
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices import discovery
-from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model.complete import complete
@@ -49,6 +49,9 @@ _MOST_TOKENS = 1 << 24
 _OVERHEAD = 4 * 2**20
 _OVERHEAD_OF_NODE = 9 * 2**10
 
+# The CPU plugin keeps the scores of attention, f32, where tokens are read after others (docs/facts.md).
+_ATTENTION, _SCORE = "ScaledDotProductAttention", 4
+
 
 @dataclass(frozen=True)
 class Need:
@@ -57,7 +60,7 @@ class Need:
     weights: int  # constants, as the device keeps them
     states: int  # of the context
     activations: int  # the most that is alive at the same time
-    overhead: int  # of OpenVINO's own, about; no limit counts it
+    overhead: int  # of OpenVINO's own, about, with what attention works in; no limit counts it
     room: int | None  # that the model may have; None where nothing limits it
 
     @property
@@ -275,9 +278,9 @@ def fit(
         split = problem.placement_of(complete(model, placed.map_to(names).affinity, names, problem.graph))
     fits = bool(_feasible(problem, [split], host)[0])
     other_fits = bool(_feasible(problem, [one.placement for one in candidates], host).any())
-    parts = _needs(problem, split)
+    parts = _needs(problem, split, workload)
     singles = {
-        name: _needs(problem, problem.single(number))[name]
+        name: _needs(problem, problem.single(number), workload)[name]
         for number, name in enumerate(names)
         if problem.group_supported[:, number].all()
     }
@@ -352,7 +355,7 @@ def _together(needs: Sequence[Need], room: int) -> Need:
     return Need(**{key: sum(getattr(need, key) for need in needs) for key in keys}, room=room)
 
 
-def _needs(problem: PlacementProblem, placement: NDArray[np.uint8]) -> dict[str, Need]:
+def _needs(problem: PlacementProblem, placement: NDArray[np.uint8], workload: Workload | None) -> dict[str, Need]:
     """What the parts of a placement need, by device; devices without a part are left out."""
     graph, names = problem.graph, problem.devices
     total = problem.evaluate(placement).memory_bytes[0]
@@ -363,12 +366,17 @@ def _needs(problem: PlacementProblem, placement: NDArray[np.uint8]) -> dict[str,
     weights, states = (np.bincount(device, held * which, len(names)) for which in (weight, ~weight))
     parts = [problem.stored_bytes(counted) for counted in (weights, states, total - weights - states)]
     nodes = np.bincount(device[~constant], minlength=len(names))
+    heads = np.zeros(len(names), np.int64)  # of attention on each CPU device
+    for node in np.flatnonzero(np.isin(graph.types, _ATTENTION)):
+        if kind_of(names[device[node]]) == "CPU":
+            heads[device[node]] = max(heads[device[node]], graph.output_shapes[graph.output_ptr[node]][1])
+    scores = heads * (_SCORE * workload.batch * workload.prompt * workload.tokens if workload else 0)
     return {
         name: Need(
             weights=parts[0][number],
             states=parts[1][number],
             activations=parts[2][number],
-            overhead=int(_OVERHEAD + _OVERHEAD_OF_NODE * nodes[number]),
+            overhead=int(_OVERHEAD + _OVERHEAD_OF_NODE * nodes[number] + scores[number]),
             room=problem.stored_limits[number],
         )
         for number, name in enumerate(names)

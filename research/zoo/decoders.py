@@ -20,8 +20,8 @@ class DecoderSize:
     head: int  # size of a head
     inner: int  # width inside the feed-forward network
     vocabulary: int  # number of tokens
-    # heads of keys and values, each for heads / shared queries; 0: each query has its own. Where these are as many, the
-    # CPU plugin fuses states and attention, and keeps the states in KV_CACHE_PRECISION.
+    # heads of keys and values, each for heads / shared queries; 0: each query has its own. In the form that
+    # optimum-intel exports: the CPU plugin fuses states and attention, and keeps states in KV_CACHE_PRECISION.
     shared: int = 0
     base: float = 1e4  # of the rotary positions' wavelengths
     # feed-forward networks of a layer, of which each token goes through `chosen`; 0: one for all tokens. In the form
@@ -110,7 +110,7 @@ def decoder(size: DecoderSize, weights: DecoderWeights) -> ov.Model:
             repeated_shapes.append(ops.concat([known, np.array([heads // shared]), length, np.array([size.head])], 0))
             outer = ops.gather(shape, np.array([0]), np.int64(0))
             repeated_shapes.append(ops.concat([outer, np.array([heads]), length, np.array([size.head])], 0))
-        wide = ops.broadcast(ops.unsqueeze(x, np.int64(2)), repeated_shapes[0], "BIDIRECTIONAL")
+        wide = ops.broadcast(ops.unsqueeze(x, np.int64(2)), repeated_shapes[0], broadcast_spec="BIDIRECTIONAL")
         return ops.reshape(wide, repeated_shapes[1], False)
 
     def feed_forward(entered: ov.Node, inner: int) -> ov.Node:

@@ -9,6 +9,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ov_hsdag.model.clean_up import clean_up
 from ov_hsdag.utils.lazy import op
 from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.decoders import DecoderSize, decoder
@@ -72,6 +73,8 @@ class _Weights:
 def write_decoder(size: DecoderSize, path: Path, weights: str = "f32") -> Path:
     """Writes an IR: input_ids, attention_mask, position_ids [batch, tokens], beam_idx [batch] → logits.
 
+    As exporters do, it applies OpenVINO's common transformations first.
+
     size: of the decoder. path: of the .xml file; as much again as the model lies in a file beside it for a while.
     weights: "f32", "f16" (by `openvino.save_model`), "u8" (a scale for a row) or "i4" (one for `GROUP` of a row).
     """
@@ -81,7 +84,9 @@ def write_decoder(size: DecoderSize, path: Path, weights: str = "f32") -> Path:
     count = size.layers * layer + 2 * size.vocabulary * size.hidden
     mapped = _Weights(scratch, weights, count)
     try:
-        ov.save_model(decoder(size, mapped), path, compress_to_fp16=weights == "f16")
+        model = decoder(size, mapped)
+        clean_up(model)
+        ov.save_model(model, path, compress_to_fp16=weights == "f16")
     finally:
         scratch.unlink()
     return path
