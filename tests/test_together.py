@@ -203,6 +203,24 @@ class TestOnDevices:
             ov_hsdag.place_together(given, PAIR, measure=True, core=core, memory=limits)
         assert "whole" in tried[-1] and not {"whole, 2", "on CPU_A", "on CPU_B"} & tried[-1].keys()
 
+    def test_the_best_plan_by_the_profile_runs_too(self, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+        tried = list[dict[str, Any]]()
+
+        def refuse(*arguments: Any, **_: object) -> None:
+            tried.append(arguments[2])
+            raise RunError("not now")
+
+        expected = ov_hsdag.place_together({"one": convolutions(16), "other": convolutions(8)}, PAIR, core=core)
+        assert expected.chosen == "together"
+        monkeypatch.setattr(together, "Comparison", refuse)
+        # Boundaries seem to take much longer than they do.
+        monkeypatch.setattr(together, "_timed", lambda *_: {"CPU_A": 1.0, "CPU_B": 1.0, "boundaries": 1e3})
+        with pytest.warns(UserWarning, match="not now"):
+            given = {"one": convolutions(16), "other": convolutions(8)}
+            plan = ov_hsdag.place_together(given, PAIR, measure=True, core=core)
+        assert plan.baselines["together (by profile)"]["where"] == expected.predicted["where"]
+        assert "together (by profile)" in tried[-1]
+
     @pytest.mark.slow
     def test_the_best_as_measured_is_chosen(self, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(choice, "REGRET", math.inf)  # the first rounds are enough
@@ -237,7 +255,10 @@ class TestOnDevices:
     @pytest.mark.slow
     def test_workers_that_are_killed_leave_a_plan_by_prediction(self, core: ov.Core) -> None:
         killed = starting(
-            dict.fromkeys(("whole", "whole, 2", "alone", "together", "on CPU_A", "on CPU_B"), "killed_running")
+            dict.fromkeys(
+                ("whole", "whole, 2", "alone", "together", "together (by profile)", "on CPU_A", "on CPU_B"),
+                "killed_running",
+            )
         )
         with pytest.warns(UserWarning, match="the plan is chosen by prediction: .*SIGKILL"):
             plan = ov_hsdag.place_together(

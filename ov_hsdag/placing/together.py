@@ -35,6 +35,7 @@ from ov_hsdag.placing import selection
 from ov_hsdag.placing.application import Application, Judged, Member, slower
 from ov_hsdag.placing.candidates import find_candidates, placement_of, policy_placers, run
 from ov_hsdag.placing.plan import Plan, PlannedModel
+from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import ModelAnalysis, Session
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.utils.arguments import check_in_memory
@@ -163,6 +164,7 @@ def place_together(
     if measure:
         whole = application.distinct_whole(WHOLE)
         plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
+        plans |= _by_profile(application, prepared, steps, learned)
         chosen, measured = _measured(application, plans, prepared, steps, end) or (chosen, None)
     plan = plan_of(application, plans, chosen, measured, prepared, rates)
     return replace(plan, memory=memory_limits(memory or {}, devices.names))
@@ -178,6 +180,27 @@ def _prepared(name: str, given: ModelOf, steps: _Steps, seconds: float) -> Prepa
     problem = _as_timed(problem, timed)
     count = given.count * (sum(phase.count for phase in phases) or 1.0)
     return Prepared(given, analysis, phases, Member(name, problem, count, [], given.after), timed)
+
+
+def _by_profile(
+    application: Application, prepared: Sequence[Prepared], steps: _Steps, learned: Sequence[HSDAGPlacer]
+) -> dict[str, NDArray[np.int64]]:
+    """The plan with splits that is best by the profile alone, by its name; empty where one without them is.
+
+    It is measured, whatever the models' times say of it: these are noisy, and where there are many models, few.
+    """
+    members = []
+    for one in prepared:
+        problem = steps.session.price(one.analysis, steps.objective, None, one.phases).problem
+        members.append(replace(one.member, problem=problem, ways=find_candidates(problem, learned)))
+    other = Application(tuple(members), application.objective)
+    plans = other.plan(_SEARCH)
+    name = other.best(plans)
+    if name != "together":
+        return {}
+    ways = [member.ways[number] for member, number in zip(members, plans[name].tolist(), strict=True)]
+    numbers = [member.way(way.placement) for member, way in zip(application.members, ways, strict=True)]
+    return {f"{name} {selection.BY_PROFILE}": np.array(numbers, np.int64)}
 
 
 def _as_timed(problem: PlacementProblem, timed: Mapping[str, float]) -> PlacementProblem:
