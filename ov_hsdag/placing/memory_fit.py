@@ -368,8 +368,9 @@ def _needs(problem: PlacementProblem, placement: NDArray[np.uint8], workload: Wo
     nodes = np.bincount(device[~constant], minlength=len(names))
     heads = np.zeros(len(names), np.int64)  # of attention on each CPU device
     for node in np.flatnonzero(np.isin(graph.types, _ATTENTION)):
-        if kind_of(names[device[node]]) == "CPU":
-            heads[device[node]] = max(heads[device[node]], graph.output_shapes[graph.output_ptr[node]][1])
+        shape = graph.output_shapes[graph.output_ptr[node]]
+        if kind_of(names[device[node]]) == "CPU" and len(shape) == 4:
+            heads[device[node]] = max(heads[device[node]], shape[1])
     scores = heads * (_SCORE * workload.batch * workload.prompt * workload.tokens if workload else 0)
     return {
         name: Need(

@@ -194,7 +194,10 @@ def _by_profile(
         problem = steps.session.price(one.analysis, steps.objective, None, one.phases).problem
         members.append(replace(one.member, problem=problem, ways=find_candidates(problem, learned)))
     other = Application(tuple(members), application.objective)
-    plans = other.plan(_SEARCH)
+    try:
+        plans = other.plan(_SEARCH)
+    except RunError:  # the search found nothing that fits
+        return {}
     name = other.best(plans)
     if name != "together":
         return {}
