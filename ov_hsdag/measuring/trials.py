@@ -45,7 +45,12 @@ class Trials:
 
     def run(self) -> choice.Decision | None:
         """Runs trials while they can change the decision and there is time. None where nothing ran."""
-        self._add(self._comparison.ready, FIRST_ROUNDS, 0)
+        long = self._seconds > SECONDS
+        self._add(self._comparison.ready, 1 if long else FIRST_ROUNDS, 0)
+        if long and (decision := self.decision()) is not None:  # those that are surely beaten run once
+            lost = {*choice.beaten(decision.posterior, decision.names)} - {decision.rival}
+            left = [name for name in self._comparison.ready if self._same.get(name, name) not in lost]
+            self._add(left, FIRST_ROUNDS - 1, 1)
         turn = self._try_more(FIRST_ROUNDS)
         while (decision := self.decision()) is not None:
             pair = self._next(decision, turn)

@@ -285,7 +285,11 @@ def _measured(
     judged = application.judge(np.stack([found[name] for name in names]))
     scores = dict(zip(names, judged.score(application.objective), strict=True))
     simple = [name for name in names if set(application.describe(found[name].tolist()).values()) <= {*devices.names}]
-    names = [*simple, *(name for name in names if name not in simple)]
+    others = [name for name in names if name not in simple]
+    # Of those that only exchange equal devices, one.
+    work = {name: (*np.sort(judged.busy_us[names.index(name)]).round(3), scores[name].round(3)) for name in simple}
+    simple = [name for number, name in enumerate(simple) if work[name] not in map(work.get, simple[:number])]
+    names = [*simple, *others]
     # Where there is no time for all, at least a plan without splits is among them.
     best_simple = min(simple, key=scores.__getitem__, default="")
     first = sorted(names, key=lambda name: (name != best_simple, scores[name]))
