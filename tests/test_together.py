@@ -172,6 +172,19 @@ def test_a_split_tells_what_boundaries_take(factor: float) -> None:
     np.testing.assert_allclose(scaled.scores(problem.singles), problem.scores(problem.singles), rtol=1e-6)
 
 
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """The arguments of each comparison of plans, none of which runs."""
+    asked = list[tuple[tuple[Any, ...], dict[str, Any]]]()
+
+    def refuse(*arguments: Any, **more: Any) -> None:
+        asked.append((arguments, more))
+        raise RunError("not now")
+
+    monkeypatch.setattr(together, "Comparison", refuse)
+    return asked
+
+
 @pytest.mark.usefixtures("declared", "fast_search")
 class TestOnDevices:
     def test_models_compute_the_same_and_follow_the_plan(self, core: ov.Core) -> None:
@@ -188,38 +201,27 @@ class TestOnDevices:
             for one, other in zip(expected, outputs(core, model, PAIR, inputs), strict=True):
                 np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4)
 
-    def test_plans_that_do_not_fit_are_not_measured(self, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
-        tried = list[dict[str, Any]]()
-
-        def refuse(*arguments: Any, **_: object) -> None:
-            tried.append(arguments[2])
-            raise RunError("not now")
-
+    def test_plans_that_do_not_fit_are_not_measured(self, core: ov.Core, refused: list[Any]) -> None:
         given = {name: convolutions(16) for name in ("one", "two")}
         alone = ov_hsdag.place_together({name: convolutions(16) for name in given}, PAIR, core=core)
         limits = dict.fromkeys(alone.devices, max(alone.predicted["memory_bytes"].values()))
-        monkeypatch.setattr(together, "Comparison", refuse)
         with pytest.warns(UserWarning, match="not now"):
             ov_hsdag.place_together(given, PAIR, measure=True, core=core, memory=limits)
-        assert "whole" in tried[-1] and not {"whole, 2", "on CPU_A", "on CPU_B"} & tried[-1].keys()
+        tried = refused[-1][0][2]
+        assert "whole" in tried and not {"whole, 2", "on CPU_A", "on CPU_B"} & tried.keys()
 
-    def test_the_best_plan_by_the_profile_runs_too(self, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
-        tried = list[dict[str, Any]]()
-
-        def refuse(*arguments: Any, **_: object) -> None:
-            tried.append(arguments[2])
-            raise RunError("not now")
-
+    def test_the_best_plan_by_the_profile_runs_too(
+        self, core: ov.Core, monkeypatch: pytest.MonkeyPatch, refused: list[Any]
+    ) -> None:
         expected = ov_hsdag.place_together({"one": convolutions(16), "other": convolutions(8)}, PAIR, core=core)
         assert expected.chosen == "together"
-        monkeypatch.setattr(together, "Comparison", refuse)
         # Boundaries seem to take much longer than they do.
         monkeypatch.setattr(together, "_timed", lambda *_: {"CPU_A": 1.0, "CPU_B": 1.0, "boundaries": 1e3})
         with pytest.warns(UserWarning, match="not now"):
             given = {"one": convolutions(16), "other": convolutions(8)}
             plan = ov_hsdag.place_together(given, PAIR, measure=True, core=core)
         assert plan.baselines["together (by profile)"]["where"] == expected.predicted["where"]
-        assert "together (by profile)" in tried[-1]
+        assert "together (by profile)" in refused[-1][0][2]
 
     @pytest.mark.slow
     def test_the_best_as_measured_is_chosen(self, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,20 +234,15 @@ class TestOnDevices:
         assert plan.measured[plan.chosen]["ratio"] <= best_simple
         assert most >= ran[plan.chosen]["runs_per_second"] >= 0.7 * most
 
-    def test_the_best_plan_without_splits_runs_first(self, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
-        orders = list[list[str]]()
-
-        def refuse(*_: object, first: Sequence[str] = (), **__: object) -> None:
-            orders.append([*first])
-            raise RunError("not now")
-
-        monkeypatch.setattr(together, "Comparison", refuse)
+    def test_the_best_plan_without_splits_runs_first(self, core: ov.Core, refused: list[Any]) -> None:
         with pytest.warns(UserWarning, match="not now"):
             plan = ov_hsdag.place_together(models(), PAIR, measure=True, core=core)
         rates = {name: one["runs_per_second"] for name, one in (plan.baselines | {plan.chosen: plan.predicted}).items()}
-        simple, *others = orders[-1]
-        whole = [name for name in orders[-1] if name.startswith(("whole", "on "))]
-        assert simple == max(whole, key=rates.__getitem__) and len({*others, simple}) == len(orders[-1])
+        order = refused[-1][1]["first"]
+        simple, *others = order
+        whole = [name for name in order if name.startswith(("whole", "on "))]
+        assert simple == max(whole, key=rates.__getitem__) and len({*others, simple}) == len(order)
+        assert len({"on CPU_A", "on CPU_B"} & {*order}) == 1, "devices are equal"
         assert others == sorted(others, key=rates.__getitem__, reverse=True)
         first, second = (
             list(plan.baselines.get(name, plan.predicted)["where"].values()) for name in sorted(whole)[-2:]

@@ -12,16 +12,13 @@ takes a quarter of a second to compile, two of three are random contiguous parti
 compared with those of the CPU alone (largest difference relative to the output's largest magnitude: 1e-3), its number
 of submodels with what the native splitting rule says.
 
-Where a model is quantised, roundings tip wherever a border changes what is computed in int8, see
-ov_hsdag/measuring/agreement.py. Each placement of such a model runs twice: as it is, with the larger difference that
-is accepted there, and computed in f32 throughout (column "in f32"), with 1e-3. Two plugins round differently even so:
-where the first device alone differs by more than 1e-3 in f32 from the reference (column "alone in f32"), its roundings
-tip by themselves, and the larger difference stands.
+Quantised models (ov_hsdag/measuring/agreement.py) run twice: as they are, with the larger difference that is accepted
+there, and computed in f32 throughout (column "in f32"), with 1e-3 where the first device alone (column "alone in f32")
+keeps that.
 
 Each model and pair runs in a process of its own: a plugin that crashes costs one row. Rows are kept as they come, in
-results/legality_table.json, with the table in results/legality_table.md (column "alone" is the difference of the first
-device alone from the reference); the next call goes on where one ended. The exit status is 1 unless all rows are there
-and right.
+results/legality_table.json and .md (column "alone": the first device alone against the reference); the next call goes
+on where one ended. The exit status is 1 unless all rows are there and right.
 """
 
 from __future__ import annotations

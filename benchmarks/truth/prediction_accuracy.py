@@ -1,23 +1,16 @@
 """Predicted against measured: random legal placements on real HETERO, one core in bf16 and one core in f32.
 
-Six models, 40 placements each, five kinds in equal parts: two to four contiguous stretches of the topological order;
-five to twelve; a device for each coarse group (chains) by the throw of a die; minimum cuts with operations made cheaper
-and dearer at random, on devices of equal speed; a device for each legality group, by dice that favour one device more
-or less. All are made legal, and none is a single device.
+Six models, 40 legal placements each, in equal parts: two to four contiguous stretches of the topological order; five
+to twelve; a random device for each coarse group; minimum cuts with operations made cheaper and dearer at random; a
+random device for each legality group, where dice favour one device more or less.
 
-Each placement runs in turns with both devices alone, the three one after another within a fraction of a second. What
-is compared is its time in units of the sum of the two: drift of a shared machine cancels. Times are lower quartiles
-over turns: what else runs on a machine only ever adds; and what was measured while the devices alone were clearly
-slower than at best is measured again.
-
-Two of five placements also run with four requests in flight, in turns with the faster device (two requests). A device
-of one core is one core: each thread is bound to the core of its submodel's device (`benchmarks.common.bound_worker`;
-Linux; each placement in a process of its own, whose new threads are then those of its submodels). That all threads of a
-core together ran no longer than the clock says is checked after every placement.
+Each runs in turns with both devices alone, and is compared in units of the sum of the two: drift of a shared machine
+cancels. Times are lower quartiles, as what else runs only ever adds; what was measured while the devices alone were
+clearly slower than at best is measured again. Two of five also run with four requests in flight, in turns with the
+faster device, each thread bound to the core of its submodel's device (`benchmarks.common.bound_worker`).
 
 Predictions come from the simulator, once after calibrating the devices only, and once with the costs of the model
-measured on them (`ov-hsdag calibrate --model`). The calibration is part of this script's run and sees none of the
-placements.
+measured on them (`ov-hsdag calibrate --model`), which sees none of the placements.
 
     python -m benchmarks.truth.prediction_accuracy calibrate           # devices and models, into the folder --work
     python -m benchmarks.truth.prediction_accuracy measure MODEL…      # latency; resumable; --seconds bounds one call
