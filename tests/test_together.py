@@ -251,12 +251,8 @@ class TestOnDevices:
 
     @pytest.mark.slow
     def test_workers_that_are_killed_leave_a_plan_by_prediction(self, core: ov.Core) -> None:
-        killed = starting(
-            dict.fromkeys(
-                ("whole", "whole, 2", "alone", "together", "together (by profile)", "on CPU_A", "on CPU_B"),
-                "killed_running",
-            )
-        )
+        plans = ("whole", "whole, 2", "alone", "together", "together (by profile)", "on CPU_A", "on CPU_B")
+        killed = starting(dict.fromkeys(plans, "killed_running"))
         with pytest.warns(UserWarning, match="the plan is chosen by prediction: .*SIGKILL"):
             plan = ov_hsdag.place_together(
                 models(), PAIR, measure=True, measure_seconds=GENEROUS, core=core, policy="none", start_worker=killed

@@ -7,10 +7,9 @@ Three settings on two one-core devices made of the CPU plugin: throughput; laten
 each device has memory for 60% of the model. All ways run in turns, in worker processes of their own; what is measurably
 worse than the best takes part in fewer rounds, and each is compared with ours in the rounds that both ran in (95%
 intervals). Methods place by the predicted costs that ours has before it measures, under an equal budget of evaluations
-and of processor seconds; ours is `ov_hsdag.place` as users call it, by prediction and measured. What OpenVINO offers:
-each device, HETERO's rule, its pipeline hint, AUTO, AUTO with CUMULATIVE_THROUGHPUT, and a copy of the model on each
-device (which AUTO does not make of virtual devices, docs/facts.md). Results are added to those in --output, and
-placements to those in --placements; what is there is not made again.
+and of processor seconds; ours is `ov_hsdag.place`, by prediction and measured. What OpenVINO offers: each device,
+HETERO's rule, its pipeline hint, AUTO, AUTO with CUMULATIVE_THROUGHPUT, and a copy of the model on each device (which
+AUTO does not make of virtual devices, docs/facts.md). What is in --output and --placements is not made again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """How good placements are on models and devices that pretraining never saw.
 
 A cell is a held-out architecture × a held-out set of devices × an objective × memory limits or none, with built-in
-profiles. Everything is measured by the simulator against the best that is known of the cell: the best of all methods
-here and of a long search, whose result is kept with its seed in benchmarks/results/placement_quality.json and searched
-again only where the cost model has changed since. Gaps are geometric means of score / best known - 1.
+profiles, simulated. Gaps are geometric means of score / best known - 1: the best of all methods here and of a long
+search, kept in benchmarks/results/placement_quality.json until the cost model changes.
 
 With --asking: what having the policy among the candidates changes in what `place` would choose by prediction, in these
 cells, in the problems of `benchmarks.quality.anytime`, and in published instances.

@@ -6,11 +6,10 @@ cpu   two CPU devices in f32
 gpu   OpenVINO's GPU plugin, in the rig of tests/rig (an f32 hint), and the CPU
 npu   two CPU devices, the first of which is said to run only what an NPU-like device would (SUPPORTED)
 
-Placements are drawn at random from all legal ones that use both devices: a uniform random assignment of legality
-groups to devices, which cuts a model into many more submodels than a placer would. In the rig, where each submodel
-takes a quarter of a second to compile, two of three are random contiguous partitions instead. The outputs of each are
-compared with those of the CPU alone (largest difference relative to the output's largest magnitude: 1e-3), its number
-of submodels with what the native splitting rule says.
+Placements give each legality group a device at random and use both, which makes many more submodels than a placer
+would; in the rig, where each takes a quarter of a second to compile, two of three are random contiguous partitions.
+Outputs are compared with those of the CPU alone (largest difference relative to the output's largest magnitude: 1e-3),
+the number of submodels with what the native splitting rule says.
 
 Quantised models (ov_hsdag/measuring/agreement.py) run twice: as they are, with the larger difference that is accepted
 there, and computed in f32 throughout (column "in f32"), with 1e-3 where the first device alone (column "alone in f32")
