@@ -37,7 +37,7 @@ from ov_hsdag.devices import virtual
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.model.gains import out_of_time
-from ov_hsdag.placing import selection, together
+from ov_hsdag.placing import together
 from ov_hsdag.placing.application_file import of_folder, read_application, to_place
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.storage.model_folder import is_model_folder
@@ -63,7 +63,7 @@ def application_of(path: Path, core: Any) -> dict[str, together.ModelOf]:
     return to_place(spec, core.read_model)
 
 
-def planned(given: dict[str, together.ModelOf], core: Any, measure: bool, seconds: float) -> tuple[Any, ...]:
+def planned(given: dict[str, together.ModelOf], core: Any, measure: bool, seconds: float | None) -> tuple[Any, ...]:
     """The arguments of `together.plan_of`: the application, plans by name, the chosen one, figures, models."""
     with mock.patch.object(together, "plan_of", wraps=together.plan_of) as recorded:
         together.place_together(
@@ -73,7 +73,7 @@ def planned(given: dict[str, together.ModelOf], core: Any, measure: bool, second
 
 
 def judged(
-    given: Callable[[], Any], draw: Sequence[int], core: Any, seconds: float, rounds: int, most: float
+    given: Callable[[], Any], draw: Sequence[int], core: Any, seconds: float | None, rounds: int, most: float
 ) -> dict[str, Any]:
     """See the module. given: makes the models anew; draw: seed of the assignments that are drawn."""
     app, plans, chosen, _, prepared, _ = planned(given(), core, True, seconds)
@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
     parser.add_argument("--applications", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=selection.SECONDS)
+    parser.add_argument("--seconds", type=float, help="of measuring a plan; by default those of `place_together`")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--most", type=float, default=600.0)
     parser.add_argument("--bf16", action="store_true")

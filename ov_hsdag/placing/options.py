@@ -122,7 +122,7 @@ class PlaceOptions:
         converters=True,
     )
     measure_seconds: float | None = _flag(
-        float, "", "Time for measuring operations and placements, about (default 60).", least=1
+        float, "", "Time for measuring operations and placements, about (default 60; plans: 30 a model).", least=1
     )
     search_seconds: float | None = _flag(
         float, "", "Time for searching a placement; by default 0.1 to 0.4 s, with the same result always.", least=0.001

@@ -52,6 +52,7 @@ WHOLE = 2
 # that is timed beside them, and standard deviations of logarithms: of its time, and of what boundaries are scaled by.
 _TIMED_ROUNDS, _TIMING, _SPLIT, _NOISE, _SPREAD = 4, 0.4, "split", 0.05, 1.0
 
+_SECONDS = 30.0  # for each model: in less, not all plans of five compile
 _BOUNDARIES = "boundaries"  # in place of a device: how many times as long calls of submodels and transfers take
 
 # Error of the logarithm of what a plan is predicted to be better than another, where each model was timed.
@@ -118,7 +119,7 @@ def place_together(
         objective: "throughput" of runs of the application, or "latency" of one run alone.
         rates: counts are rates: inferences a second that are asked for.
         measure: run the best plans on the devices, all models at the same time, and choose by that.
-        measure_seconds: time budget of calibrating and measuring together, 60 by default.
+        measure_seconds: time budget of timing and measuring together, 30 for each model by default, 60 at least.
         memory: what all models may have together on a device, by its name: a number of bytes, or "8GiB".
         profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
         policy: name or folder of the HSDAG policy; "none" for no policy.
@@ -134,7 +135,7 @@ def place_together(
     """
     tell = report or (lambda _: None)
     check_objective(objective)
-    seconds = selection.SECONDS if measure_seconds is None else measure_seconds
+    seconds = max(selection.SECONDS, _SECONDS * len(models)) if measure_seconds is None else measure_seconds
     end = time.monotonic() + seconds
     given = {name: one if isinstance(one, ModelOf) else ModelOf(one) for name, one in models.items()}
     if unknown := sorted(set(counts or {}) - set(given)):
