@@ -89,6 +89,11 @@ class Judged:
         """As `score`, with what exceeds memory behind all that fits, by how much it does, float64 [batch]."""
         return np.where(self.over > 0, _NO_FIT * (1 + self.over), self.score(objective))
 
+    def distinct(self, rows: NDArray[np.int64] | Sequence[int]) -> NDArray[np.int64]:
+        """These rows without those that only exchange equal devices with an earlier one."""
+        figures = np.column_stack([np.sort(self.busy_us, axis=1), self.latency_us])[rows].round(3)
+        return np.asarray(rows)[np.sort(np.unique(figures, axis=0, return_index=True)[1])]
+
 
 @dataclass(frozen=True, eq=False)
 class Application:
@@ -192,9 +197,7 @@ class Application:
         """The best of these that fit, so many at most; of those that only exchange equal devices one."""
         found = self.whole_assignments()[:_MIRRORED]
         judged = self.judge(found)
-        fits = judged.over == 0
-        figures = np.column_stack([np.sort(judged.busy_us, axis=1), judged.latency_us])[fits].round(3)
-        return found[fits][np.sort(np.unique(figures, axis=0, return_index=True)[1])][:count]
+        return found[judged.distinct(np.flatnonzero(judged.over == 0))][:count]
 
     def on_each_device(self) -> dict[str, NDArray[np.int64]]:
         """Everything on one device, by the device, where it runs all models, int64 [members] each."""

@@ -287,9 +287,7 @@ def _measured(
     scores = dict(zip(names, judged.score(application.objective), strict=True))
     simple = [name for name in names if set(application.describe(found[name].tolist()).values()) <= {*devices.names}]
     others = [name for name in names if name not in simple]
-    # Of those that only exchange equal devices, one.
-    work = {name: (*np.sort(judged.busy_us[names.index(name)]).round(3), scores[name].round(3)) for name in simple}
-    simple = [name for number, name in enumerate(simple) if work[name] not in map(work.get, simple[:number])]
+    simple = [names[row] for row in judged.distinct([names.index(name) for name in simple])]
     names = [*simple, *others]
     # Where there is no time for all, at least a plan without splits is among them.
     best_simple = min(simple, key=scores.__getitem__, default="")
