@@ -251,6 +251,13 @@ def test_terms_add_up_to_the_predicted_latency(two_cpu_core: ov.Core) -> None:
     assert everything_on_a[0] == 0 < everything_on_a[5]
 
 
+def test_in_a_hurry_no_split_breaks_up_everything(two_cpu_core: ov.Core) -> None:
+    problem = build_problem(ZOO["mobilenet-v2-small"].build(), DeviceSet(NAMES), core=two_cpu_core)
+    drawn, quick = (problem.evaluate(np.stack(scale_factors.draw(problem, hurry=hurry))) for hurry in (False, True))
+    assert len(quick.submodels) == len(drawn.submodels) and (quick.infeasible == 0).all()
+    assert quick.submodels.max() <= max(scale_factors._CONTIGUOUS) < drawn.submodels.max()
+
+
 def test_a_device_is_given_all_that_it_runs(two_cpu_core: ov.Core) -> None:
     core = Lacking(two_cpu_core, "CPU_A", {"Clamp"})
     problem = build_problem(ZOO["mobilenet-v2-small"].build(), DeviceSet(NAMES), core=core)  # type: ignore[arg-type]

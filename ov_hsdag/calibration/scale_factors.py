@@ -35,7 +35,7 @@ _NOISE = 0.05
 _SPREAD = np.array([0.1, 1.5, 0.7, 0.7, 0.7, 0.7])
 
 # What is measured: contiguous partitions of so many parts, and uniform random assignments. What placers choose is like
-# the former; the latter, which break all fusions, say how boundaries add up.
+# the former; the latter, which break all fusions, say how boundaries add up, and take longest to compile.
 _CONTIGUOUS, _RANDOM = (3, 6, 12, 24), 2
 
 # Cuts that are tried, one after the other, where partitions tear something apart.
@@ -87,8 +87,8 @@ def fit_scale_factors(parts: Floats, us: Floats) -> Floats:
     return np.append(factors[1:-1], factors[-1] / factors[0])
 
 
-def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]:
-    """Placements to measure, uint8 [groups] each: all feasible, none a single device."""
+def draw(problem: PlacementProblem, seed: int = 2026, hurry: bool = False) -> list[NDArray[np.uint8]]:
+    """Placements to measure, uint8 [groups] each: all feasible, none a single device; in a hurry none at random."""
     random = np.random.default_rng(seed)
     order = topological_groups(problem)
     everyone = np.arange(problem.group_count)
@@ -119,7 +119,7 @@ def draw(problem: PlacementProblem, seed: int = 2026) -> list[NDArray[np.uint8]]
 
     away = experts_away(problem)
     # Repairing random assignments of decoders with states takes seconds and ends on one device.
-    count = 0 if "ReadValue" in problem.graph.types else _RANDOM
+    count = 0 if hurry or "ReadValue" in problem.graph.types else _RANDOM
     tries = chain(
         # Of a mixture of experts what people do by hand, which crosses twice in each layer.
         away[-1:] if len(away) > 1 else [],
