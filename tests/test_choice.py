@@ -183,3 +183,9 @@ def test_choices() -> None:
     once = decide([[("A", 1.0), ("hsdag", 1.1)]], ["A", "hsdag"], SIMPLE, {"A": 1.0, "hsdag": 1.3}, 0.05)
     assert once.chosen == "A" and once.leader == "hsdag" and not once.settled, "not proven by one round"
     assert next_pair(once, once.names) == ("A", "hsdag")
+    near = decide([[("A", 1.0), ("mincut", 1.489), ("hsdag", 1.5)]] * 20, ["A", "mincut", "hsdag"], SIMPLE)
+    assert near.chosen == "hsdag" and near.settled, "of two splits the better one"
+    # What is least surely worse than the leader runs against it, though another is the best.
+    rounds = [[("A", 1.0), ("B", rate), ("hsdag", 1.1)] for rate in (0.86, 1.06)] + [[("A", 1.0), ("hsdag", 1.1)]] * 30
+    unsure = decide(rounds, ["A", "B", "hsdag"], SIMPLE)
+    assert (unsure.chosen, unsure.rival, unsure.doubt) == ("A", "A", "B") and next_pair(unsure, unsure.names)[0] == "B"

@@ -66,9 +66,11 @@ def test_workers_tell_the_processor_time_of_each_submodel(
 
 
 def test_a_trial_beside_other_programs_gets_back_what_its_threads_waited() -> None:
-    assert undisturbed(100, lost=0.5, others=0.1) == 100  # they waited for each other
-    assert undisturbed(100, lost=0.5, others=1.0) == 200
-    assert undisturbed(100, lost=0.99, others=1.0) == 400
+    assert undisturbed(100, lost=0.5, others=0.1, own=1.9) == 100  # they waited for each other
+    assert undisturbed(100, lost=0.5, others=1.0, own=1.0) == 200
+    assert undisturbed(100, lost=0.99, others=1.0, own=0.1) == 400
+    # Of two cores that four submodels and another program share, each of the five has 0.4.
+    assert undisturbed(100, lost=0.6, others=0.4, own=1.6) == 125
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count what threads wait")

@@ -46,6 +46,10 @@ PROFILED = {"PERF_COUNT": True}
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 
 
+def uncalibrated(*_: object, **__: object) -> object:
+    raise RunError("no device runs the whole model")
+
+
 @pytest.fixture
 def searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No search follows what was measured: tests/test_learning_by_measuring.py has these."""
@@ -220,10 +224,8 @@ def test_failures_are_told_and_the_rest_is_measured(core: ov.Core) -> None:
     mirrored = (1 - split).astype(np.uint8)
     candidates = {"hetero": problem.single(0), "split": split, "mirrored": mirrored}
     faults = {"split": "wrong", "mirrored": "killed_running", "CPU_A": "killed_compiling"}
-    result = selection.select(
-        model, problem, candidates, core, seconds=GENEROUS,
-        start_worker=starting(faults),
-    )  # fmt: skip
+    start = starting(faults)
+    result = selection.select(model, problem, candidates, core, seconds=GENEROUS, start_worker=start)
     for name in faults:
         figures = result.measured[name]
         assert figures["failed"] and figures["throughput_ips"] is figures["ratio"] is figures["ci"] is None
@@ -238,9 +240,6 @@ def test_where_nothing_runs_the_prediction_decides(
 ) -> None:
     def broken(folder: Path, objective: str, name: str) -> Worker:
         return Worker(folder, objective, name, entry="tests.worker_faults:killed_at_start")
-
-    def uncalibrated(*_: object, **__: object) -> object:
-        raise RunError("no device runs the whole model")
 
     monkeypatch.setattr(process, "Worker", broken)
     # The package's `place` is the function.
@@ -285,15 +284,12 @@ class Varying(Machine):
 def placed_on(machine: Machine, core: ov.Core, monkeypatch: pytest.MonkeyPatch, busy: float = 0.0) -> Placement:
     """What is placed by measuring on a simulated machine, of which other programs use so many cores."""
 
-    def uncalibrated(*_: object, **__: object) -> object:
-        raise RunError("not on this machine")
-
     monkeypatch.setattr(process, "Worker", machine.start)
     placing = import_module("ov_hsdag.placing.place")  # the package's `place` is the function
     monkeypatch.setattr(placing, "calibrate_where_it_runs", uncalibrated)
     monkeypatch.setattr(placing, "busy_cores", lambda: busy)
     machine.keep_time(monkeypatch)
-    with pytest.warns(UserWarning, match="not on this machine"):
+    with pytest.warns(UserWarning, match="no device runs the whole model"):
         return ov_hsdag.place(ZOO["squeezenet"].build(), PAIR, objective="throughput", core=core, measure=True)
 
 

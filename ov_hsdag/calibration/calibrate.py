@@ -243,8 +243,8 @@ class ModelCalibration:
         if not len(self.times) == len(self._prepared.devices) > 1 or not self._has_memory(together):
             return
         helped = range(len(alone), len(problem.devices))
-        hurry = math.isfinite(self._deadline.left)
-        placements = draw(problem, hurry=hurry) + [all_supported_on(problem, device) for device in helped]
+        placements = draw(problem, hurry=math.isfinite(self._deadline.left))
+        placements += [all_supported_on(problem, device) for device in helped]
         if not placements:
             self.factors = np.ones(5)
             return

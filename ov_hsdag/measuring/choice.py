@@ -187,7 +187,10 @@ class Decision:
     proven: frozenset[str]
     leader: str  # name of the best by the posterior, proven or not
     rival: str  # name of the best simple candidate, "" where none is there
-    regret: float  # expected log gain of the best candidate over the chosen one
+    doubt: str  # name of the simple one that trials say least surely to be worse than the leader, "" if that is simple
+    # expected log gain of the best candidate over the best that may be chosen: without what is given away on purpose,
+    # which more trials do not change
+    regret: float
 
     def ratio(self, name: str, over: str) -> Ratio:
         """How many times better one is than the other; where it is not proven to be better, down to what trials say."""
@@ -212,7 +215,7 @@ def decide(
 ) -> Decision:
     """The choice by what was predicted and measured; rounds, predicted and error: see `infer`.
 
-    It is the candidate with the best posterior, or a simpler one within `GAIN` of it. One that is not simple has to be
+    It is the candidate with the best posterior, or a simple one within `GAIN` of it. One that is not simple has to be
     better than each simple one, with a probability of `CONFIDENCE`, by what was measured alone (rates and, where they
     are known, processor times): nobody is to get something slower than a single device.
 
@@ -228,21 +231,23 @@ def decide(
     others = [name for name in names if name not in known]
     proven = frozenset(name for name in others if all(trials.ratio(name, other).low > 1 for other in known))
     able = [name for name in names if name in known or name in proven]
-    most = posterior.rate(posterior.best(able))
-    chosen = next(name for name in able if posterior.rate(name) >= most / (1 + GAIN))
-    regret = posterior.regret(chosen, names)
-    return Decision(chosen, tuple(names), posterior, trials, proven, leader, rival, regret)
+    best = posterior.best(able)
+    least = posterior.rate(best) / (1 + GAIN)
+    chosen = next((name for name in known if posterior.rate(name) >= least), best)
+    doubt = "" if leader in known else min(known, key=lambda one: trials.ratio(leader, one).low, default="")
+    regret = posterior.regret(best, names)
+    return Decision(chosen, tuple(names), posterior, trials, proven, leader, rival, doubt, regret)
 
 
 def next_pair(decision: Decision, names: Sequence[str], turn: int = 0) -> tuple[str, str]:
     """The two candidates whose next round can change the decision most; names: at least two, see `decide`.
 
-    Every second round (`turn`) is the best one's against the best simple one while it is not proven to be better; the
+    Every second round (`turn`) is the best one's against the simple one in doubt while it is not proven to be better; the
     others are the leader's against the one with the largest knowledge gradient.
     """
-    leader, rival, posterior = decision.leader, decision.rival, decision.posterior
-    if turn % 2 == 0 and rival and rival != leader and leader not in decision.proven:
-        return rival, leader
+    leader, posterior = decision.leader, decision.posterior
+    if turn % 2 == 0 and decision.doubt and leader not in decision.proven:
+        return decision.doubt, leader
 
     def gradient(name: str) -> float:
         """Expected log gain of a choice between the two after one round more."""

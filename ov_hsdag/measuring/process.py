@@ -39,8 +39,8 @@ from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import read_arrays
 
-# Seconds in which a worker has to have imported OpenVINO and read the model.
-_START = 120.0
+# Seconds in which a worker has to have imported OpenVINO and read the model, beside the limit of its first compilation.
+_START = 15.0
 
 PATIENCE = 120.0
 """Seconds that compiling, or a trial, may take before a worker counts as hanging."""
@@ -223,7 +223,7 @@ class Worker:
         """
         self.compiled = False
         if not self._ready:
-            self._receive(_START, "starting")
+            self._receive(limit + _START, "starting")
             self._ready = True
         ways, outputs = (self._folder / f"worker-{self._number}.{suffix}" for suffix in ("json", "npz"))
         try:

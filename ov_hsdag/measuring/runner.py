@@ -123,7 +123,8 @@ class Runner:
             lost = used[used.sum(axis=1).argmax(), 1] / 1e9 / took if len(used) else 0.0
             if alone:
                 self._others = _FADING * self._others + (others, took)
-                self.rates[self._timed[0].name] = undisturbed(rate, lost, self._others[0] / self._others[1])
+                other, own = self._others[0] / self._others[1], used[:, 0].sum() / 1e9 / took
+                self.rates[self._timed[0].name] = undisturbed(rate, lost, other, own)
         return mean_rate(self.rates, self._timed)
 
     def _used(self) -> NDArray[np.int64]:
@@ -305,12 +306,13 @@ def _goes_on(done: int, begin: float, seconds: float) -> bool:
     return gone < seconds or (done < _FEWEST and gone < _LONGEST * seconds)
 
 
-def undisturbed(rate: float, lost: float, others: float) -> float:
-    """The rate of a trial without other programs, which used so many cores: where few, threads waited for our own.
+def undisturbed(rate: float, lost: float, others: float, own: float) -> float:
+    """The rate of a trial without other programs: of more threads than cores each waits for our own, too.
 
-    lost: share of the trial in which the thread that bounds it was ready to run and had no core.
+    lost: share of the trial in which the thread that bounds it was ready to run and had no core. others: cores that
+    other programs used, where few, threads waited for our own alone; own: cores that our threads used.
     """
-    return rate / (1 - min(lost, _MOST_LOST)) if others > _OTHERS else rate
+    return rate * min(1 / (1 - min(lost, _MOST_LOST)), 1 + others / max(own, 1e-3)) if others > _OTHERS else rate
 
 
 def submodels_of(compiled: ov.CompiledModel) -> int:
