@@ -18,7 +18,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT, Measurement
 from ov_hsdag.placing import rivals
 from ov_hsdag.placing.candidates import policy_placers
-from ov_hsdag.placing.rivals import Result, Rival, contenders, measure
+from ov_hsdag.placing.rivals import AUTO_COPIES, Result, Rival, contenders, measure
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import UserError
@@ -54,7 +54,8 @@ def test_rivals_are_simple_first_and_told_apart() -> None:
     problem = random_problem(3, nodes=20, objective="throughput")
     devices = DeviceSet(problem.devices)
     found = {rival.name: rival for rival in contenders(problem, devices, [])[0]}
-    assert list(found) == ["D0", "D1", "hetero", PIPELINE_HINT, COPIES, *HAND, *SEARCHED]
+    assert list(found) == ["D0", "D1", "hetero", PIPELINE_HINT, COPIES, AUTO_COPIES, *HAND, *SEARCHED]
+    assert found[AUTO_COPIES].candidate.device == "AUTO:D0,D1", "the string that `place` names where copies are better"
     # Everything is supported: HETERO fills its first device.
     assert found["hetero"].same_as == "D0"
     assert found[PIPELINE_HINT].placement is None and not found[PIPELINE_HINT].same_as

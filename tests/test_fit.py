@@ -369,7 +369,7 @@ def test_what_notebooks_show_is_the_verdict(two_cpu_core: ov.Core, decoder: Path
     found = ov_hsdag.fit(two_cpu_core.read_model(decoder), "HETERO:CPU_A,CPU_B", context=64, core=two_cpu_core)
     assert repr(found).startswith("fits: the model with a context of 64 tokens on CPU_A alone")
     moved = replace(found, experts=ExpertsToMove("CPU_A", "CPU_B", None, 4))
-    assert _experts(moved) == ["experts: with those of all 4 layers on CPU_B, the rest does not fit"]
+    assert _experts(moved) == ["experts: with those of all 4 layers on CPU_B it does not fit"]
 
 
 def test_the_command_tells_the_verdict_first(decoder: Path) -> None:

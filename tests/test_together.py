@@ -139,6 +139,19 @@ class TestPlans:
         ):
             with pytest.raises(UserError, match=told):
                 Application(members, "latency")
+        model = convolutions(8)
+        for wrong, told in (
+            ({"a": model, "b": model}, "a model has two names"),
+            ({"a": ov_hsdag.ModelOf(model, after=("a",))}, "goes in a circle"),  # before anything is analysed
+        ):
+            with pytest.raises(UserError, match=told):
+                ov_hsdag.place_together(wrong, "HETERO:GPU.7,NPU.7")
+
+    def test_a_plan_without_splits_has_to_gain_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        app = application(0, 2, 2, "throughput")
+        found = {name: np.array([row, row], np.int64) for row, name in enumerate(("on D0", "whole", "together"))}
+        monkeypatch.setattr(Application, "scores", lambda *_: np.array([1000.0, 999.0, 998.0]))
+        assert app.best(found) == "whole"
 
 
 def models() -> dict[str, ov.Model]:
@@ -242,7 +255,7 @@ class TestOnDevices:
         simple, *others = order
         whole = [name for name in order if name.startswith(("whole", "on "))]
         assert simple == max(whole, key=rates.__getitem__) and len({*others, simple}) == len(order)
-        assert len({"on CPU_A", "on CPU_B"} & {*order}) == 1, "devices are equal"
+        assert len({"on CPU_A", "on CPU_B"} & {*order}) == 1 and others.pop(0).startswith("on "), "devices are equal"
         assert others == sorted(others, key=rates.__getitem__, reverse=True)
         first, second = (
             list(plan.baselines.get(name, plan.predicted)["where"].values()) for name in sorted(whole)[-2:]
@@ -279,8 +292,12 @@ class TestOnDevices:
         assert any(one and one.startswith("who: 4000 in a run") for one in drawn)
         assert_one_error_line(run("plan", tmp_path / "out/plan.json", "--report", "plan.png"), "is an .svg")
         assert again.returncode == 0 and "rates: not reached" in again.stdout and "is full" in again.stdout
-        (tmp_path / "out/plan.json").write_text('{"format": 1, "models": {"a": 3}}')
-        assert_one_error_line(run("plan", tmp_path / "out/plan.json"), "is no plan of several models")
+        slow = replace(plan, objective="latency", measured={plan.chosen: {"latency_us": 3.0, "ratio": 1, "ci": [1, 1]}})
+        reached = f"rates: not reached, {plan.predicted['runs_per_second']:.2f} times"
+        assert reached in slow.fullest(), "where a latency was measured"
+        for text in ('{"format": 1, "models": {"a": 3}}', json.dumps({**told, "predicted": {}})):
+            (tmp_path / "out/plan.json").write_text(text)
+            assert_one_error_line(run("plan", tmp_path / "out/plan.json"), "is no plan of several models")
 
     def test_a_pipeline_as_one_folder(self, tmp_path: Path, core: ov.Core) -> None:
         source = tmp_path / "pipeline"
@@ -427,6 +444,8 @@ def test_trials_leave_nothing_behind(core: ov.Core) -> None:
         ('[models.a]\npath = "a.xml"\nrate = 1\n[models.b]\npath = "a.xml"', "'b' has none"),
         ('[models.a]\npath = "a.xml"\nafter = ["b"]', "'b', which is no model"),
         ('[models.a]\npath = "a.xml"\nafter = ["b"]\n[models.b]\npath = "a.xml"\nafter = ["a"]', "goes in a circle"),
+        ('[models.a]\npath = "a.xml"\nafter = [["b"]]', "after must be list[str]"),
+        ('[models.a]\npath = "a.xml"\ncounts = {unet = "a"}', "counts must be dict[str, float]"),
         ('[models.a]\npath = "a.xml"\nworkload = "prompt=1"', "needs both"),
         ('[models.a]\npath = "a.xml"\nworkload = "prompt=1,generate=2"', "has no states"),
         ('[models.a]\npath = "a.xml"\nshape = "[1"', "cannot read shape"),
@@ -442,12 +461,23 @@ def test_what_is_wrong_with_a_file_is_one_line(tmp_path: Path, model: Path, text
     assert not (tmp_path / "out").exists()
 
 
+def test_no_output_takes_the_place_of_another_model(tmp_path: Path, model: Path) -> None:
+    for name in ("a", "b"):
+        for suffix in (".xml", ".bin"):
+            (tmp_path / name).with_suffix(suffix).write_bytes(model.with_suffix(suffix).read_bytes())
+    (tmp_path / "app.toml").write_text('[models.a]\npath = "b.xml"\n[models.b]\npath = "a.xml"')
+    done = run("plan", tmp_path / "app.toml", "--device", "HETERO:CPU,GPU", "--no-measure", "--output", tmp_path)
+    assert_one_error_line(done, "a.xml': it is the input; choose another output")
+
+
 def test_who_waits_for_a_pipeline_waits_for_its_end(tmp_path: Path) -> None:
     folder = tmp_path / "whisper"
     folder.mkdir()
     for name in ("encoder_model", "decoder_model", "tokenizer"):
         (folder / f"openvino_{name}.xml").write_text("")
     (tmp_path / "a.xml").write_text("")
+    (tmp_path / "openvino_model.xml").write_text("")  # as optimum-intel exports language models
+    assert pipeline(tmp_path)["model"].workload == "prompt=256,generate=64"
     assert {name: role.after for name, role in pipeline(folder).items()} == {
         "encoder_model": (),
         "decoder_model": ("encoder_model",),

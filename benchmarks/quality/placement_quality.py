@@ -4,22 +4,18 @@ A cell is a held-out architecture × a held-out set of devices × an objective �
 profiles, simulated. Gaps are geometric means of score / best known - 1: the best of all methods here and of a long
 search, kept in benchmarks/results/placement_quality.json until the cost model changes.
 
-With --asking: what having the policy among the candidates changes in what `place` would choose by prediction, in these
-cells, in the problems of `benchmarks.quality.anytime`, and in published instances.
-
-Exit status 1 when policy + refinement, or the policy alone, misses its floor, or when asking makes a prediction worse.
+Exit status 1 when policy + refinement, or the policy alone, misses its floor.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,25 +25,21 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.common.harness import templates_of
 from benchmarks.common.tables import markdown
 from benchmarks.common.workers import start
-from benchmarks.quality import anytime
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import Multilevel, default_moves, search
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.single import HeteroDefault
-from ov_hsdag.placing.candidates import best_by_prediction, find_candidates
 from ov_hsdag.policy.bundle import DEFAULT, PolicyFolder
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus
-from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.errors import UserError
 from research.corpus import device_set, make
 from research.first_choice import first_choice
-from research.instances import Instance
 
 RESULTS = Path(__file__).parents[1] / "results" / "placement_quality.json"
 
@@ -65,9 +57,6 @@ _LONGER = 10  # moves of a round of the long search, in times of the default sea
 FLOOR_EXACT, FLOOR_OTHER, FLOOR_POLICY = (0.01, 0.05), (0.03, 0.10), (0.10, np.inf)
 
 EQUAL = 0.001  # scores that differ by less are equal
-
-# Operations of the problems of `anytime` for --asking; larger ones have candidates that take minutes to judge.
-_SIZES = (300, 1000, 5000)
 
 REFINED, ALONE = "policy + refinement", "policy alone (greedy)"
 
@@ -308,43 +297,6 @@ def missed(results: dict[str, Any]) -> list[str]:
     return found
 
 
-def asked_about(folder: Path, own: Iterable[Cell], clone: Path | None) -> Iterator[tuple[str, str, PlacementProblem]]:
-    """Set, name and problem. folder: a corpus. own: cells of here. clone: see --instances."""
-    yield from (("cells", cell.name, cell.problem) for cell in own)
-    for title, models in (("held out", sorted(anytime.HELD_OUT)), ("tuned on", sorted(anytime.TUNED_ON))):
-        templates = templates_of(models, folder)
-        for draw in (draw for size in _SIZES for draw in anytime.draws(models, size, range(1))):
-            if cell := draw.cell(templates):
-                yield f"anytime, {title}, {draw.size:,} operations", draw.name, cell.problem
-    for path in sorted(clone.glob("throughput-inputs/*/*_inference.json")) if clone else ():
-        yield "published instances", f"{path.parent.name}/{path.stem}", Instance.load(path).problem()
-
-
-def asking(policy: str, problems: Iterable[tuple[str, str, PlacementProblem]]) -> int:
-    """Prints what asking a policy changes in what is chosen by prediction; in how many problems that is worse."""
-    results: dict[str, list[tuple[float, float, bool]]] = {}
-    placer = HSDAGPlacer(policy, optional=True)
-    for title, name, problem in problems:
-        found = find_candidates(problem, [placer])
-        scores, placements = [np.inf, np.inf], [b"", b""]
-        for k, candidates in enumerate(([one for one in found if one.name != placer.name], found)):
-            with contextlib.suppress(RunError, UserError):  # nothing fits, or HETERO runs nothing
-                best = best_by_prediction(problem, candidates).placement
-                scores[k], placements[k] = float(problem.scores(best)[0]), best.tobytes()
-        same = placements[0] == placements[1]
-        results.setdefault(title, []).append((scores[0], scores[1], same))
-        if not same:
-            print(f"{title}, {name}: {scores[0]:.6g} µs, with {placer.name} {scores[1]:.6g} µs", flush=True)
-    rows = []
-    for title, cases in results.items():
-        before, after, equal = (np.array(column) for column in zip(*cases, strict=True))
-        fits = np.isfinite(after)
-        counts = (len(equal), (~fits).sum(), (after > before).sum(), (equal & fits).sum(), (~equal).sum())
-        rows.append([title, *map(str, counts)])
-    print(markdown(["", "problems", "nothing fits", "worse", "identical", "hsdag chosen"], rows))
-    return sum(int(row[3]) for row in rows)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", default=DEFAULT, help="a policy's name or folder (default %(default)s)")
@@ -356,14 +308,7 @@ def main() -> int:
     parser.add_argument("--known", type=Path, default=RESULTS, help="results of the long search (default %(default)s)")
     parser.add_argument("--output", type=Path, help="JSON of all cells and methods")
     parser.add_argument("--search-only", action="store_true", help="no policy: only complete the long search")
-    parser.add_argument("--asking", action="store_true", help="only what asking the policy changes in what is chosen")
-    parser.add_argument(
-        "--instances", type=Path, metavar="CLONE", help="with --asking: of github.com/msr-fiddle/dnn-partitioning"
-    )
     arguments = parser.parse_args()
-    if arguments.asking:
-        own = cells(arguments.corpus, arguments.models, arguments.sets)
-        return int(asking(arguments.policy, asked_about(arguments.corpus, own, arguments.instances)) > 0)
     known = json.loads(arguments.known.read_text()) if arguments.known.exists() else {}
     results: dict[str, Any] = {}
     compared: list[Method] = []

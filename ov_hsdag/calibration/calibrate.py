@@ -115,9 +115,9 @@ class ModelCalibration:
         self._advance, self._deadline = advance, deadline
         self._roofline = Roofline(prepared.graph)
         (self._inputs,) = timed_inputs(prepared.model, prepared.shapes)
+        us = cost_model.node_us(profile, prepared.graph, prepared.devices)
         self._weights = {
-            name: shares(prepared.graph, self._roofline, self._roofline.node_us(profile.device(name)))
-            for name in prepared.devices
+            name: shares(prepared.graph, self._roofline, us[:, number]) for number, name in enumerate(prepared.devices)
         }
         self.alone: dict[str, NodeTimes] = {}  # of the devices that run the whole model
         self.times: dict[str, NodeTimes] = {}  # of all devices that were measured, those first
@@ -319,7 +319,7 @@ class ModelCalibration:
                 found.append(fusions(graph, measured.parts, measured.us, roofline.alone_us(device)))
                 own.append(measured.own_layout)
             else:
-                slower = measured.us.sum() / max(roofline.node_us(device).sum(), 1e-9)
+                slower = measured.us.sum() / max(self._weights[name].sum(), 1e-9)
                 found.append((roofline.fused_with, roofline.fusion_penalty_us(device) * slower))
                 own.append(own_layout(graph))
         fused_with, penalty_us = (np.stack(columns, axis=1) for columns in zip(*found, strict=True))

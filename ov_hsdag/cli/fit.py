@@ -91,7 +91,7 @@ def _experts(found: Fit) -> list[str]:
         return []
     if apart.layers is None:
         either = "" if found.fits else ", either"
-        return [f"experts: with those of all {apart.all} layers on {apart.target}, the rest does not fit{either}"]
+        return [f"experts: with those of all {apart.all} layers on {apart.target} it does not fit{either}"]
     if not apart.layers:
         return [f"experts: all {apart.all} layers' may stay on {apart.source}"]
     return [

@@ -21,7 +21,7 @@ from ov_hsdag.placing.plan import Plan
 from ov_hsdag.placing.together import opened, place_together
 from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.report.plan_picture import plan_picture
-from ov_hsdag.storage.files import check_writable, save_model_atomically, write_text
+from ov_hsdag.storage.files import check_not_input, check_writable, save_model_atomically, write_text
 from ov_hsdag.storage.folder_writing import check_folder_output, write_folder
 from ov_hsdag.storage.model_folder import is_model_folder
 from ov_hsdag.utils.errors import UserError
@@ -115,7 +115,11 @@ def write(
     else:
         check_writable(output / PLAN)
         for name, one in spec.models.items():
-            common.check_output(output / (one.of if one.folder else f"{name}.xml"), one.folder or one.path)
+            target = output / (one.of if one.folder else f"{name}.xml")
+            common.check_output(target, one.folder or one.path)
+            for other in spec.models.values() if not one.folder else ():
+                if other.path != one.path:  # nor may it take the place of another model
+                    check_not_input(target, other.path)
 
     with console.result(as_json) as show:
         core = common.new_core()

@@ -42,7 +42,8 @@ def fuses_experts(profile: Profile, graph: ComputationGraph, names: Sequence[str
     False where the graph has no such blocks.
     """
     blocks = experts(graph)
-    if not blocks or _release() < _EXPERTS_SINCE:
+    release = tuple(int(number) for number in re.findall(r"\d+", ov.__version__)[:2])  # (2026, 4)
+    if not blocks or release < _EXPERTS_SINCE:
         return [False] * len(names)
     low = {output for output, name in enumerate(graph.output_types) if name in LOW_BITS}
     outputs = [range(graph.output_ptr[node], graph.output_ptr[node + 1]) for node in blocks[0].weights(graph)]
@@ -50,11 +51,6 @@ def fuses_experts(profile: Profile, graph: ComputationGraph, names: Sequence[str
     on_x86 = platform.machine().lower() in ("x86_64", "amd64")
     kinds = [profile.device(name).kind for name in names]
     return [(kind == "CPU" and on_x86) or (kind == "GPU" and compressed) for kind in kinds]
-
-
-def _release() -> tuple[int, ...]:
-    """Of OpenVINO: (2026, 4)."""
-    return tuple(int(number) for number in re.findall(r"\d+", ov.__version__)[:2])
 
 
 def main_inputs(graph: ComputationGraph) -> NDArray[np.int32]:

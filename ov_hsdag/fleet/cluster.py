@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -41,7 +42,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Cluster:
+class Cluster(AbstractContextManager["Cluster"]):
     """A Ray cluster, until the end of a `with` block."""
 
     def __init__(self, address: str) -> None:
@@ -58,9 +59,6 @@ class Cluster:
             ray.init(address, logging_level="error", log_to_driver=False)
         except Exception as error:  # of many kinds: no connection, other versions, no token
             raise UserError(f"cannot use the Ray cluster at {address}: {one_line(error)}") from error
-
-    def __enter__(self) -> Cluster:
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Leaves the cluster; what of this driver still runs there ends."""

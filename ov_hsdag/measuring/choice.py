@@ -242,8 +242,8 @@ def decide(
 def next_pair(decision: Decision, names: Sequence[str], turn: int = 0) -> tuple[str, str]:
     """The two candidates whose next round can change the decision most; names: at least two, see `decide`.
 
-    Every second round (`turn`) is the best one's against the simple one in doubt while it is not proven to be better; the
-    others are the leader's against the one with the largest knowledge gradient.
+    Every second round (`turn`) is the best one's against the simple one in doubt while it is not proven to be better;
+    the others are the leader's against the one with the largest knowledge gradient.
     """
     leader, posterior = decision.leader, decision.posterior
     if turn % 2 == 0 and decision.doubt and leader not in decision.proven:

@@ -15,6 +15,7 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any
 
 from numpy.typing import NDArray
@@ -57,7 +58,7 @@ _NO_TIME_TO_COMPILE = "there was no time left to compile it"
 _NAMED = 2
 
 
-class Comparison:
+class Comparison(AbstractContextManager["Comparison"]):
     """Candidates of one model, and trials of those that compile and compute the same as a single device.
 
     Ends with `close`, or at the end of a `with` block.
@@ -227,9 +228,6 @@ class Comparison:
     def close(self) -> None:
         """Ends the workers and removes what they shared."""
         self._workshop.close()
-
-    def __enter__(self) -> Comparison:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -98,7 +98,7 @@ class WorkerTimeout(WorkerError):
     """A worker did not do it in time."""
 
 
-class Workshop:
+class Workshop(contextlib.AbstractContextManager["Workshop"]):
     """A model and its inputs in a temporary folder, for as many workers as are wanted.
 
     Ends with `close`, at the end of a `with` block, or when it is forgotten.
@@ -163,9 +163,6 @@ class Workshop:
     def close(self) -> None:
         """Ends all workers and removes the folder."""
         self._end()
-
-    def __enter__(self) -> Workshop:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

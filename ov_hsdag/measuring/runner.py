@@ -275,13 +275,14 @@ class _Phase:
         self._rewind()
         self._finished.clear()
         times: list[float] = []
-        begin = time.perf_counter()
-        while not times or _goes_on(len(times), begin, seconds):
+        begin, gone = time.perf_counter(), 0.0
+        while not times or gone < seconds or (len(times) < _FEWEST and gone < _LONGEST * seconds):
             inputs = self.replay.next()
             start = time.perf_counter()
             self._queue.start_async(inputs)
             self._queue.wait_all()
             times.append(time.perf_counter() - start)
+            gone = time.perf_counter() - begin
         return statistics.median(times)
 
     def _rewind(self) -> None:
@@ -299,11 +300,6 @@ class _Phase:
     def _start(self) -> None:
         """Starts a request, which takes the time in which its states are set as well."""
         self._queue.start_async(self._replays[self._queue.get_idle_request_id()].next())
-
-
-def _goes_on(done: int, begin: float, seconds: float) -> bool:
-    gone = time.perf_counter() - begin
-    return gone < seconds or (done < _FEWEST and gone < _LONGEST * seconds)
 
 
 def undisturbed(rate: float, lost: float, others: float, own: float) -> float:

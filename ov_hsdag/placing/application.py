@@ -103,19 +103,8 @@ class Application:
     objective: str  # "throughput" of runs, many in flight, or "latency" of one run
 
     def __post_init__(self) -> None:
-        """Raises UserError: no model, a count that is not positive, an unknown name or a circle in the order."""
-        if not self.members:
-            raise UserError("an application has at least one model")
-        names = [member.name for member in self.members]
-        for member in self.members:
-            if not 0 < member.count < float("inf"):
-                raise UserError(f"'{member.name}' has a count of {member.count:g}: it has to be more than 0")
-            if unknown := sorted(set(member.after) - set(names)):
-                raise UserError(f"'{member.name}' comes after '{unknown[0]}', which is no model of the application")
-        try:
-            TopologicalSorter({member.name: member.after for member in self.members}).prepare()
-        except CycleError as error:
-            raise UserError(f"the order goes in a circle: {' after '.join(error.args[1])}") from error
+        """Raises as `check_runs`."""
+        check_runs({one.name: one.count for one in self.members}, {one.name: one.after for one in self.members})
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -306,11 +295,11 @@ class Application:
         return {name: one for (name, one), fits in zip(found.items(), fitting, strict=True) if fits}
 
     def best(self, found: Mapping[str, NDArray[np.int64]]) -> str:
-        """Name of the best of `plan`; a later one has to win by more than `MARGIN`."""
+        """Name of the best of `plan`; a later one has to win by more than `MARGIN`, unless it splits nothing."""
         names, scores = list(found), self.scores(np.stack(list(found.values())))
         best = 0
         for number in range(1, len(names)):
-            if scores[number] < scores[best] * (1 - MARGIN):
+            if scores[number] < scores[best] * (1 - MARGIN * (names[number] != "whole")):
                 best = number
         return names[best]
 
@@ -327,6 +316,21 @@ class Application:
             if need > limit
         ]
         return f"the models do not fit together: they need {', '.join(over)}"
+
+
+def check_runs(counts: Mapping[str, float], after: Mapping[str, Sequence[str]]) -> None:
+    """UserError: no model, a count that is not positive, an unknown name or a circle in the order; by model."""
+    if not counts:
+        raise UserError("an application has at least one model")
+    for name, count in counts.items():
+        if not 0 < count < float("inf"):
+            raise UserError(f"'{name}' has a count of {count:g}: it has to be more than 0")
+        if unknown := sorted(set(after[name]) - set(counts)):
+            raise UserError(f"'{name}' comes after '{unknown[0]}', which is no model of the application")
+    try:
+        TopologicalSorter(after).prepare()
+    except CycleError as error:
+        raise UserError(f"the order goes in a circle: {' after '.join(error.args[1])}") from error
 
 
 def slower(problem: PlacementProblem, factors: NDArray[np.float64], boundaries: float = 1.0) -> PlacementProblem:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
-from ov_hsdag.model.workload import Workload
+from ov_hsdag.model.workload import TOKENS, Workload
 from ov_hsdag.placing.together import ModelOf
 from ov_hsdag.storage.model_folder import is_model_folder, pipeline
 from ov_hsdag.utils.arguments import check_argument
@@ -31,7 +31,7 @@ _MODEL_KEYS: dict[str, Any] = {
     "after": list,
     "shape": str,
     "workload": str,
-    "counts": dict,
+    "counts": dict[str, float],
 }
 
 
@@ -183,7 +183,7 @@ def _of_pipeline(whole: ModelSpec, counts: Mapping[str, Any]) -> dict[str, Model
             path=role.path,
             count=whole.count * own,
             after=tuple(f"{prefix}{source}" for source in role.after) or whole.after,
-            workload=whole.workload or role.workload,
+            workload=whole.workload or (None if any(name in (whole.shape or "") for name in TOKENS) else role.workload),
             folder=whole.path,
         )
     return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -82,26 +83,29 @@ class HostMemory:
     room: int  # of it that a model may have, bytes
 
     @classmethod
-    def of(
-        cls,
-        core: ov.Core,
-        names: Sequence[str],
-        given: Mapping[str, int],
-        memory: Callable[[], int | None],
-        share: float = 1.0,
-    ) -> HostMemory | None:
+    def of(cls, core: ov.Core, names: Sequence[str], given: Mapping[str, int], free: bool = False) -> HostMemory | None:
         """What the devices share; None where fewer than two do, and where all that do have limits of the user's.
 
-        given: limits of the user's. A machine that is said to have more than this one has is another machine. memory:
-        of this machine, bytes; None where that is not known. share: of it that a model may have.
+        given: limits of the user's. A machine that is said to have more than this one has is another machine. free:
+        whether a model may have most of what is free, and not all memory.
         """
         sharing = tuple(name for name in names if discovery.uses_host_memory(core, name))
         if len(sharing) < 2 or set(sharing) <= set(given):
             return None
-        known = memory()
+        known = discovery.free_bytes(core, "CPU") if free else discovery.memory_bytes(core, "CPU")
         if known is None:
             return None
-        return cls(sharing, max(int(share * known), *(given.get(name, 0) for name in sharing)))
+        room = int(discovery.USABLE * known) if free else known
+        return cls(sharing, max(room, *(given.get(name, 0) for name in sharing)))
+
+    def warn_beyond(self, needed: int) -> None:
+        """Warns where the devices need more bytes together than they share, though each holds its part."""
+        if needed > self.room:
+            warnings.warn(
+                f"{' and '.join(self.devices)} need {format_bytes(needed)} together, and share the"
+                f" {format_bytes(self.room)} of this machine",
+                stacklevel=3,
+            )
 
     def needed(self, problem: PlacementProblem, counted: NDArray[np.int64]) -> int:
         """Bytes of it that a placement needs. counted: `Evaluation.memory_bytes` of it, [devices]."""
@@ -254,7 +258,7 @@ def fit(
     room = {name: discovery.usable_bytes(core, name, most) for name, most in declared} | limits
     usable = {name: bytes_ for name, bytes_ in room.items() if bytes_ is not None}
     session = Session.of(names, core, known, memory=usable, kv_precision=kv_precision)
-    host = HostMemory.of(core, names, limits, lambda: discovery.free_bytes(core, "CPU"), discovery.USABLE)
+    host = HostMemory.of(core, names, limits, free=True)
     placed = Placement.of(model)
     if placed is not None:
         made_with = placed.settings or {}

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ov_hsdag.calibration.calibrate import calibrate_where_it_runs, compiled_models
 from ov_hsdag.calibration.executions import CompiledModels
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
-from ov_hsdag.devices import discovery
 from ov_hsdag.devices.cpu import busy_cores, usable_cores
 from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.devices.memory import memory_limits
@@ -58,7 +56,6 @@ from ov_hsdag.problem.copies import COPIES, copies_summary
 from ov_hsdag.problem.pricing import ModelAnalysis, Session, graph_of
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.utils.arguments import check_in_memory
-from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import Clock
@@ -170,6 +167,8 @@ def place(
                 asked_for = [_experts_apart(problem, request.experts)] if request.experts else candidates
                 chosen = best_by_prediction(problem, asked_for)
             except RunError as error:
+                if request.experts:  # of other placements it says nothing
+                    raise
                 told = describe_enough(enough_memory(problem, candidates), problem.devices)
                 if asked is not None:
                     contexts = ContextProblems.of(session, analysis, asked, priced)
@@ -184,7 +183,9 @@ def place(
             choice = _measured(choice, model, problem, request, **how)
             if busy > _BUSY and not choice.unsure and not request.decided:
                 choice = replace(choice, unsure=_doubted(choice, problem))
-    _warn_of_shared_memory(problem, choice.chosen.placement, request.host)
+    if request.host is not None:
+        counted = problem.evaluate(choice.chosen.placement).memory_bytes[0]
+        request.host.warn_beyond(request.host.needed(problem, counted))
     with clock("choose"):
         measured_costs = list(costs.of(problem.graph, problem.devices, session.core)) if costs else []
         for one in phase_costs.values():
@@ -286,9 +287,7 @@ def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions
     search = Multilevel()
     if search_seconds is not None:
         search = Multilevel(seconds=search_seconds, threads=usable_cores())
-    host = None
-    if profile is None:
-        host = HostMemory.of(core, devices.names, limits, lambda: discovery.memory_bytes(core, "CPU"))
+    host = HostMemory.of(core, devices.names, limits) if profile is None else None
     return _Request(session, learned, given, apart, costs, host, search, limits, measure_seconds)
 
 
@@ -310,7 +309,7 @@ def _experts(text: str | None, devices: DeviceSet) -> ExpertsApart | None:
     if text is None:
         return None
     names = sorted(devices.names, key=len, reverse=True)
-    name = next((one for one in names if text.upper() == one or text.upper().startswith(f"{one}:")), "")
+    name = next((one for one in names if f"{text}:".upper().startswith(f"{one}:".upper())), "")
     layers = text[len(name) + 1 :] or None
     counted = layers is None or (layers.isdecimal() and int(layers[:6]) > 0)
     if not name or not counted or (layers is None) != (len(text) == len(name)):
@@ -328,6 +327,10 @@ def _experts_apart(problem: PlacementProblem, placer: ExpertsApart) -> NamedPlac
         raise UserError("the model has no experts that could be elsewhere, or none that OpenVINO's plugins recognise")
     if placer.layers is not None and placer.layers > blocks:
         warnings.warn(f"experts are in {blocks} layers, not in {placer.layers}: those of all layers move", stacklevel=3)
+    where = problem.groups[[block.sum for block in experts(problem.graph)]]
+    assert placer.device is not None  # the option names it
+    if not problem.group_supported[where, placer.device].all():
+        raise UserError(f"{problem.devices[placer.device]} does not run the experts of this model")
     found = NamedPlacement(placer.name, replace(placer, layers=placer.layers or blocks).place(problem))
     require_runnable(problem, [found])
     return found
@@ -479,19 +482,6 @@ def _least_risky(
     possible = [one for one in possible if one.name in problem.devices] or possible
     untried = [one for one in possible if one.placement.tobytes() not in failed]
     return best_by_prediction(problem, untried or possible)
-
-
-def _warn_of_shared_memory(problem: PlacementProblem, placement: NDArray[np.uint8], host: HostMemory | None) -> None:
-    """Warns where each device holds its part, and the memory that some of them share does not hold all of those."""
-    if host is None:
-        return
-    needed = host.needed(problem, problem.evaluate(placement).memory_bytes[0])
-    if needed > host.room:
-        warnings.warn(
-            f"{' and '.join(host.devices)} need {format_bytes(needed)} together, and share the"
-            f" {format_bytes(host.room)} of this machine",
-            stacklevel=3,
-        )
 
 
 def _why_predicted(

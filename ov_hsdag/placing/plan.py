@@ -116,7 +116,8 @@ class Plan:
         share = self.models[most].busy_us.get(full, 0.0) / max(self.predicted["busy_us"][full], 1e-30)
         if self.asked is None:
             return f"the fullest device is {full}, and {share:.0%} of its work is {most}"
-        reached = (self._figures()[1][self.chosen].get("runs_per_second") or 0.0) / self.asked
+        own = self._figures()[1][self.chosen]  # where latency was measured, the rate was not
+        reached = (own.get("runs_per_second") or self.predicted["runs_per_second"]) / self.asked
         if reached >= REACHED:
             return f"rates: reached, with {reached:.2f} times what was asked for; the fullest device is {full}"
         return (
@@ -195,6 +196,9 @@ class Plan:
             for (name, one), (key, kind) in product(models.items(), get_type_hints(PlannedModel).items()):
                 check_argument(f"{key} of '{name}'", getattr(one, key), kind)
             check_argument("memory", data.get("memory", {}), dict[str, int])
-            return cls(models=models, devices=tuple(data.pop("devices")), **data)
+            found = cls(models=models, devices=tuple(data.pop("devices")), **data)
+            for told in (found.summary, found.rows, found.compared):  # which raise what it lacks
+                told()
+            return found
         except (OSError, UserError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"'{path}' is no plan of several models: {one_line(error)}") from error

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.virtual import definition
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import ROUNDS, SECONDS, Comparison, measurements
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, Measurement, simple_candidate
@@ -25,6 +26,9 @@ from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.lazy import ov
+
+AUTO_COPIES = "auto-cumulative"
+"""Name of OpenVINO's own copies on each device, AUTO with CUMULATIVE_THROUGHPUT."""
 
 SHARES = (0.5, 0.7, 0.8, 0.9)
 """Of the operations, that splits by hand give the first device."""
@@ -59,6 +63,9 @@ def contenders(
         found.append(Rival(PIPELINE_HINT, simple_candidate(PIPELINE_HINT, devices)))
     if names := copy_devices(problem):
         found.append(Rival(COPIES, Candidate.copies(names), predicted=copies_summary(problem)))
+        if not definition(names):  # of virtual devices AUTO takes one alone
+            hint = {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"}
+            found.append(Rival(AUTO_COPIES, Candidate(f"AUTO:{','.join(names)}", properties=hint)))
     found += [_placed(problem, devices, placer) for placer in (*map(NodeCount, SHARES), *placers[simple:], *policies)]
     left_out = {
         rival.name: why_left_out(problem, rival.placement)

@@ -32,8 +32,9 @@ from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.placing import selection
-from ov_hsdag.placing.application import Application, Judged, Member, slower
+from ov_hsdag.placing.application import Application, Judged, Member, check_runs, slower
 from ov_hsdag.placing.candidates import find_candidates, placement_of, policy_placers, run
+from ov_hsdag.placing.memory_fit import HostMemory
 from ov_hsdag.placing.plan import Plan, PlannedModel
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import ModelAnalysis, Session
@@ -143,10 +144,14 @@ def place_together(
     given = {name: replace(one, count=float((counts or {}).get(name, one.count))) for name, one in given.items()}
     for name, one in given.items():
         check_in_memory(f"place '{name}' of", one.model)
+    check_runs({name: one.count for name, one in given.items()}, {name: one.after for name, one in given.items()})
+    if len({id(one.model) for one in given.values()}) < len(given):
+        raise UserError("a model has two names: give a clone of it under the second, as each is placed for itself")
     core, devices = core or new_core(), DeviceSet.parse(device)
     if measure:
         selection.check_possible(core, devices)
-    session = Session.of(devices, core, profile, memory=memory_limits(memory or {}, devices.names))
+    limits = memory_limits(memory or {}, devices.names)
+    session = Session.of(devices, core, profile, memory=limits)
     learned = policy_placers(policy, core, devices.names)
     steps = _Steps(session, objective, tell, start_worker)
     prepared, share = [], _TIMING * seconds / max(len(given), 1)
@@ -167,8 +172,10 @@ def place_together(
         plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
         plans |= _by_profile(application, prepared, steps, learned)
         chosen, measured = _measured(application, plans, prepared, steps, end) or (chosen, None)
-    plan = plan_of(application, plans, chosen, measured, prepared, rates)
-    return replace(plan, memory=memory_limits(memory or {}, devices.names))
+    plan = replace(plan_of(application, plans, chosen, measured, prepared, rates), memory=limits)
+    if profile is None and (host := HostMemory.of(core, devices.names, limits)):
+        host.warn_beyond(sum(plan.predicted["memory_bytes"][name] for name in host.devices))
+    return plan
 
 
 def _prepared(name: str, given: ModelOf, steps: _Steps, seconds: float) -> Prepared:
@@ -289,9 +296,10 @@ def _measured(
     others = [name for name in names if name not in simple]
     simple = [names[row] for row in judged.distinct([names.index(name) for name in simple])]
     names = [*simple, *others]
-    # Where there is no time for all, at least a plan without splits is among them.
+    # Where there is no time for all, at least a plan without splits, and everything on one device, is among them.
     best_simple = min(simple, key=scores.__getitem__, default="")
-    first = sorted(names, key=lambda name: (name != best_simple, scores[name]))
+    on_one = min((name for name in simple if name.startswith("on ")), key=scores.__getitem__, default="")
+    first = sorted(names, key=lambda name: (name != best_simple, name != on_one, scores[name]))
     needs = {name: figures_of(application, judged, row)["memory_bytes"] for row, name in enumerate(scores)}
     left = max(end - time.monotonic(), 1.0)
     try:

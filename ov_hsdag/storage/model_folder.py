@@ -27,7 +27,8 @@ _NOT_IN_RUNS = ("vae_encoder",)
 DENOISING_STEPS = 20.0
 """Runs of a UNet, or of a diffusion transformer, for one image, unless another count is given."""
 
-_WORKLOADS = {"decoder_model": "prompt=4,generate=64", "language_model": "prompt=256,generate=64"}
+_CHAT = "prompt=256,generate=64"
+_WORKLOADS = {"decoder_model": "prompt=4,generate=64", "language_model": _CHAT, "model": _CHAT}
 
 # Where transformers' configurations say how many positions a model has.
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
