@@ -51,14 +51,15 @@ class Trials:
             lost = {*choice.beaten(decision.posterior, decision.names)} - {decision.rival}
             left = [name for name in self._comparison.ready if self._same.get(name, name) not in lost]
             self._add(left, FIRST_ROUNDS - 1, 1)
-        turn = self._try_more(FIRST_ROUNDS)
+        turn = FIRST_ROUNDS
         while (decision := self.decision()) is not None:
             pair = self._next(decision, turn)
             # A round of two has to end in time.
             if pair is None or time.monotonic() + 2 * max(self._longest, self._seconds) > self._end:
                 break
             members = [self._member(name) for name in pair]
-            self._add(members, 1 if self._comparison.compiled(members) else _VISIT, turn)
+            rounds = _VISIT if {*pair} <= {*self._alive()} else FIRST_ROUNDS  # of what has not run yet as of all
+            self._add(members, 1 if self._comparison.compiled(members) else rounds, turn)
             turn += 1
         return self.decision()
 
@@ -87,10 +88,6 @@ class Trials:
     def _beliefs(self) -> tuple[Mapping[str, float], float | Mapping[str, float], Mapping[str, float] | None]:
         """Predicted rates, their error, and rates that follow from processor times; see `choice.decide`."""
         return self._predicted, self._error, None
-
-    def _try_more(self, turn: int) -> int:
-        """Adds and tries candidates that the first rounds lead to; the next turn."""
-        return turn
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
         names = self._choices()

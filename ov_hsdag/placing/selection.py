@@ -20,7 +20,7 @@ from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, in_unit, simple_candidate
 from ov_hsdag.measuring.process import Candidate, StartWorker, require_temporary_folder
-from ov_hsdag.measuring.trials import FIRST_ROUNDS, Trials, ratio_figures
+from ov_hsdag.measuring.trials import Trials, ratio_figures
 from ov_hsdag.model.gains import out_of_time, placer_of, times
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Phase
@@ -209,20 +209,11 @@ class _Trials(Trials):
         of_costs = _predicted(problem, {name: placements[name] for name in self._first.values()})
         super().__init__(comparison, simple, of_costs, error, end, same=same)
         self._copies_rounds, self._equal, self._apart = 0, equal, False
+        # Searches with corrected costs follow the first rounds until one promises nothing, and again what settles.
+        self._searches, self._searching, self._early = 0, True, True
         self._together: list[dict[str, NDArray[np.float64]]] = []  # µs on each device, of each trial at the same time
 
-    def _try_more(self, turn: int) -> int:
-        for number in range(_SEARCHES):
-            name = self._search_again(number)
-            if name is None:
-                break
-            decision = self.decision()
-            assert decision is not None  # as `_search_again` had one
-            self._add([self._member(decision.leader), name], FIRST_ROUNDS, turn)
-            turn += FIRST_ROUNDS
-        return turn
-
-    def _search_again(self, number: int) -> str | None:
+    def _search_again(self, decision: choice.Decision) -> str | None:
         """Adds what the search finds with costs that are corrected by the trials; its name, None if nothing promises.
 
         Times of operations are scaled so that the problem predicts what splits did against the best simple candidate,
@@ -230,10 +221,10 @@ class _Trials(Trials):
         """
         from ov_hsdag.calibration.correction import Corrector  # SciPy's optimizers take half a second to import
 
-        begin, decision, problem = time.monotonic(), self.decision(), self._problem
+        problem = self._problem
         splits = [name for name in self._alive() if name not in self._simple and name != COPIES]
-        late = begin > self._begin + _SEARCHING * (self._end - self._begin)
-        if decision is None or not splits or not decision.rival or late:
+        late = time.monotonic() > self._begin + _SEARCHING * (self._end - self._begin)
+        if self._searches == _SEARCHES or not splits or not decision.rival or late:
             return None
         if self._run_together(decision):
             decision = self.decision() or decision
@@ -251,7 +242,8 @@ class _Trials(Trials):
         best = min(score for name, score in scores.items() if name != CORRECTED)
         if found.tobytes() in self._first or not scores[CORRECTED] < best * (1 - _PROMISING):
             return None
-        name = CORRECTED if number == 0 else f"{CORRECTED[:-1]}, {number + 1})"
+        self._searches += 1
+        name = CORRECTED if self._searches == 1 else f"{CORRECTED[:-1]}, {self._searches})"
         self._placements[name] = found
         self._same[name] = self._first[found.tobytes()] = name
         # In the unit of the other predictions.
@@ -347,6 +339,10 @@ class _Trials(Trials):
         return [name for name in self._alive() if name != COPIES]
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
+        if self._searching and (self._early or decision.settled):
+            if (name := self._search_again(decision)) is not None:
+                return decision.leader, name
+            self._searching, self._early = self._early, False
         if not decision.settled and turn % _TOGETHER_EVERY == 0 and self._run_together(decision):
             decision = self.decision() or decision
         if COPIES in self._alive() and self._copies_rounds < _COPIES_ROUNDS:
