@@ -293,6 +293,7 @@ def placed_on(machine: Machine, core: ov.Core, monkeypatch: pytest.MonkeyPatch, 
         return ov_hsdag.place(ZOO["squeezenet"].build(), PAIR, objective="throughput", core=core, measure=True)
 
 
+@pytest.mark.usefixtures("searched_once")
 @pytest.mark.parametrize(
     ("gain", "noise", "chosen", "unsure"),
     [(1.0, 0.8, True, True), (1.0, 0.005, True, False), (0.8, 0.005, True, False), (2.0, 0.005, False, False)],
