@@ -416,9 +416,11 @@ class TestWrittenPlans:
         assert_one_error_line(run("explain", saved), "'who': the model carries no placement")
 
 
-def test_trials_leave_nothing_behind(core: ov.Core) -> None:
+@pytest.mark.parametrize(("long", "runs"), [(math.inf, 3), (0.0, 1)])
+def test_trials_leave_nothing_behind(core: ov.Core, monkeypatch: pytest.MonkeyPatch, long: float, runs: int) -> None:
+    monkeypatch.setattr("ov_hsdag.measuring.together._LONG", long)
     made = [convolutions(8), convolutions(16)]
-    for objective, kept in (("latency", [3, 9]), ("throughput", None)):
+    for objective, kept in (("latency", [runs, 3 * runs]), ("throughput", None)):
         runners = [Runner(core.compile_model(one, "CPU_A"), timed_inputs(one), objective, 2) for one in made]
         together = Together(runners, objective, [1.0, 3.0], [[], [0]])
         for _ in range(2):

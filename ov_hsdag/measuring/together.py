@@ -18,11 +18,12 @@ from ov_hsdag.measuring.runner import Copies, Runner
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.lazy import ov
 
-# Runs that a model may be ahead of the slowest one, beside its requests in flight.
-_AHEAD = 2
+# Runs that a trial has at least, and that a model may be ahead of the slowest one, beside its requests in flight; the
+# same where a run takes more than so many seconds, as of more runs only few plans would be measured.
+_FEWEST, _AHEAD, _FEW, _LONG = 3, 2, (1, 1), 2.0
 
-# Runs that a trial has at least, and seconds without the end of an inference after which one may have failed.
-_FEWEST, _SILENCE = 3, 5.0
+# Seconds without the end of an inference after which one may have failed.
+_SILENCE = 5.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,13 +60,13 @@ class Together:
         for runner in self._runners if objective == "throughput" else ():
             runner.queue.set_callback(partial(_note, runner.finished, self._ends))
         self.rates: dict[str, float] = {}
+        self._seconds = sum(n * one.mean_inference for one, n in zip(self._runners, self._counts, strict=True))  # a run
+        self._fewest, self._ahead = (_FEWEST, _AHEAD) if self._seconds < _LONG else _FEW
 
     @property
     def shortest_trial(self) -> float:
         """See `Runner.shortest_trial`."""
-        return (_FEWEST + _AHEAD) * sum(
-            count * runner.mean_inference for runner, count in zip(self._runners, self._counts, strict=True)
-        )
+        return (self._fewest + self._ahead) * self._seconds
 
     def rate(self, seconds: float, alone: bool = True) -> float:
         """See `Runner.rate`: runs of the application per second."""
@@ -79,9 +80,9 @@ class Together:
         for runner in self._runners:
             runner.finished.clear()
         started, begin, done = [0] * len(self._runners), 0, 0
-        while not begin or done - begin < _FEWEST or self._ended(done) - self._ended(begin) < seconds:
+        while not begin or done - begin < self._fewest or self._ended(done) - self._ended(begin) < seconds:
             for number, (runner, count) in enumerate(zip(self._runners, self._counts, strict=True)):
-                most = (done + _AHEAD) * count + len(runner.queue)
+                most = (done + self._ahead) * count + len(runner.queue)
                 while started[number] < most and runner.queue.is_ready():
                     runner.start_next(started[number])
                     started[number] += 1
@@ -90,7 +91,7 @@ class Together:
             except queue.Empty:
                 self._wait()  # raises what an inference failed of
             done = self._complete()
-            begin = begin or (done if done > _AHEAD else 0)
+            begin = begin or (done if done > self._ahead else 0)
         self._wait()
         while not self._ends.empty():
             self._ends.get()
@@ -118,7 +119,7 @@ class Together:
         for runner in self._runners:
             runner.finished.clear()
         begin = time.perf_counter()
-        while len(times) < _FEWEST or time.perf_counter() - begin < seconds:
+        while len(times) < self._fewest or time.perf_counter() - begin < seconds:
             start = time.perf_counter()
             running: dict[int, Future[None]] = {}
             while len(running) < len(self._runners):
