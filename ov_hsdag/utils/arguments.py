@@ -52,6 +52,7 @@ def _fits(value: object, kind: Any) -> bool:
             _fits(key, inner[0]) and _fits(one, inner[1]) for key, one in value.items()
         )
     if origin is not None and issubclass(origin, Iterable):  # of arrays and OpenVINO's shapes, too
-        fits = isinstance(value, Iterable) and not isinstance(value, str | bytes)
-        return fits and (origin is not list or all(_fits(one, inner[0]) for one in value))
+        if not isinstance(value, Iterable) or isinstance(value, str | bytes):
+            return False
+        return origin is not list or all(_fits(one, inner[0]) for one in value)
     return isinstance(value, origin or kind)
