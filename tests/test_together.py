@@ -242,10 +242,9 @@ class TestOnDevices:
         plan = ov_hsdag.place_together(models(), PAIR, measure=True, measure_seconds=GENEROUS, core=core)
         assert plan.measured is not None and plan.measured[plan.chosen]["failed"] is None
         ran = {name: one for name, one in plan.measured.items() if not one["failed"]}
-        most = max(one["runs_per_second"] for one in ran.values())
-        best_simple = max(one["ratio"] for one in ran.values() if one["ratio"])
-        assert plan.measured[plan.chosen]["ratio"] <= best_simple
-        assert most >= ran[plan.chosen]["runs_per_second"] >= 0.7 * most
+        best = max(one["ratio"] for one in ran.values() if one["ratio"])
+        # A better one that two rounds have not proven stays out.
+        assert best >= plan.measured[plan.chosen]["ratio"] >= 1 / (1 + choice.GAIN)
 
     def test_the_best_plan_without_splits_runs_first(self, core: ov.Core, refused: list[Any]) -> None:
         with pytest.warns(UserWarning, match="not now"):
