@@ -209,8 +209,9 @@ class _Trials(Trials):
         of_costs = _predicted(problem, {name: placements[name] for name in self._first.values()})
         super().__init__(comparison, simple, of_costs, error, end, same=same)
         self._copies_rounds, self._equal, self._apart = 0, equal, False
-        # Searches with corrected costs follow the first rounds until one promises nothing, and again what settles.
-        self._searches, self._searching, self._early = 0, True, True
+        # Searches with corrected costs that found something, and others: they follow the first rounds, after one that
+        # promised nothing only what settles, and none a second one.
+        self._searches, self._fruitless = 0, 0
         self._together: list[dict[str, NDArray[np.float64]]] = []  # µs on each device, of each trial at the same time
 
     def _search_again(self, decision: choice.Decision) -> str | None:
@@ -339,10 +340,10 @@ class _Trials(Trials):
         return [name for name in self._alive() if name != COPIES]
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
-        if self._searching and (self._early or decision.settled):
+        if self._fruitless < 1 + decision.settled:
             if (name := self._search_again(decision)) is not None:
                 return decision.leader, name
-            self._searching, self._early = self._early, False
+            self._fruitless += 1
         if not decision.settled and turn % _TOGETHER_EVERY == 0 and self._run_together(decision):
             decision = self.decision() or decision
         if COPIES in self._alive() and self._copies_rounds < _COPIES_ROUNDS:
