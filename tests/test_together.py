@@ -285,11 +285,12 @@ class TestOnDevices:
         assert verified.returncode == 0, verified.stderr
         found = json.loads(verified.stdout)["models"]
         assert found.keys() == models().keys() and all(one["equal"] for one in found.values())
-        again = run("plan", tmp_path / "out/plan.json", "--report", tmp_path / "plan.svg")
+        again = run("report", tmp_path / "out/plan.json", "--output", tmp_path / "plan.svg")
         drawn = {one.text for one in ElementTree.parse(tmp_path / "plan.svg").iter("{http://www.w3.org/2000/svg}text")}
         assert {"one run alone", "memory", "CPU_A", "CPU_B"} <= drawn
         assert any(one and one.startswith("who: 4000 in a run") for one in drawn)
         assert_one_error_line(run("plan", tmp_path / "out/plan.json", "--report", "plan.png"), "is an .svg")
+        assert_one_error_line(run("report", tmp_path / "out/plan.json", "--part", "who"), "--part is for one model")
         assert again.returncode == 0 and "rates: not reached" in again.stdout and "is full" in again.stdout
         slow = replace(plan, objective="latency", measured={plan.chosen: {"latency_us": 3.0, "ratio": 1, "ci": [1, 1]}})
         reached = f"rates: not reached, {plan.predicted['runs_per_second']:.2f} times"

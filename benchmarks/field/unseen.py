@@ -8,10 +8,11 @@ Two one-core devices made of the CPU plugin, f32 (with --bf16 unlike ones, see `
 several times; --busy: beside so many processes that do nothing but count). All candidates that any of these tried, and
 for throughput a copy on each device where there is memory, then run in many short trials in turns, with two loops that
 do nothing but count on the two cores between them: what the slower one counts, over the mean of both, is what the host
-lets a pair have that is in balance. Printed: what was placed over the best candidate (of one half of the rounds, judged
-by the other), the one with the best figures, the best single device, copies, and copies times that share; and how long
-it took. The shortest version that means something is three models and 60 rounds, about ten minutes. Rounds
-differ by 8%, so that after 150 a ratio is known to 1%; what is surely worse than the best ends after 20.
+lets a pair have that is in balance. All is compiled four times, in processes of their own: two compilations of one
+split differ by 2%. Printed: what was placed over the best candidate (of one half of the compilations, judged by the
+other), the one with the best figures, the best single device, copies, and copies times that share; and how long it
+took. The shortest version that means something is three models and 60 rounds, about ten minutes. Rounds differ by 8%,
+so that after 150 a ratio is known to 1%; what is surely worse than the best does not run in the next compilations.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ import openvino as ov
 
 from benchmarks.common.counting import busy, count_for
 from benchmarks.common.machine import about
-from benchmarks.common.ranks import halves
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
@@ -52,7 +52,7 @@ from research.zoo.models.recipes import Transformers
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 HOST_SECONDS, EVERY = 0.5, 5  # of two loops that count, and after how many rounds they run
-ALL = 20  # rounds of all candidates; in later ones those do not run that are surely worse than the best and not chosen
+COMPILED = 4  # times; the second to last ones without what is surely worse than the best and was not chosen
 FIGURES = ("of_best", "of_luckiest", "of_single", "of_copies", "of_limit")
 
 
@@ -198,28 +198,29 @@ def judged(one: ZooModel, core: Any, args: argparse.Namespace) -> dict[str, Any]
     candidates = {name: Candidate.placed(DEVICES, affinity) for name, affinity in affinities.items()}
     copies = {} if memory or args.latency else {COPIES: Candidate.copies(DEVICES.names)}
     candidates |= copies
-    trials: list[list[choice.Round]] = []
+    trials: list[list[choice.Round]] = []  # of each compilation
     shares: list[float] = []
-    with (
-        ProcessPoolExecutor(len(DEVICES)) as pool,
-        Comparison(normalized, DEVICES, candidates, objective, core) as comparison,
-    ):
-        asked_for = {predicted, COPIES, *(name for name, _ in chosen)}
-        going_on = set(comparison.ready)
-        for number in range(args.rounds):
-            trials.append(comparison.trials(going_on, rounds=1, seconds=SECONDS, begin=number))
-            if number % EVERY == 0:
-                turns = list(pool.map(count_for, [HOST_SECONDS] * len(DEVICES)))
-                shares.append(min(turns) / statistics.mean(turns))
-            if number >= ALL and number % EVERY == 0:
-                going_on &= set(comparison.ready)
-                going_on -= set(choice.beaten(choice.infer([*chain(*trials)]), going_on)) - asked_for
-        failed = dict(comparison.failed)
-    found, *parts = (choice.infer([*chain(*some)]) for some in (trials, *halves(trials)))
-    ran = [name for name in affinities if name not in failed]
-    # The best of one half of the rounds, judged by the other: the best of all, of many and noisy ones, is partly luck.
+    failed: dict[str, str] = {}
+    asked_for = {predicted, COPIES, *(name for name, _ in chosen)}
+    with ProcessPoolExecutor(len(DEVICES)) as pool:
+        for _ in range(COMPILED):
+            with Comparison(normalized, DEVICES, candidates, objective, core) as comparison:
+                trials.append([])
+                for number in range(max(1, args.rounds // COMPILED)):
+                    trials[-1] += comparison.trials(rounds=1, seconds=SECONDS, begin=number)
+                    if number % EVERY == 0:
+                        turns = list(pool.map(count_for, [HOST_SECONDS] * len(DEVICES)))
+                        shares.append(min(turns) / statistics.mean(turns))
+                failed |= comparison.failed
+            known = choice.infer([*chain(*trials)])
+            worse = {*choice.beaten(known, candidates.keys() & {*known.names})} - asked_for
+            candidates = {name: one for name, one in candidates.items() if name not in worse}
+    # Every second compilation, and the others. The best of one half is judged by the other: the best of all, of many
+    # and noisy ones, is partly luck.
+    found, *parts = (choice.infer([*chain(*some)]) for some in (trials, trials[::2], trials[1::2]))
+    ran = [name for name in affinities if name in candidates and all(name in one.names for one in parts)]
     judges = [(parts[1 - number], half.best(ran)) for number, half in enumerate(parts)]
-    singles = [name for name in DEVICES if name in affinities and name not in failed]
+    singles = [name for name in DEVICES if name in found.names]
     host = statistics.mean(shares)
     rivals = {"of_luckiest": found.best(ran)}
     rivals |= {"of_single": found.best(singles)} if singles else {}

@@ -59,6 +59,7 @@ def plan(
         str | None, typer.Option(metavar="throughput|latency", help="What is to be best, of runs of the application.")
     ] = None,
     count: Counts = None,
+    shape: common.Shapes = None,
     workload: common.WorkloadOption = None,
     given: Any = None,
     report: Annotated[
@@ -76,19 +77,17 @@ def plan(
     that gains. Programs that load the written models on the same device list follow the plan unchanged.
     """
     if report is not None:
-        if report.suffix != ".svg":
-            raise UserError(f"the picture of a plan is an .svg: got '{report}'")
-        check_writable(report)
+        check_picture(report)
     if application.suffix == ".json":
         with console.result(as_json) as show:
             shown(show, Plan.load(application), report=report)
         return
     if is_model_folder(application):
-        spec = of_folder(application, parse_counts(count), workload, None)
+        spec = of_folder(application, parse_counts(count), workload, ",".join(shape or ()) or None)
     else:
         common.check_model(application)
-        if count or workload:
-            raise UserError("--count and --workload are for a folder: the file has counts and workloads of its models")
+        if count or shape or workload:
+            raise UserError("--count, --shape and --workload are for a folder: the file has those of its models")
         spec = read_application(application)
     listed = device or spec.device
     if listed is None:
@@ -149,6 +148,13 @@ def write(
             show.next("explain", where.parent / (largest.path or ""))
         else:
             show.next("verify", where, "--device", device)
+
+
+def check_picture(path: Path) -> None:
+    """Raise UserError where the picture of a plan cannot be written."""
+    if path.suffix != ".svg":
+        raise UserError(f"the picture of a plan is an .svg: got '{path}'")
+    check_writable(path)
 
 
 def check_options(given: Mapping[str, object], what: str) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console
+from ov_hsdag.cli import console, plan
 from ov_hsdag.cli.command_lines import command_of
 from ov_hsdag.cli.explain import PlacedModel, explained
 from ov_hsdag.explaining.report_data import write
+from ov_hsdag.placing.plan import Plan
 from ov_hsdag.report.write import check_report
 from ov_hsdag.storage.files import check_not_input
 from ov_hsdag.utils.byte_sizes import format_bytes
@@ -28,8 +29,16 @@ def report(model: common.Model, placed: PlacedModel, output: ReportOutput = None
     """Write what runs where in a placed MODEL, and why, as one HTML page.
 
     The page needs no network and no other file. It has all that `ov-hsdag explain` knows; what was measured when the
-    model was placed is as it was stored. A name that ends in .svg or .png asks for the picture of the split alone.
+    model was placed is as it was stored. A name that ends in .svg or .png asks for the picture of the split alone. Of a
+    plan.json the models are drawn side by side, as .svg.
     """
+    if model.suffix == ".json":
+        plan.check_options(vars(placed), "a plan")
+        picture = output or Path(f"{model.stem}.svg")
+        plan.check_picture(picture)
+        with console.result(as_json) as show:
+            plan.shown(show, Plan.load(model), model, picture)
+        return
     file = common.one_file(model, placed.part, "report")
 
     output = Path(f"{file.stem}_report.html") if output is None else output
