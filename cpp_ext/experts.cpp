@@ -69,6 +69,7 @@ private:
         ++visit_;
         std::vector<std::int32_t> ahead{last};
         std::int32_t products = 0;
+        bool beta = false;  // of a Swish, which plugins expect where gates and values are one product, and only there
         while (!ahead.empty()) {
             const std::int32_t node = ahead.back();
             ahead.pop_back();
@@ -83,6 +84,7 @@ private:
                 ++products;
                 ahead.push_back(input(node, 0));
             } else if (kOfExperts.count(types_[node]) != 0) {
+                beta |= types_[node] == "Swish" && input(node, 1) >= 0;
                 for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
                     // The shape of a Reshape is computed elsewhere.
                     if (types_[node] != "Reshape" || e == graph_.input_ptr[node]) ahead.push_back(graph_.source[e]);
@@ -91,7 +93,7 @@ private:
                 return false;
             }
         }
-        return block.tile >= 0 && products >= 2;
+        return block.tile >= 0 && (products == 2 || (products > 2 && !beta));
     }
 
     // Adds the router: what depends on the tokens and is read by nothing but the block. The tokens themselves, and the

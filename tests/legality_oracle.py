@@ -254,7 +254,9 @@ def experts(graph: ComputationGraph) -> list[tuple[int, int, int, list[int]]]:
             tiles = []
             if route and computed(factors[side], inside):
                 tiles = [node for node in inside if types[node] == "Tile"]
-            if len(tiles) != 1 or sum(multiplies(node) for node in inside) < 2:
+            products = sum(multiplies(node) for node in inside)
+            beta = any(types[node] == "Swish" and len(inputs_of(graph, node)) > 1 for node in inside)
+            if len(tiles) != 1 or products < 2 or (products > 2 and beta):
                 continue
             nodes = {end, weighted, *route, *inside}
             readers = [target for source, target, _ in edges_of(graph) if source == end]

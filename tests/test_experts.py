@@ -130,6 +130,16 @@ def test_a_block_is_its_router_its_experts_and_their_sum() -> None:
     assert len({int(graph.legality.groups[block.sum]) for block in found}) == LAYERS
 
 
+def test_a_swish_that_plugins_do_not_fuse_makes_no_block(two_cpu_core: ov.Core) -> None:
+    model = decoder_of_experts(LAYERS)
+    for node in [one for one in model.get_ops() if one.get_type_name() == "Sigmoid"]:
+        twice = ops.swish(node.input_value(0), np.float32(2))  # with beta, as in blocks of two products only
+        (product,) = (port.get_node() for port in node.output(0).get_target_inputs())
+        for port in product.output(0).get_target_inputs():
+            port.replace_source_output(twice.output(0))
+    assert executed(two_cpu_core.compile_model(model, "CPU_A"))["GatherMatmul"] == 0 == len(experts(normalize(model)))
+
+
 def test_a_decoder_without_experts_has_no_blocks() -> None:
     assert not experts(normalize(decoder_of_experts(1, experts=0)))
 
@@ -191,11 +201,12 @@ def test_plugins_that_do_not_fuse_compute_all_experts(monkeypatch: pytest.Monkey
     monkeypatch.setattr(fusions, "_EXPERTS_SINCE", (9999, 1))
     unfused = cost_model.node_us(cpu(), graph, DEVICES.names).sum(axis=0)
     assert (unfused > 3 * fused).all()
-    gpu = Profile({"GPU": load_builtin("arc_a770")})
+    gpu, integrated = (Profile({"GPU": load_builtin(name)}) for name in ("arc_a770", "arc_meteor_lake"))
     monkeypatch.undo()
     assert fusions.fuses_experts(gpu, graph, ["GPU"]) == [False]  # its plugin fuses compressed weights alone
     compressed = replace(graph, output_types=tuple("u8" if kind == "f32" else kind for kind in graph.output_types))
     assert fusions.fuses_experts(gpu, compressed, ["GPU"]) == [True]
+    assert fusions.fuses_experts(integrated, compressed, ["GPU"]) == [False]  # it has no matrix engines
 
 
 def test_tensors_for_all_experts_take_no_memory_where_they_are_not_computed(two_cpu_core: ov.Core) -> None:

@@ -15,7 +15,6 @@ import openvino as ov
 import pytest
 from typer.testing import CliRunner
 
-import ov_hsdag
 from ov_hsdag.cli.app import app
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model.placement import Placement
@@ -391,8 +390,3 @@ def test_model_files(folder: Path) -> None:
     shutil.copy(folder / "openvino_text_encoder.xml", folder / "openvino_unet.xml")
     with pytest.raises(UserError, match=r"several models.*text_encoder, unet"):
         model_files(folder)
-
-
-def test_place_in_python_takes_models(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"in memory.*ov-hsdag place"):
-        ov_hsdag.place(str(folder), DEVICE)  # type: ignore[arg-type]

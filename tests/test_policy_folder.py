@@ -32,6 +32,7 @@ from ov_hsdag.training.network import HSDAGNetwork, export, load
 from ov_hsdag.utils.errors import UserError
 from tests.graphs import random_problem
 from tests.policy_inputs import WIDTHS, random_input
+from tests.test_hostile_input import Bomb
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +47,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def policy(exported: Path, tmp_path: Path) -> Path:
     """A good policy to damage."""
     return Path(shutil.copytree(exported, tmp_path / "policy"))
-
-
-class Bomb:
-    """Leaves a file behind when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (Path.touch, (self.path,))
 
 
 def edit(folder: Path, **values: object) -> None:
@@ -92,6 +83,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "older features": (lambda f: edit(f, features=0), r"has features version 0, expected \d+; train it anew"),
     "cut weights": (lambda f: cut(f, WEIGHTS_FILE, 1000), r"damaged: policy\.safetensors has 1000 bytes, expected"),
     "cut policy.json": (lambda f: cut(f, "policy.json", 100), r"not readable JSON; export"),
+    "nested too deep": (lambda f: (f / "policy.json").write_text("[" * 100_000), r"not readable JSON; export"),
     "flipped bits": (lambda f: flip(f, WEIGHTS_FILE), r"damaged: policy\.safetensors is not the file that"),
     "a list": (lambda f: (f / "policy.json").write_text("[1]"), r"describes no policy: 'format' is missing"),
     "no files": (lambda f: edit(f, files={}), r"does not say what policy\.safetensors should hold"),

@@ -29,7 +29,6 @@ from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placing import selection
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem, prepare
-from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.byte_sizes import format_bytes, round_up
 from ov_hsdag.utils.errors import RunError, UserError
 from research.zoo.catalog import ZOO
@@ -37,6 +36,7 @@ from tests.conftest import GENEROUS
 from tests.decoders import decoder_of_experts
 from tests.graphs import convolutions
 from tests.simulated_machine import Machine
+from tests.test_measure import problem_of
 from tests.worker_faults import starting
 
 pytestmark = pytest.mark.usefixtures("quiet_machine", "fast_search")
@@ -101,11 +101,6 @@ def test_place_measures_and_tells(core: ov.Core) -> None:
     compiled = core.compile_model(model, PAIR, compile_properties(PAIR))
     assert compiled.get_property("HETERO_NUMBER_OF_SUBMODELS") == measured[placement.chosen]["submodels"]
     json.dumps(measured, allow_nan=False)
-
-
-def problem_of(name: str, core: ov.Core, objective: str) -> tuple[ov.Model, PlacementProblem]:
-    model = ZOO[name].build()
-    return model, build_problem(model, DEVICES, objective=objective, core=core)
 
 
 @pytest.mark.usefixtures("searched_once")

@@ -88,8 +88,6 @@ class Builder:
 
     def model_of(self, outputs: Iterable[Any], parameters: Iterable[Any]) -> ov.Model:
         """The model that computes some outputs."""
-        import openvino as ov
-
         return ov.Model([self.op.result(node) for node in outputs], [*parameters], "ov_hsdag calibration")
 
 

@@ -114,9 +114,6 @@ def draw(problem: PlacementProblem, seed: int = 2026, hurry: bool = False) -> li
                 cuts = more
         return partition(cuts, first) if len(cuts) else problem.legalized(found)
 
-    def is_split(placement: NDArray[np.uint8]) -> bool:
-        return bool(placement.min() != placement.max() and problem.evaluate(placement).infeasible[0] == 0)
-
     away = experts_away(problem)
     # Repairing random assignments of decoders with states takes seconds and ends on one device.
     count = 0 if hurry or "ReadValue" in problem.graph.types else _RANDOM
@@ -128,7 +125,8 @@ def draw(problem: PlacementProblem, seed: int = 2026, hurry: bool = False) -> li
         # In decoders with states little else is feasible than partitions that use each device once.
         (contiguous(min(len(problem.devices), problem.group_count), number) for number in range(_TRIES)),
     )
-    return list(islice(filter(is_split, tries), len(_CONTIGUOUS) + _RANDOM))
+    splits = (one for one in tries if one.min() != one.max() and problem.evaluate(one).infeasible[0] == 0)
+    return list(islice(splits, len(_CONTIGUOUS) + _RANDOM))
 
 
 def all_supported_on(problem: PlacementProblem, device: int) -> NDArray[np.uint8]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs.op_types import ANCHORS, ELEMENTWISE, LOW_BITS
+from ov_hsdag.costs.op_types import ANCHORS, ELEMENTWISE
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
@@ -34,23 +34,31 @@ _ENDS = _CONVOLUTIONS | {"Concat"}
 # The first release whose plugins compute the chosen experts of a block alone (docs/facts.md).
 _EXPERTS_SINCE = (2025, 4)
 
+# GPU plugins fuse such blocks of weights of these types, on GPUs with matrix engines: those whose rate with f16 is at
+# least so many times that with f32 (without, it is twice that).
+_GPU_EXPERTS, _MATRIX_ENGINES = frozenset({"u4", "i4", "u8", "i8"}), 4.0
+
 
 def fuses_experts(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> list[bool]:
     """Whether each device computes of blocks of experts those alone that are chosen, [devices].
 
-    CPU plugins on x86-64 do, and GPU plugins where the weights are compressed to 8 bits or fewer, both since 2025.4.
-    False where the graph has no such blocks.
+    CPU plugins on x86-64 do, and those of GPUs with matrix engines where the weights have 4 or 8 bits, both since
+    2025.4. False where the graph has no such blocks.
     """
     blocks = experts(graph)
     release = tuple(int(number) for number in re.findall(r"\d+", ov.__version__)[:2])  # (2026, 4)
     if not blocks or release < _EXPERTS_SINCE:
         return [False] * len(names)
-    low = {output for output, name in enumerate(graph.output_types) if name in LOW_BITS}
+    low = {output for output, name in enumerate(graph.output_types) if name in _GPU_EXPERTS}
     outputs = [range(graph.output_ptr[node], graph.output_ptr[node + 1]) for node in blocks[0].weights(graph)]
     compressed = any(low.intersection(ports) for ports in outputs)
     on_x86 = platform.machine().lower() in ("x86_64", "amd64")
-    kinds = [profile.device(name).kind for name in names]
-    return [(kind == "CPU" and on_x86) or (kind == "GPU" and compressed) for kind in kinds]
+    devices = [profile.device(name) for name in names]
+    rates = [(one.peak_gflops.get("f16", 0.0), one.peak_gflops.get("f32", 0.0)) for one in devices]
+    return [
+        (one.kind == "CPU" and on_x86) or (one.kind == "GPU" and compressed and f16 >= _MATRIX_ENGINES * f32)
+        for one, (f16, f32) in zip(devices, rates, strict=True)
+    ]
 
 
 def main_inputs(graph: ComputationGraph) -> NDArray[np.int32]:

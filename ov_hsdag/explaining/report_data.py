@@ -28,6 +28,7 @@ from ov_hsdag.model.names import NameTree
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.report.picture import image
 from ov_hsdag.report.write import check_report, write_report
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.plain import plain
 
 FORMAT = 1
@@ -123,8 +124,6 @@ def report_data(
     done: what else is known of how the placement was made, such as {"command": "ov-hsdag place …"}. tell: called with
     one line of progress now and then.
     """
-    import openvino as ov
-
     explained = found.explanation
     problem = explained.problem
     shown = ~problem.graph.legality.constant & (problem.graph.kinds != NodeKind.CONSTANT)

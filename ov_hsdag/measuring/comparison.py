@@ -11,7 +11,6 @@ A candidate that fails while others are in memory is tried again alone before it
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -431,10 +430,6 @@ class Comparison(AbstractContextManager["Comparison"]):
         if len(worker.busy_us) == worker.submodels:
             self._busy_us.setdefault(name, []).append(worker.busy_us)
         return rate
-
-    def phase_rate(self, name: str) -> dict[str, float]:
-        """Inferences per second of each phase of a candidate, the median of its trials."""
-        return {phase: statistics.median(rates) for phase, rates in self.phase_rates.get(name, {}).items()}
 
     def _told(self, text: str, left: float = math.inf) -> str:
         """The text with the seconds that are left: to the time limit, or less where `left` is."""

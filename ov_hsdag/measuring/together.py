@@ -90,7 +90,8 @@ class Together:
                 self._ends.get(timeout=_SILENCE)
             except queue.Empty:
                 self._wait()  # raises what an inference failed of
-            done = self._complete()
+            runs = (len(one.finished) / count for one, count in zip(self._runners, self._counts, strict=True))
+            done = math.floor(min(runs) + 1e-9)
             begin = begin or (done if done > self._ahead else 0)
         self._wait()
         while not self._ends.empty():
@@ -100,11 +101,6 @@ class Together:
     def _wait(self) -> None:
         for runner in self._runners:
             runner.queue.wait_all()
-
-    def _complete(self) -> int:
-        """Runs of the application that are complete."""
-        done = (len(one.finished) / count for one, count in zip(self._runners, self._counts, strict=True))
-        return math.floor(min(done) + 1e-9)
 
     def _ended(self, run: int) -> float:
         """When the run of this number was complete, counted from 1, seconds."""

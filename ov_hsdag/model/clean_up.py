@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from ov_hsdag.model.excerpt import LARGE, Excerpt, excerpt, structures
@@ -15,16 +13,7 @@ from ov_hsdag.utils.lazy import ov
 _UNFOLDED = frozenset({"can_be_folded", "DisableConstantFolding_0"})
 
 
-class CleanUp(NamedTuple):
-    """What `clean_up` did."""
-
-    # whether the transformations work. Otherwise the model computes what it did, with the same Parameters and Results
-    worked: bool
-    part: Excerpt | None = None  # the excerpt of a large model that was left as it was; None for any other
-    nodes: Nodes | None = None  # the nodes of such a model
-
-
-def clean_up(model: ov.Model, placed: bool = False) -> CleanUp:
+def clean_up(model: ov.Model, placed: bool = False) -> tuple[Excerpt | None, Nodes | None]:
     """Applies OpenVINO's common transformations to `model`, in place: shape arithmetic is folded where it is static.
 
     They begin with inputs of which no dimension is known, and some operations cannot infer their shapes then: Col2Im of
@@ -35,6 +24,9 @@ def clean_up(model: ov.Model, placed: bool = False) -> CleanUp:
     it has been transformed, and stays as it is: another time would merge what placing has copied.
 
     Nodes that nobody named, before and after, get names that are the same in every process (`name_generated`).
+
+    Returns the excerpt of a large model that was left as it was, and the nodes of any that was; None for others.
+    Where the transformations fail, the model computes what it did, with the same Parameters and Results.
     """
     from openvino._offline_transformations import apply_moc_transformations
 
@@ -51,7 +43,7 @@ def clean_up(model: ov.Model, placed: bool = False) -> CleanUp:
     names = set(nodes.names)
     part = excerpt(model, nodes) if len(nodes) >= LARGE else None
     if placed or (part is not None and _changes_nothing(part.model, folding=bool(measured))):
-        return CleanUp(True, part, nodes)
+        return part, nodes
     # What has a reference here still counts as a consumer when it has been replaced. `measured` stays: which names the
     # transformations hand on depends on it, and earlier placements know nodes by these.
     del nodes
@@ -60,10 +52,10 @@ def clean_up(model: ov.Model, placed: bool = False) -> CleanUp:
         apply_moc_transformations(model, cf=bool(measured), smart_reshape=True)
     except RuntimeError:
         _restore(model, before)
-        return CleanUp(False)
+        return None, None
     _let_bits_fold(model)
     name_generated(model, names)
-    return CleanUp(True)
+    return None, None
 
 
 def _widen_weights(model: ov.Model) -> None:

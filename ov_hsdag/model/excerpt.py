@@ -7,7 +7,6 @@ with more around them than makes the kinds differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +48,6 @@ class Excerpt:
     names: tuple[str, ...]  # friendly names of the nodes that the whole model has as well: at least one of each kind
     kinds: int  # number of kinds of nodes
     whole: frozenset[str]  # friendly names of all nodes of the whole model
-
-    def has_all(self, names: Iterable[str]) -> bool:
-        """Whether all nodes of these names were in the whole model."""
-        return self.whole.issuperset(names)
 
 
 def excerpt(model: ov.Model, nodes: Nodes | None = None) -> Excerpt | None:

@@ -42,14 +42,14 @@ def normalize_by_excerpt(
     clock = clock or Clock()
     with clock("normalise"):
         restore_shapes(model)
-        part, nodes = clean_up(model, placed)[1:]
+        part, nodes = clean_up(model, placed)
         nodes = nodes or Nodes(model)
         for change in (read_lengths_in_layers, part_lengths, lambda nodes: unique_names(model, nodes)):
             if change(nodes):
                 nodes = Nodes(model)
     with clock("graph"):
         graph = ComputationGraph.from_model(model, shapes=shapes, nodes=nodes)
-        if part is not None and not part.has_all(map(_uncopied, graph.names)):
+        if part is not None and not part.whole.issuperset(map(_uncopied, graph.names)):
             part = None
     with clock("legality"):
         replication = replicate(graph, graph.legality.hosts, nodes)

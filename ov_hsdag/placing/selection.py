@@ -389,7 +389,7 @@ def _parts(
     comparison: Comparison, name: str, phases: Sequence[Phase], objective: str
 ) -> dict[str, dict[str, float | None]]:
     """Count of each phase, and latency_us or throughput_ips of one of its inferences, as far as it was measured."""
-    rates = comparison.phase_rate(name)
+    rates = {phase: statistics.median(some) for phase, some in comparison.phase_rates.get(name, {}).items()}
     key = "throughput_ips" if objective == "throughput" else "latency_us"
     return {
         phase.name: {"count": phase.count, key: round(in_unit(rates[phase.name], objective), 3)}

@@ -131,17 +131,12 @@ def metis(vertices: Vertices, seed: int = 1) -> Partition:
     return partition
 
 
-def orders(
-    problem: PlacementProblem,
-    part: NDArray[np.integer],
-    repair: Callable[[NDArray[np.uint8]], NDArray[np.uint8]] | None = None,
-) -> Iterator[NDArray[np.uint8]]:
+def orders(problem: PlacementProblem, part: NDArray[np.integer]) -> Iterator[NDArray[np.uint8]]:
     """Placements that give the parts to devices in each order, uint8 [groups] each.
 
-    part: of each group, [groups]. repair: what becomes of each. None: it is repaired where HETERO refuses it.
+    part: of each group, [groups]. A placement is repaired where HETERO refuses it.
     """
     count = len(problem.devices)
     every = itertools.permutations(range(count)) if count <= _ALL_ORDERS else [tuple(range(count))]
     for order in every:
-        placement = problem.where_supported(np.asarray(order, np.uint8)[part])
-        yield (repair or problem.legalized)(placement)
+        yield problem.legalized(problem.where_supported(np.asarray(order, np.uint8)[part]))

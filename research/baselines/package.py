@@ -6,6 +6,7 @@ themselves counts as processor seconds.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -82,18 +83,9 @@ class Shipped:
 
     def place(self, environment: Environment, seed: int = 0) -> None:
         """See `Baseline.place`. No evaluation where no placement keeps the memory limits."""
-        found = shipped_placement(environment.problem, self.policy)
-        if found is not None:
-            environment.cost(found)
-
-
-def shipped_placement(problem: PlacementProblem, policy: str = DEFAULT) -> NDArray[np.uint8] | None:
-    """The placement of `Shipped`, uint8 [groups]; None where none is feasible."""
-    candidates = find_candidates(problem, policy_placers(policy))
-    try:
-        return best_by_prediction(problem, candidates).placement
-    except (RunError, UserError):
-        return None
+        candidates = find_candidates(environment.problem, policy_placers(self.policy))
+        with contextlib.suppress(RunError, UserError):
+            environment.cost(best_by_prediction(environment.problem, candidates).placement)
 
 
 def runnable(problem: PlacementProblem, placement: NDArray[np.uint8]) -> NDArray[np.uint8]:

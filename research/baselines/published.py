@@ -19,7 +19,6 @@ update.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -234,7 +233,6 @@ def loss(episode: Episode, discount: float) -> Tensor:
 class Trained:
     """The result of training on one problem."""
 
-    network: Network  # the policy after the last episode
     best: NDArray[np.uint8]  # the best placement that was drawn, uint8 [groups]
     best_score: float  # its score, µs; inf where none was feasible
     best_episode: int  # the episode that drew it, from 0
@@ -242,8 +240,6 @@ class Trained:
     greedy: NDArray[np.uint8]
     greedy_score: float  # its score, µs; inf where infeasible
     mean_reward: NDArray[np.float64]  # of each episode, float64 [episodes]
-    infeasible: float  # share of all placements that were infeasible
-    seconds: float  # CPU time
 
 
 def train(
@@ -255,11 +251,10 @@ def train(
     least 1. The paper's 100; the authors' published code has 25. learning_rate: of Adam. The paper's 1e-4; the authors'
     published code has 1e-3. 0: the network keeps its initial weights, and the best placement is that of a random
     search. seed: of weights, draws and dropout. torch's global generator is left as it was. Returns the
-    trained network, the best placement that it drew, and its greedy placement.
+    best placement that it drew, and its greedy placement.
     """
-    start = time.process_time()
-    best = _Best(task.problem.single(0))
-    means, failed = np.zeros(episodes), 0
+    best, best_score, best_episode = task.problem.single(0), np.inf, 0
+    means = np.zeros(episodes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = Network(config)
@@ -271,34 +266,18 @@ def train(
                 optimizer.zero_grad()
                 loss(episode, config.discount).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
-            best.update(episode, number)
+            row = int(episode.scores.argmin())
+            if episode.scores[row] < best_score:
+                best, best_score, best_episode = episode.placements[row], float(episode.scores[row]), number
             means[number] = episode.rewards.mean()
-            failed += int((~np.isfinite(episode.scores)).sum())
         network.eval()
         with torch.no_grad():
             greedy = run_episode(network, task, greedy=True)
     return Trained(
-        network=network,
-        best=best.placement,
-        best_score=best.score,
-        best_episode=best.episode,
+        best=best,
+        best_score=best_score,
+        best_episode=best_episode,
         greedy=greedy.placements[-1],
         greedy_score=float(greedy.scores[-1]),
         mean_reward=means,
-        infeasible=failed / (episodes * config.steps),
-        seconds=time.process_time() - start,
     )
-
-
-@dataclass
-class _Best:
-    """The best placement so far, uint8 [groups], its score in µs, and the episode that drew it."""
-
-    placement: NDArray[np.uint8]
-    score: float = np.inf
-    episode: int = 0
-
-    def update(self, episode: Episode, number: int) -> None:
-        row = int(episode.scores.argmin())
-        if episode.scores[row] < self.score:
-            self.placement, self.score, self.episode = episode.placements[row], float(episode.scores[row]), number
