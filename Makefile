@@ -42,7 +42,7 @@ ONE_CORE := INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: demo test python-test test-slow test-all lanes llm docs wheels try-wheels release lint format native-test native-threads pytest tree rig fuzz clean
+.PHONY: demo test test-slow test-all lanes llm docs wheels try-wheels release lint format native-test native-threads pytest tree rig fuzz clean
 
 demo: export PATH := $(CURDIR)/$(BIN):$(PATH)
 demo: export OV_HSDAG_VIRTUAL_DEVICES = $(DEMO_DEVICES)
@@ -57,15 +57,11 @@ demo: $(VENV)/.installed $(VENV)/.demo
 # Two devices of one core each, whatever the machine has.
 DEMO_DEVICES := CPU_A:$(ONE_CORE);CPU_B:$(ONE_CORE)
 
-# Side by side, as each alone leaves a core idle most of the time; the native tests need no environment.
 test:
-	$(MAKE) --jobs 2 SIDE_BY_SIDE=1 native-test python-test
-
-python-test:
 	$(MAKE) SIDE_BY_SIDE= tree
 	$(MAKE) --jobs 2 SIDE_BY_SIDE=1 lint pytest
 
-test-all: test test-slow native-threads
+test-all: test native-test test-slow native-threads
 
 # What `make test` leaves out: the tests of more than a few seconds (marked "slow").
 test-slow: tree

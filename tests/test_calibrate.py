@@ -149,6 +149,7 @@ def test_layers_that_are_alike_take_alike() -> None:
     assert [item.name for item in found.items] == [item.name for item in (*items, *inserted)]
 
 
+@pytest.mark.slow
 def test_node_times_add_up_to_the_latency(two_cpu_core: ov.Core, model: ov.Model) -> None:
     graph = ComputationGraph.from_model(model)
     roofline = Roofline(graph)
@@ -364,6 +365,7 @@ def test_the_command_says_how_far_it_is(written: tuple[Path, Path]) -> None:
     assert list(dict.fromkeys(stages)) == [(str(number), "6", name) for number, name in enumerate(names, 1)]
 
 
+@pytest.mark.slow
 def test_command_writes_a_profile_that_loads(written: tuple[Path, Path], two_cpu_core: ov.Core) -> None:
     _, path = written
     profile = Profile.load(path)  # checks the schema
@@ -457,6 +459,7 @@ def test_costs_of_gpu_are_those_of_gpu_0(written: tuple[Path, Path], two_cpu_cor
     assert swapped.submodel_us.tolist() == costs.boundaries.submodel_us[::-1].tolist()
 
 
+@pytest.mark.slow
 def test_a_device_that_lacks_operations_is_measured_in_a_split(two_cpu_core: ov.Core) -> None:
     core = Lacking(two_cpu_core, "CPU_A", {"Gelu"})
     profile = builtin_profile(NAMES, two_cpu_core)

@@ -527,6 +527,7 @@ class TestSurroundings:
         assert any("measuring" in line for line in lines)
         assert "placing" not in done.stdout
 
+    @pytest.mark.slow
     @pytest.mark.skipif(os.name == "nt", reason="needs a shell that closes descriptors")
     @pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&- <&-"])
     def test_closed_streams(self, model: Path, out: Path, closed: str) -> None:

@@ -69,6 +69,7 @@ def generated(model: ov.Model, compiled: ov.CompiledModel) -> list[NDArray[Any]]
     return found
 
 
+@pytest.mark.slow
 @families
 def test_any_cuts_between_layers_compute_what_one_device_does(core: ov.Core, build: Callable[[int], ov.Model]) -> None:
     random = np.random.default_rng(0)

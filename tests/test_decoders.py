@@ -74,6 +74,7 @@ def test_random_placements_of_a_decoder_run(two_cpu_core: ov.Core, placed: tuple
         assert_same(generate(split), expected)
 
 
+@pytest.mark.slow
 def test_caches_stay_with_their_attention(two_cpu_core: ov.Core, placed: tuple[ov.Model, PlacementProblem]) -> None:
     model, problem = placed
     graph = problem.graph

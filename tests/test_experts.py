@@ -55,6 +55,7 @@ def executed(compiled: ov.CompiledModel) -> Counter[str]:
     return Counter(node.get_rt_info()["layerType"].astype(str) for node in compiled.get_runtime_model().get_ops())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("common", [0, 32], ids=["alone", "shared expert"])
 def test_experts_apart_from_attention_compute_the_same_and_stay_fused(two_cpu_core: ov.Core, common: int) -> None:
     plain = two_cpu_core.compile_model(decoder_of_experts(LAYERS, common=common), "CPU_A", EXACT)
@@ -72,6 +73,7 @@ def test_experts_apart_from_attention_compute_the_same_and_stay_fused(two_cpu_co
             np.testing.assert_allclose(own, other, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [8, 4])
 def test_compressed_experts_stay_fused(two_cpu_core: ov.Core, bits: int) -> None:
     nncf = pytest.importorskip("nncf")
@@ -92,6 +94,7 @@ def test_compressed_experts_stay_fused(two_cpu_core: ov.Core, bits: int) -> None
         np.testing.assert_allclose(own, other, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_random_placements_cut_no_block(two_cpu_core: ov.Core) -> None:
     plain = two_cpu_core.compile_model(decoder_of_experts(LAYERS), "CPU_A", EXACT)
     model = decoder_of_experts(LAYERS)
@@ -297,6 +300,7 @@ def test_the_fewest_layers_are_those_of_trying_all(two_cpu_core: ov.Core, expert
     assert fewest_away(problem, rows, lambda bytes_: bool(bytes_.sum() < least)) is None
 
 
+@pytest.mark.slow
 def test_a_model_of_101_mib_is_placed_within_60_mib_on_each_device(two_cpu_core: ov.Core) -> None:
     def model() -> ov.Model:
         return decoder_of_experts(4, experts=32, inner=256, heads=8, size=32)

@@ -219,6 +219,7 @@ def test_reading_settles_what_is_not_legal_as_python_does(
         assert affinities(core.read_model(tmp_path / "model.xml")) == affinities(wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_reading_applies_what_python_applies(core: ov.Core, stock: ov.Core, tmp_path: Path, name: str) -> None:
     path = tmp_path / "model.xml"
@@ -350,6 +351,7 @@ def test_models_without_a_placement_are_left_alone(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_several_placements_in_one_process(core: ov.Core, tmp_path: Path) -> None:
     paths = {seed: tmp_path / f"{seed}.xml" for seed in range(3)}
     counts = {}

@@ -191,6 +191,7 @@ def start(
     return run(folder, problem, judge_of or partial(simulated, problem), network_for(problem), budget, settings)
 
 
+@pytest.mark.slow
 def test_a_run_finds_what_the_wrong_profile_hides(tmp_path: Path) -> None:
     problem = problem_of(5)
     truth = reality(problem)

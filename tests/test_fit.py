@@ -372,6 +372,7 @@ def test_what_notebooks_show_is_the_verdict(two_cpu_core: ov.Core, decoder: Path
     assert _experts(moved) == ["experts: with those of all 4 layers on CPU_B it does not fit"]
 
 
+@pytest.mark.slow
 def test_the_command_tells_the_verdict_first(decoder: Path) -> None:
     enough = run("fit", decoder, "--device", PAIR, "--context", "2048", "--memory", "GPU=1GiB,CPU=1000000000")
     assert enough.returncode == 0

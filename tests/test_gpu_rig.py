@@ -81,6 +81,7 @@ def run(tmp_path: Path) -> Run:
     return in_rig
 
 
+@pytest.mark.slow
 def test_there_is_a_gpu_in_the_rig_alone(run: Run) -> None:
     code = """
         import os
@@ -110,6 +111,7 @@ def test_the_gpu_computes_what_the_cpu_does(run: Run) -> None:
     assert all(float(difference) < 1e-3 for difference in differences.values()), differences
 
 
+@pytest.mark.slow
 def test_where_tells_heteros_own_split_and_says_what_it_needs(run: Run) -> None:
     """The GPU lacks operations on strings, and profiles nothing without PERF_COUNT."""
     code = """
@@ -304,6 +306,7 @@ def test_support_that_is_claimed_and_not_there_is_taken_back(run: Run) -> None:
     assert printed[2:] == ["{'LSTMSequence'} True True True", ""]
 
 
+@pytest.mark.slow
 def test_claims_are_tried_with_the_inputs_that_are_constant(run: Run) -> None:
     """A GRUSequence of given lengths is one that the GPU does compile."""
     code = """

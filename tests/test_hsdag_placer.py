@@ -247,6 +247,7 @@ def test_groups_that_a_choice_does_not_support_take_their_next_best(seed: int, d
             assert device == (wanted if supported[group, wanted] else next(d for d in ranking if supported[group, d]))
 
 
+@pytest.mark.slow
 def test_asking_the_policy_never_makes_a_prediction_worse() -> None:
     """Models and devices that nothing was trained on, with the policy that ships."""
     rule = split_rule(ov.__version__)

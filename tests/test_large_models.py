@@ -29,6 +29,7 @@ def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.mark.slow
 def test_an_excerpt_has_each_kind_of_node_whatever_the_number_of_layers(family: str) -> None:
     model = FAMILIES[family](LAYERS[family])
     found, deeper = excerpt(model), excerpt(FAMILIES[family](2 * LAYERS[family]))
@@ -112,6 +113,7 @@ def test_a_device_that_lacks_operations_is_asked_about_all() -> None:
     assert core.asked[-1] == found.nodes
 
 
+@pytest.mark.slow
 def test_compressed_experts_are_claimed_in_an_excerpt(tmp_path: Path) -> None:
     """Weights of experts that are no constants are no experts to a plugin."""
     size = DecoderSize(layers=36, heads=2, head=64, inner=128, vocabulary=64, experts=4)
@@ -122,6 +124,7 @@ def test_compressed_experts_are_claimed_in_an_excerpt(tmp_path: Path) -> None:
     assert not set(part.names).difference(ov.Core().query_model(part.model, "CPU"))
 
 
+@pytest.mark.slow
 def test_the_excerpt_of_the_clean_up_serves_all_devices(family: str) -> None:
     """Written by OpenVINO's converter, which has transformed them: the clean-up leaves such models as they are."""
     from openvino._offline_transformations import apply_moc_transformations
@@ -143,6 +146,7 @@ def test_the_excerpt_of_the_clean_up_serves_all_devices(family: str) -> None:
     assert part.whole.issuperset(names)
 
 
+@pytest.mark.slow
 def test_transformations_are_left_out_where_they_change_nothing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from openvino import _offline_transformations
 

@@ -43,6 +43,7 @@ def cut(problem: PlacementProblem, shares: list[float], first: int) -> NDArray[n
     return problem.repair(problem.where_supported((wanted + first) % 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shares", "first"), [([0.7], 1), ([0.1, 0.2, 0.9], 1), ([], 0)])
 def test_workers_tell_the_processor_time_of_each_submodel(
     two_cpu_core: ov.Core, shares: list[float], first: int
@@ -213,6 +214,7 @@ def selects_on_cores_that_swing(two_cpu_core: ov.Core, monkeypatch: pytest.Monke
     return lost
 
 
+@pytest.mark.slow
 def test_trials_at_the_same_time_choose_on_cores_that_swing(
     swinging: Callable[..., float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

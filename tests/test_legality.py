@@ -195,6 +195,7 @@ def test_names_become_unique_and_inputs_and_outputs_keep_theirs() -> None:
     assert model.outputs[0].get_names() == {"logits"}
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
 def test_normalizing_keeps_what_a_model_computes(two_cpu_core: ov.Core, seed: int) -> None:
@@ -251,6 +252,7 @@ def test_preprocessing_is_completed_and_runs(two_cpu_core: ov.Core) -> None:
     np.testing.assert_allclose(compiled(image)[0], expected[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), known=st.floats(0, 1, allow_subnormal=False))
 def test_partial_affinities_of_random_models_complete_and_run(two_cpu_core: ov.Core, seed: int, known: float) -> None:
@@ -286,6 +288,7 @@ def masked_model() -> ov.Model:
     return ov.Model([ops.result(ops.exp(last, name="exp"))], [x], "masked")
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
 def test_shape_arithmetic_survives_the_splitting_of_cycles(two_cpu_core: ov.Core, seed: int) -> None:
@@ -382,6 +385,7 @@ def cached(fused: bool) -> ov.Model:
     return ov.Model([ops.result(hidden)], sinks, [x, mask, beams], "cached")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", [True, False])
 def test_caches_stay_with_their_attention(two_cpu_core: ov.Core, fused: bool) -> None:
     graph = ComputationGraph.from_model(cached(fused))
@@ -426,6 +430,7 @@ def test_caches_stay_with_their_attention(two_cpu_core: ov.Core, fused: bool) ->
 # --- the native core's rules against the same rules as plain Python
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6), nodes=st.integers(2, 40))
 def test_constraints_are_those_of_the_oracle(seed: int, nodes: int) -> None:

@@ -80,6 +80,7 @@ def test_a_disk_with_room_for_a_part_of_the_weights_is_full(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_commands_on_a_full_disk_leave_what_was_there(tmp_path: Path) -> None:
     model = tmp_path / "model.xml"
     ov.save_model(convolutions(), model, compress_to_fp16=False)

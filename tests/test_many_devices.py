@@ -40,6 +40,7 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", ";".join(f"{name}:{limits}" for name in NAMES))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("virtual")
 def test_a_decoder_of_sixteen_layers_runs_on_sixteen_devices() -> None:
     model = stateful_decoder(MOST_DEVICES)
@@ -54,6 +55,7 @@ def test_a_decoder_of_sixteen_layers_runs_on_sixteen_devices() -> None:
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("virtual")
 def test_sixteen_devices_keep_their_limits() -> None:
     model = stateful_decoder(MOST_DEVICES, heads=8, size=32)
@@ -64,6 +66,7 @@ def test_sixteen_devices_keep_their_limits() -> None:
     assert len(set(placement.affinity.values())) > 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["latency", "throughput"])
 def test_devices_that_are_not_here_and_differ(objective: str) -> None:
     """More of them than all orders are tried of."""

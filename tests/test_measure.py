@@ -50,6 +50,7 @@ class Paced(Worker):
         return self.speed * math.exp(-Paced.drift * Paced.trials)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["throughput", "latency"])
 def test_placements_are_compared_with_the_best_single_device(core: ov.Core, objective: str) -> None:
     model, problem = problem_of("squeezenet", core, objective)
@@ -149,6 +150,7 @@ def test_failures_are_told_and_harm_nothing(core: ov.Core) -> None:
     assert not measurer.measure(affinity).failed
 
 
+@pytest.mark.slow
 def test_a_placement_that_fails_in_inference_only_is_a_failure(core: ov.Core) -> None:
     """Shape arithmetic that is cut from its consumer compiles, and does not run."""
     model = ZOO["bert-dynamic"].build()

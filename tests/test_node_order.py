@@ -136,6 +136,7 @@ def score(problem: PlacementProblem) -> float:
     return float(problem.scores(np.stack([candidate.placement for candidate in found])).min())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_any_order_of_the_nodes_leads_to_the_same(name: str) -> None:
     problem = PROBLEMS[name]()

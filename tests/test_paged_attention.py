@@ -56,6 +56,7 @@ def paged(core: ov.Core, path: Path) -> ov.Model:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundary", range(1, LAYERS))
 @pytest.mark.parametrize("way", ["library", "python"])
 def test_paged_attention_is_where_its_layer_is(

@@ -367,6 +367,7 @@ def test_a_step_follows_the_mean_of_its_problems_losses(corpus: Path, step: int)
     assert (~np.isnan(state.baselines)).sum() == (8 if step == 7 else 0)
 
 
+@pytest.mark.slow
 def test_ppo_goes_on_exactly_where_a_step_was_broken_off(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

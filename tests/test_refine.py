@@ -62,6 +62,7 @@ def test_what_holds_for_every_refinement(problem: PlacementProblem, seed: int) -
         np.testing.assert_array_equal(again[1], scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize(("devices", "nodes"), [(2, 11), (3, 7)])
 @pytest.mark.parametrize("limited", [False, True])

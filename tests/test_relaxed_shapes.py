@@ -49,6 +49,7 @@ def names(model: ov.Model) -> set[str]:
     return {node.get_friendly_name() for node in model.get_ops()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["UNet", "Hourglass", "DeepLab", "batches"])
 def test_any_split_runs_for_all_sizes(two_cpu_core: ov.Core, tmp_path: Path, name: str) -> None:
     model = batches() if name == "batches" else converted(name)

@@ -39,11 +39,13 @@ def at_random(model: ov.Model, core: ov.Core, seed: int = 0) -> Placement:
     return Placement(devices=DEVICES.names, affinity=problem.affinity(placement))
 
 
+@pytest.mark.slow
 def test_of_the_zoo(zoo_model: ZooModel, two_cpu_core: ov.Core, tmp_path: Path) -> None:
     given = at_random(zoo_model.build(), two_cpu_core)
     goes_round(zoo_model.build, given, two_cpu_core, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["light_squeezenet", "light_shufflenet", "light_inception_v1"])
 def test_of_onnx_files_whose_nodes_have_generated_names(name: str, two_cpu_core: ov.Core, tmp_path: Path) -> None:
     def build() -> ov.Model:

@@ -103,6 +103,7 @@ def test_place_measures_and_tells(core: ov.Core) -> None:
     json.dumps(measured, allow_nan=False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("searched_once")
 def test_a_placement_that_is_slower_is_not_chosen_whatever_was_predicted(core: ov.Core) -> None:
     """A die for each group: dozens of submodels. Equal ones and the single devices' own are measured once."""
@@ -178,6 +179,7 @@ def test_why_says_what_the_trials_showed() -> None:
         assert told in why(alone, failed={"hsdag": failed})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("searched_once")
 def test_devices_of_other_precisions_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the machine has bf16: what is accepted follows from what the devices say they infer in."""
@@ -369,6 +371,7 @@ def test_costs_that_do_not_hold_are_measured_again_with_a_warning(core: ov.Core)
     assert placement.predicted["latency_us"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("searched_once")
 def test_a_given_placement_is_measured_and_kept(core: ov.Core) -> None:
     model = ZOO["squeezenet"].build()

@@ -158,6 +158,7 @@ class TestCommands:
         # Activations are [1, length, 64] in f32.
         assert sum(predicted[1].values()) - sum(predicted[0].values()) >= 792 * 64 * 4
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("quiet_machine")
     def test_place_measures_with_them(self, files: dict[int, Path], tmp_path: Path) -> None:
         """Two inputs of different lengths cannot be added: what made-up inputs of 128 tokens would not show."""

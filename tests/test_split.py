@@ -45,6 +45,7 @@ def check_against_hetero(core: ov.Core, model: ov.Model, devices: np.ndarray) ->
         np.testing.assert_allclose(actual[port], expected[port], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), placement=st.integers(0, 10**6))
 def test_any_affinities_of_random_models(two_cpu_core: ov.Core, seed: int, placement: int) -> None:
@@ -55,6 +56,7 @@ def test_any_affinities_of_random_models(two_cpu_core: ov.Core, seed: int, place
     check_against_hetero(two_cpu_core, model, devices)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), placement=st.integers(0, 10**6))
 @example(seed=843, placement=555)

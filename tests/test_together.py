@@ -81,6 +81,7 @@ def best_possible(app: Application) -> float:
 
 
 class TestPlans:
+    @pytest.mark.slow
     @pytest.mark.parametrize("objective", ["throughput", "latency"])
     def test_close_to_the_best_of_all_placements(self, objective: str) -> None:
         ratios = []
@@ -91,6 +92,7 @@ class TestPlans:
         assert min(ratios) >= 1 - 1e-9
         assert np.mean(ratios) < 1.02 and max(ratios) < 1.2
 
+    @pytest.mark.slow
     @settings(max_examples=8, deadline=None)
     @given(st.integers(0, 10**6), st.sampled_from(["throughput", "latency"]), st.booleans())
     def test_never_worse_than_any_assignment_of_whole_models(self, seed: int, objective: str, chain: bool) -> None:
@@ -119,6 +121,7 @@ class TestPlans:
         everything = np.array(list(itertools.product(*(member.whole for member in app.members))), np.int64)
         assert found[0] == found.min() <= 1.05 * app.scores(everything).min()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("seed", [0, 2])
     def test_memory_is_that_of_all_models(self, seed: int) -> None:
         app = application(seed, 2, 2, "throughput", room=0.65)
@@ -340,6 +343,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.usefixtures("declared", "fast_search")
 class TestWrittenPlans:
+    @pytest.mark.slow
     def test_bench_runs_the_whole(self, written: Path, tmp_path: Path) -> None:
         done = ran("bench", written, "-d", PAIR, "--rounds", 2, "--json", "--output", tmp_path / "rows.csv")
         told, plan = json.loads(done.stdout), ov_hsdag.Plan.load(written)
@@ -353,6 +357,7 @@ class TestWrittenPlans:
         assert rows["whole"]["predicted_ips"] >= rows["whole, 2"]["predicted_ips"] >= rows["CPU_A"]["predicted_ips"]
         assert len((tmp_path / "rows.csv").read_text().splitlines()) == 6
 
+    @pytest.mark.slow
     def test_bench_leaves_out_what_does_not_fit(self, written: Path) -> None:
         plan, small = ov_hsdag.Plan.load(written), written.with_name("small.json")
         most = plan.baselines["on CPU_A"]["memory_bytes"]["CPU_A"] - 1

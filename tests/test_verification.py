@@ -166,6 +166,7 @@ def test_operations_one_by_one_compute_the_same(two_cpu_core: ov.Core) -> None:
         assert largest_difference([[np.array(request.get_output_tensor(0).data)]], [alone.infer(step)]) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["deployed", F32])
 @pytest.mark.parametrize("share", [1.0, 0.03])
 def test_it_tells_which_side_is_wrong(two_cpu_core: ov.Core, share: float, precision: str) -> None:

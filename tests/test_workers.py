@@ -92,6 +92,7 @@ def test_faults_cost_their_candidates_and_nothing_else(core: ov.Core, temporary:
     assert found["CPU_A"].ratio == 1
 
 
+@pytest.mark.slow
 def test_a_measurer_goes_on_after_its_workers_are_killed(core: ov.Core, temporary: Path, children: Children) -> None:
     """Of the two one belongs to the reference, which is no placement: it is compiled again, and costs none."""
     model = ZOO["squeezenet"].build()

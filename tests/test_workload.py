@@ -209,6 +209,7 @@ class TestPlace:
         done = run("place", tmp_path / "model.xml", *options, "--context", 256)
         assert "for the prompt" in done.stdout and "for each further token" in done.stdout
 
+    @pytest.mark.slow
     def test_benchmarks_count_and_measure_it(self, tmp_path: Path) -> None:
         ov.save_model(stateful_decoder(1), tmp_path / "model.xml")
         options = ("--device", "HETERO:CPU_A,CPU_B", "--policies", "none", "--rounds", 1, "--json")

@@ -31,7 +31,7 @@ from benchmarks.common.workers import start
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import write_json
 from research.baselines.budget import Budget
-from research.baselines.relaxation import bracket
+from research.baselines.relaxation import lower_bound
 from research.instances import CONTIGUOUS, CPU, Instance, expert_load
 
 RESULTS = Path(__file__).parents[1] / "results" / "outside.json"
@@ -97,7 +97,7 @@ def run(instances: Instances, task: Task) -> dict[str, Any]:
 
 def bound(instances: Instances, task: tuple[str, float]) -> float:
     """What no placement's period is less than by our simulator, ms; theirs may be a little less."""
-    return bracket(_problem(instances, task[0]), seconds=task[1]).bound
+    return lower_bound(_problem(instances, task[0]), seconds=task[1])
 
 
 def name_of(path: Path) -> str:

@@ -102,6 +102,7 @@ def test_the_measured_tables_mark_what_is_faster() -> None:
 OURS_NAMES = (NO_NETWORK, SHIPPED, measured.MEASURED)
 
 
+@pytest.mark.slow
 def test_runs_that_a_file_has_are_not_made_again(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     settings = {"seconds": 1.0}

@@ -1,20 +1,18 @@
-"""Lower bounds of placement problems, and optima of small ones: what the best known placement is compared with.
+"""Lower bounds of placement problems: what the best known placement is compared with.
 
 The simulator's objective is at least what adds up: times of operations, transfers, penalties of fusions whose tensor
 crosses, and one submodel on each device that is used. Weights and states alone must keep within the memory limits. Left
 out are further submodels, tensors that are alive, and what HETERO refuses; so the least of what adds up is a lower
-bound, and where its placement scores just that in the simulator, that is the optimum. What has no placement in this
-relaxation has none at all.
+bound. What has no placement in this relaxation has none at all.
 
-`bracket` solves the relaxation as a mixed-integer programme by HiGHS (scipy.optimize.milp), within a time limit, after
-which the bound is that of the branches that are open. For latency on two devices without memory limits its linear
+`lower_bound` solves the relaxation as a mixed-integer programme by HiGHS (scipy.optimize.milp), within a time limit,
+after which the bound is that of the branches that are open. For latency on two devices without memory limits its linear
 relaxation is a minimum cut, and integral. `relaxed` is for large problems: a linear programme without transfers, which
 by duality is the best of all Lagrangian bounds with prices for the devices' time and memory.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,25 +28,6 @@ _TOLERANCE = 1e-6  # HiGHS meets its constraints, and closes gaps, within such a
 _MOST_VARIABLES = 300_000  # programmes with more variables are not begun
 
 _INFEASIBLE = 2  # status of scipy's solvers
-
-
-@dataclass(frozen=True, eq=False)
-class Bracket:
-    """What is known of a problem's optimum."""
-
-    bound: float  # the objective of no placement is less, µs; inf where it is proven that none is feasible
-    score: float  # of `placement` by the simulator, µs; inf where none was found
-    placement: NDArray[np.uint8] | None  # the best of what the solver found and what was given, uint8 [groups], or None
-
-    @property
-    def infeasible(self) -> bool:
-        """Whether it is proven that the problem has no feasible placement."""
-        return bool(np.isinf(self.bound))
-
-    @property
-    def optimal(self) -> bool:
-        """Whether it is proven that no placement is better, within the solver's tolerance."""
-        return bool(np.isfinite(self.score) and self.score <= self.bound * (1 + 10 * _TOLERANCE))
 
 
 def relaxed(problem: PlacementProblem) -> float:
@@ -93,26 +72,17 @@ def relaxed(problem: PlacementProblem) -> float:
     return float(result.fun * scale * (1 - _TOLERANCE))
 
 
-def bracket(
-    problem: PlacementProblem, *, seconds: float = 10.0, known: NDArray[np.integer[Any]] | None = None
-) -> Bracket:
-    """Bounds a problem's optimum from both sides.
+def lower_bound(problem: PlacementProblem, *, seconds: float = 10.0) -> float:
+    """What no placement's objective is less than, µs; inf where it is proven that none is feasible.
 
-    problem: to place; optima are found for tens of groups, mostly. seconds: of the solver, about. known: a placement,
-    as good as there is, [groups]. Returns the bound, at least that of `relaxed`, and the better one of what is known
-    and what was found. Raises RuntimeError: HiGHS ended without saying why.
+    problem: to place; optima of the relaxation are found for tens of groups, mostly. seconds: of the solver, about.
+    Returns at least what `relaxed` does. Raises RuntimeError: HiGHS ended without saying why.
     """
     bound = relaxed(problem)
-    placement = None if known is None else np.asarray(known, np.uint8)
-    score = np.inf if placement is None else float(problem.scores(placement)[0])
-    if np.isfinite(bound):
-        programme = _Programme(problem)
-        if programme.variables <= _MOST_VARIABLES:
-            better, found = programme.solve(seconds)
-            bound = max(bound, better)
-            if found is not None and (found_score := float(problem.scores(found)[0])) < score:
-                placement, score = found, found_score
-    return Bracket(bound, score, placement if np.isfinite(score) else None)
+    programme = _Programme(problem)
+    if np.isfinite(bound) and programme.variables <= _MOST_VARIABLES:
+        bound = max(bound, programme.solve(seconds))
+    return bound
 
 
 def _scale(problem: PlacementProblem) -> float:
@@ -144,8 +114,8 @@ class _Programme:
         self._upper: list[NDArray[np.float64]] = []
         self._count = 0
 
-    def solve(self, seconds: float) -> tuple[float, NDArray[np.uint8] | None]:
-        """The bound, µs, and a placement where one was found."""
+    def solve(self, seconds: float) -> float:
+        """The bound, µs."""
         problem, scale = self._problem, self._scale
         self._add_assignment()
         self._add_transfers()
@@ -173,17 +143,13 @@ class _Programme:
             options={"time_limit": seconds, "mip_rel_gap": _TOLERANCE},
         )
         if result.status == _INFEASIBLE:
-            return np.inf, None
+            return np.inf
         dual = getattr(result, "mip_dual_bound", None)
         if dual is None or not np.isfinite(dual):
             if result.status in (0, 1):  # out of time before there was a bound
-                return 0.0, None
+                return 0.0
             raise RuntimeError(f"HiGHS: {result.message}")
-        placement = None
-        if result.x is not None:
-            assigned = result.x[: self._used].reshape(self._groups, self._devices)
-            placement = assigned.argmax(axis=1).astype(np.uint8)
-        return float(dual * scale * (1 - _TOLERANCE)), placement
+        return float(dual * scale * (1 - _TOLERANCE))
 
     def _x(self, group: NDArray[np.integer[Any]] | int, device: int) -> Any:
         return group * self._devices + device

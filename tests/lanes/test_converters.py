@@ -66,6 +66,7 @@ def convert(converter: str, output: Path, *options: str, **environment: str) -> 
     return run(BIN / converter, *model, *place_of(output), *options, **environment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", [True, False])
 def test_a_converted_model_runs_on_both_devices_in_an_unchanged_script(
     converter: str, tmp_path: Path, compress: bool
