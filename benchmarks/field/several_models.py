@@ -7,6 +7,7 @@ Two devices made of the CPU plugin (f32, with --bf16 the first in bf16), each bo
 Each application is planned by prediction and by measuring. These plans, everything on one device, each model where it
 is best alone, and whole-device assignments (all of up to 16, else the best 8 by prediction and 8 drawn ones) then run
 in turns, all models of one at the same time, for --most seconds (600) at most: where trials are long, fewer run.
+Of those that only exchange equal devices, the trials count as one's.
 Printed: rate of the measured plan over the best whole-device assignment, over everything on the best device (the best
 of one half of the rounds, judged by the other, as the best of many is partly luck), and over each model placed alone;
 the same of the predicted plan; over all that ran the median error of predicted ratios and Spearman's rank correlation;
