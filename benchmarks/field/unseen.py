@@ -11,8 +11,9 @@ do nothing but count on the two cores between them: what the slower one counts, 
 lets a pair have that is in balance. All is compiled four times, in processes of their own: two compilations of one
 split differ by 2%. Printed: what was placed over the best candidate (of one half of the compilations, judged by the
 other), the one with the best figures, the best single device, copies, and copies times that share; and how long it
-took. The shortest version that means something is three models and 60 rounds, about ten minutes. Rounds differ by 8%,
-so that after 150 a ratio is known to 1%; what is surely worse than the best does not run in the next compilations.
+took. The shortest version that means something is three models and 40 rounds, a quarter of an hour, and more where an
+inference takes tens of milliseconds. Rounds differ by 8%, so that after 150 a ratio is known to 1%; what is surely
+worse than the best does not run in the next compilations.
 """
 
 from __future__ import annotations
