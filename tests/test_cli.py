@@ -397,10 +397,11 @@ class TestBadModel:
 
 
 @pytest.mark.parametrize("call", [ov_hsdag.place, ov_hsdag.fit, ov_hsdag.verify, ov_hsdag.explain])
-@pytest.mark.parametrize("given", ["model.xml", None])
+@pytest.mark.parametrize("given", ["model.xml", Path("model.xml"), None])
 def test_what_is_no_model_in_memory_is_refused_alike(call: Any, given: object) -> None:
-    told = rf"^{call.__name__}\(\) takes a model in memory and got .*: read it with openvino\.convert_model or Core"
-    with pytest.raises(ov_hsdag.UserError, match=told):
+    name = call.__name__
+    told = rf"^{name}\(\) takes a model in memory and got .*: read it with openvino\.convert_model or Core\.read_model"
+    with pytest.raises(ov_hsdag.UserError, match=told + f"; ov-hsdag {name} takes files"):
         call(given, DEVICE)
 
 

@@ -95,6 +95,10 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: edit(f, config={**HSDAGConfig.base(Widths(1, 1, 1, 1)).to_dict(), "without": ["colour"]}),
         r"describes no policy: .*without can only be \[\]",
     ),
+    "levels below 0": (
+        lambda f: edit(f, config={**HSDAGConfig.base(Widths(1, 1, 1, 1)).to_dict(), "levels": -1}),
+        r"describes no policy: .*levels",
+    ),
     "no tensors": (lambda f: vouch(f, WEIGHTS_FILE, b"<net"), r"policy\.safetensors: it is no safetensors file"),
 }
 

@@ -101,9 +101,9 @@ def judged(
     names = list(distinct.values())
     simulated = app.judge(np.stack([named[name] for name in names]))
     scores = dict(zip(names, simulated.score(app.objective), strict=True))
-    first, end = prepared[0], time.monotonic() + most
+    end = time.monotonic() + most
     with Comparison(
-        first.analysis.model,
+        prepared[0].analysis.model,
         DEVICES,
         {name: together.candidate_of(app, named[name], DEVICES) for name in names},
         app.objective,
@@ -116,8 +116,8 @@ def judged(
         trials = comparison.trials(rounds=rounds, seconds=together.TRIAL, until=end)
         failed = dict(comparison.failed)
     # What only exchanges equal devices is one assignment, which ran twice: cores differ by chance.
-    figures = np.column_stack([np.sort(simulated.busy_us, axis=1), simulated.latency_us]).round(3)
-    alike = {name: names[int((figures == one).all(axis=1).argmax())] for name, one in zip(names, figures, strict=True)}
+    first: dict[bytes, str] = {}
+    alike = {name: first.setdefault(one.tobytes(), name) for name, one in zip(names, simulated.figures, strict=True)}
     trials = [[(alike[name], rate) for name, rate in one] for one in trials]
     names, same = [*dict.fromkeys(alike.values())], {name: alike[one] for name, one in same.items()}
     found, *parts = (choice.infer(some) for some in (trials, *halves(trials)))

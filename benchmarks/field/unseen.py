@@ -188,6 +188,12 @@ def tried(
     return affinities, named(problem, "predicted", problem.placement_of(dict(predicted.affinity))), chosen
 
 
+def host_share(pool: ProcessPoolExecutor) -> float:
+    """What the slower of two loops that count counts, over the mean of both."""
+    turns = list(pool.map(count_for, [HOST_SECONDS] * len(DEVICES)))
+    return min(turns) / statistics.mean(turns)
+
+
 def judged(one: ZooModel, core: Any, args: argparse.Namespace) -> dict[str, Any]:
     """Ratios of what `place` chose to the best, to copies, and to what the host lets a pair in balance have."""
     normalized, objective = one.build(), "latency" if args.latency else "throughput"
@@ -209,9 +215,7 @@ def judged(one: ZooModel, core: Any, args: argparse.Namespace) -> dict[str, Any]
                 trials.append([])
                 for number in range(max(1, args.rounds // COMPILED)):
                     trials[-1] += comparison.trials(rounds=1, seconds=SECONDS, begin=number)
-                    if number % EVERY == 0:
-                        turns = list(pool.map(count_for, [HOST_SECONDS] * len(DEVICES)))
-                        shares.append(min(turns) / statistics.mean(turns))
+                    shares += [host_share(pool)] if number % EVERY == 0 else []
                 failed |= comparison.failed
             known = choice.infer([*chain(*trials)])
             worse = {*choice.beaten(known, candidates.keys() & {*known.names})} - asked_for

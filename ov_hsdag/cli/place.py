@@ -120,7 +120,7 @@ def place(
             raise UserError("--together places on this machine alone: leave out --ray")
         alone = {flags()[name].name or name: getattr(given, name) for name in _OF_ONE_MODEL}
         plan.check_options({**alone, "part": part}, "--together")
-        spec = of_folder(model, parse_counts(count), given.workload, ",".join(given.shapes or ()) or None)
+        spec = of_folder(model, parse_counts(count), given.workload, given.shapes)
         how = {**vars(given), "report": report, "hardlinks": hardlinks, "compress_to_fp16": compress_to_fp16}
         plan.write(spec, device, default_output(model) if output is None else output, model, how, as_json)
         return

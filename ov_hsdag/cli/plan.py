@@ -83,7 +83,7 @@ def plan(
             shown(show, Plan.load(application), report=report)
         return
     if is_model_folder(application):
-        spec = of_folder(application, parse_counts(count), workload, ",".join(shape or ()) or None)
+        spec = of_folder(application, parse_counts(count), workload, shape)
     else:
         common.check_model(application)
         if count or shape or workload:

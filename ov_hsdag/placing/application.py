@@ -89,10 +89,14 @@ class Judged:
         """As `score`, with what exceeds memory behind all that fits, by how much it does, float64 [batch]."""
         return np.where(self.over > 0, _NO_FIT * (1 + self.over), self.score(objective))
 
+    @property
+    def figures(self) -> NDArray[np.float64]:
+        """The same for rows that only exchange equal devices, float64 [batch, devices + 1]."""
+        return np.column_stack([np.sort(self.busy_us, axis=1), self.latency_us]).round(3)
+
     def distinct(self, rows: NDArray[np.int64] | Sequence[int]) -> NDArray[np.int64]:
         """These rows without those that only exchange equal devices with an earlier one."""
-        figures = np.column_stack([np.sort(self.busy_us, axis=1), self.latency_us])[rows].round(3)
-        return np.asarray(rows)[np.sort(np.unique(figures, axis=0, return_index=True)[1])]
+        return np.asarray(rows)[np.sort(np.unique(self.figures[rows], axis=0, return_index=True)[1])]
 
 
 @dataclass(frozen=True, eq=False)

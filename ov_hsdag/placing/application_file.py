@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,8 +105,11 @@ def read_application(path: Path) -> ApplicationSpec:
     return ApplicationSpec(found, data.get("device"), data.get("objective"), data.get("memory"), any(rates.values()))
 
 
-def of_folder(folder: Path, counts: Mapping[str, float], workload: str | None, shape: str | None) -> ApplicationSpec:
+def of_folder(
+    folder: Path, counts: Mapping[str, float], workload: str | None, shapes: Sequence[str] | None
+) -> ApplicationSpec:
     """The application that a pipeline's folder is. counts: of its parts, instead of the usual ones. UserError."""
+    shape = ",".join(shapes or ()) or None
     return ApplicationSpec(_of_pipeline(ModelSpec(folder, shape=shape, workload=workload), counts))
 
 
