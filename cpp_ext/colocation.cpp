@@ -392,26 +392,38 @@ Pairs Legality::cached_attention() const {
     return pairs;
 }
 
-// Whether it is [batch, heads, tokens, size] with as many tokens as heads.
-bool Legality::as_many_tokens_as_heads(std::int32_t output) const {
-    const std::int32_t first = arrays_.shape_ptr[output];
-    return arrays_.shape_ptr[output + 1] - first == 4 && arrays_.dimensions[first + 1] == arrays_.dimensions[first + 2];
-}
-
-// Attention with as many tokens as heads, and the Transpose that puts tokens first. The CPU plugin (2026.4;
-// docs/facts.md) fuses the Transposes around attention into it, and takes heads for tokens where the last of them is in
-// another submodel and the shape would not tell.
-void Legality::add_ambiguous_attention(Pairs& pairs) const {
+// Attention with the Transposes around it, and each of those before it with what is transposed: plugins fuse them. The
+// CPU plugin (2026.4; docs/facts.md) takes heads for tokens where the last of them is in another submodel and there are
+// as many tokens as heads, and in bf16 does not run a dynamic submodel that has some attention with such a Transpose
+// and some without.
+void Legality::add_transposes_of_attention(Pairs& pairs) const {
     const Graph& graph = *graph_;
+    const auto input = [&](std::int32_t node, std::int32_t port) {  // -1: there is none
+        const std::int32_t edge = graph.input_ptr[node] + port;
+        return edge < graph.input_ptr[node + 1] ? graph.source[edge] : -1;
+    };
+    const auto is = [&](std::int32_t node, const char* type) { return node >= 0 && arrays_.types[node] == type; };
     for (std::int32_t node = 0; node < graph.nodes(); ++node) {
-        const std::int32_t edge = graph.input_ptr[node];
-        if (arrays_.types[node] != "Transpose" || edge == graph.input_ptr[node + 1]) continue;
-        const std::int32_t source = graph.source[edge];
-        bool attends = arrays_.types[source] == "ScaledDotProductAttention";
-        if (arrays_.types[source] == "MatMul" && graph.input_ptr[source] < graph.input_ptr[source + 1]) {
-            attends = arrays_.types[graph.source[graph.input_ptr[source]]] == "Softmax";
+        std::vector<std::int32_t> read;  // queries, keys and values
+        if (is(node, "ScaledDotProductAttention")) {
+            read = {input(node, 0), input(node, 1), input(node, 2)};
+        } else if (is(node, "MatMul") && is(input(node, 0), "Softmax")) {
+            std::int32_t scores = input(input(node, 0), 0);
+            while (scores >= 0 && kOfScores.count(arrays_.types[scores]) != 0) scores = input(scores, 0);
+            read = {input(node, 1)};
+            if (is(scores, "MatMul")) read.insert(read.end(), {input(scores, 0), input(scores, 1)});
+        } else {
+            continue;
         }
-        if (attends && as_many_tokens_as_heads(graph.input_output[edge])) pairs.emplace_back(source, node);
+        for (const std::int32_t source : read) {
+            const std::int32_t transposed = is(source, "Transpose") ? input(source, 0) : -1;
+            if (transposed >= 0 && graph.kind[transposed] == NodeKind::kOp) pairs.emplace_back(transposed, source);
+        }
+        for (std::int32_t o = graph.output_ptr[node]; o < graph.output_ptr[node + 1]; ++o) {
+            for (std::int32_t c = graph.consumer_ptr[o]; c < graph.consumer_ptr[o + 1]; ++c) {
+                if (is(graph.consumer_node[c], "Transpose")) pairs.emplace_back(node, graph.consumer_node[c]);
+            }
+        }
     }
 }
 
@@ -480,7 +492,7 @@ Pairs Legality::colocation_constraints() const {
     }
     pairs.insert(pairs.end(), state_paths_.begin(), state_paths_.end());
     pairs.insert(pairs.end(), caches_.begin(), caches_.end());
-    add_ambiguous_attention(pairs);
+    add_transposes_of_attention(pairs);
     add_lengths(pairs);
     add_parameters(pairs);
     add_experts(pairs);

@@ -71,13 +71,12 @@ private:
     [[nodiscard]] Flags open_values() const;
     [[nodiscard]] Flags shape_arithmetic() const;
     [[nodiscard]] bool is_short(std::int32_t output) const;
-    [[nodiscard]] bool as_many_tokens_as_heads(std::int32_t output) const;
     [[nodiscard]] Pairs states() const;
     void add_initial_values();
     void add_open_sizes(std::int32_t concat);
     void add_shared_masks();
     void add_state_paths(Pairs& pairs) const;
-    void add_ambiguous_attention(Pairs& pairs) const;
+    void add_transposes_of_attention(Pairs& pairs) const;
     [[nodiscard]] Pairs cached_attention() const;
     void add_lengths(Pairs& pairs) const;
     void add_parameters(Pairs& pairs) const;

@@ -301,14 +301,19 @@ def colocation_constraints(graph: ComputationGraph) -> list[Pair]:
     pairs += state_paths(graph) + cached_attention(graph)
     for node, type_name in enumerate(graph.types):
         inputs = inputs_of(graph, node)
-        if type_name != "Transpose" or not inputs:
+        if type_name == "ScaledDotProductAttention":
+            read = inputs[:3]
+        elif type_name == "MatMul" and inputs and graph.types[inputs[0]] == "Softmax":
+            above = inputs_of(graph, inputs[0])[:1]
+            while above and graph.types[above[0]] in OF_SCORES:
+                above = inputs_of(graph, above[0])[:1]
+            scores = above and graph.types[above[0]] == "MatMul"
+            read = inputs[1:2] + (inputs_of(graph, above[0])[:2] if scores else [])
+        else:
             continue
-        source, shape = inputs[0], graph.output_shapes[graph.input_output[graph.input_ptr[node]]]
-        attends = graph.types[source] == "ScaledDotProductAttention"
-        if graph.types[source] == "MatMul" and inputs_of(graph, source):
-            attends = graph.types[inputs_of(graph, source)[0]] == "Softmax"
-        if attends and len(shape) == 4 and shape[1] == shape[2]:
-            pairs.append((source, node))
+        before = [(inputs_of(graph, one)[:1], one) for one in read if graph.types[one] == "Transpose"]
+        pairs += [(made[0], one) for made, one in before if made and graph.kinds[made[0]] == NodeKind.OP]
+        pairs += [(node, to) for source, to, _ in edges_of(graph) if source == node and graph.types[to] == "Transpose"]
     for source, target, _ in edges_of(graph):
         if graph.types[target] == "ShapeOf" and not replicable[target]:
             pairs.append((source, target))

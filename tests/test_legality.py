@@ -329,16 +329,34 @@ def test_models_with_states_and_dynamic_shapes_run_anywhere(two_cpu_core: ov.Cor
     assert max(counts) > 2
 
 
+@pytest.mark.skipif(
+    "BF16" not in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"), reason="the processor has no bf16"
+)
 @pytest.mark.parametrize("fused", [True, False])
-def test_attention_with_as_many_tokens_as_heads_keeps_its_transpose(two_cpu_core: ov.Core, fused: bool) -> None:
-    def together(model: ov.Model) -> bool:
-        graph = ComputationGraph.from_model(model)
-        groups = graph.legality.groups
-        return bool(groups[graph.names.index("attention")] == groups[graph.names.index("tokens first")])
+def test_a_dynamic_encoder_runs_in_bf16_wherever_it_is_cut(two_cpu_core: ov.Core, fused: bool) -> None:
+    first, model = attention(8, 4, fused), attention(8, 4, fused)
+    model.get_parameters()[0].output(0).replace(first.get_results()[0].input_value(0))
+    model = ov.Model(model.get_results(), first.get_parameters())
+    model.reshape([-1, -1, 32])
+    normalize.normalize(model)
+    problem = build_problem(model, DeviceSet(("CPU_A", "CPU_B")), core=two_cpu_core)
+    for cut in range(1, problem.group_count):
+        for device in ("CPU_A", "CPU_B"):
+            placement = (np.arange(problem.group_count) < cut) == (device == "CPU_B")
+            placed = model.clone()
+            affinities.set_affinities(placed, problem.affinity(placement.astype(np.uint8)))
+            compiled = two_cpu_core.compile_model(placed, "HETERO:CPU_A,CPU_B", {"INFERENCE_PRECISION_HINT": "bf16"})
+            request = compiled.create_infer_request()
+            request.start_async(np.ones((1, 16, 32), np.float32))
+            request.wait()
 
-    assert not together(attention(8, 4, fused))
-    model = attention(4, 4, fused)
-    assert together(model)
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_attention_keeps_its_transposes(two_cpu_core: ov.Core, fused: bool) -> None:
+    for tokens in (8, 4):  # as many as heads, and more
+        model = attention(tokens, 4, fused)
+        groups = groups_by_name(model)
+        assert groups["attention"] == groups["tokens first"]
 
     if fused and tuple(int(part) for part in ov.__version__.split(".")[:2]) < (2025, 4):
         return  # wrong where a Transpose before it is in another submodel, too (docs/facts.md)

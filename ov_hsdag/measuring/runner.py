@@ -73,31 +73,27 @@ class Runner:
         finished = self.finished
         self.queue.set_callback(lambda request, _: finished.append(time.perf_counter()))
         filling = max(min(self.submodels - 1, _FILLING), 0)
-        self._phases = [_Phase(self.queue, timed, finished, filling) for timed in self._timed]
+        self.phases = [_Phase(self.queue, timed, finished, filling) for timed in self._timed]
 
     @property
     def shortest_trial(self) -> float:
         """About how many seconds a trial takes at least, from the warm-up."""
         throughput, requests = self._objective == "throughput", len(self.queue)
-        return sum(one.inference * (one.rounds * requests + 1 if throughput else 2) for one in self._phases)
+        return sum(one.inference * (one.rounds * requests + 1 if throughput else 2) for one in self.phases)
 
     @property
     def mean_inference(self) -> float:
         """Seconds of an inference in the warm-up, the mean over those of a workload."""
         counts = [timed.count for timed in self._timed]
-        return sum(n * one.inference for n, one in zip(counts, self._phases, strict=True)) / sum(counts)
-
-    def phase(self, number: int) -> _Phase:
-        """One kind of the inferences that are timed."""
-        return self._phases[number]
+        return sum(n * one.inference for n, one in zip(counts, self.phases, strict=True)) / sum(counts)
 
     def start_next(self, number: int) -> None:
         """Starts the inference of this number, the phases of a workload one after the other, when a request is idle."""
         place = number % max(sum(max(round(timed.count), 1) for timed in self._timed), 1)
-        for timed, phase in zip(self._timed, self._phases, strict=True):
+        for timed, phase in zip(self._timed, self.phases, strict=True):
             length = max(round(timed.count), 1)
             if place < length:
-                changes = place == 0 and len(self._phases) > 1
+                changes = place == 0 and len(self.phases) > 1
                 if changes:  # its states are others than those of the phase before
                     self.queue.wait_all()
                 phase.start(first=changes or number == 0)
@@ -112,11 +108,11 @@ class Runner:
         """
         before, begin = self._used(), time.perf_counter()
         others = processor_seconds() - time.process_time()
-        for phase in self._phases:
-            share = seconds / len(self._phases)
+        for phase in self.phases:
+            share = seconds / len(self.phases)
             rate = phase.throughput(share) if self._objective == "throughput" else 1 / phase.latency(share)
             self.rates[phase.timed.name] = rate
-        if len(self._phases) == 1 and self._objective == "throughput":
+        if len(self.phases) == 1 and self._objective == "throughput":
             took, others = time.perf_counter() - begin, processor_seconds() - time.process_time() - others
             used = self._used() - before
             self.busy_us = self._busy_us(used[:, 0].tolist())
@@ -141,7 +137,7 @@ class Runner:
     def outputs(self) -> list[NDArray[Any]]:
         """What it computes in the first inference of each phase. Raises RuntimeError where inference fails."""
         found = []
-        for phase in self._phases:
+        for phase in self.phases:
             request = self._compiled.create_infer_request()
             phase.replay.first.set(request)
             infer(request, phase.timed.steps[0])
@@ -173,7 +169,7 @@ class Copies:
             for number, timed in enumerate(self._timed):
                 concurrent = ConcurrentTrials(len(self._runners))
                 share = seconds / len(self._timed)
-                trials = [pool.submit(concurrent.run, runner.phase(number), share) for runner in self._runners]
+                trials = [pool.submit(concurrent.run, runner.phases[number], share) for runner in self._runners]
                 errors = [error for trial in trials if (error := trial.exception()) is not None]
                 for error in errors:
                     if not isinstance(error, threading.BrokenBarrierError):
