@@ -227,7 +227,7 @@ def test_trials_at_the_same_time_choose_on_cores_that_swing(
 def test_where_nothing_can_run_at_the_same_time_trials_in_turns_choose(
     swinging: Callable[..., float], objective: str, cuts: Sequence[float]
 ) -> None:
-    assert swinging(0, objective, cuts) < 0.05
+    assert np.mean([swinging(seed, objective, cuts) for seed in range(4)]) < 0.05
 
 
 def test_trials_at_the_same_time_that_do_not_tell_their_times_are_left_out(
