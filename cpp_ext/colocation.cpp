@@ -392,10 +392,10 @@ Pairs Legality::cached_attention() const {
     return pairs;
 }
 
-// Attention with the Transposes around it, and each of those before it with what is transposed: plugins fuse them. The
-// CPU plugin (2026.4; docs/facts.md) takes heads for tokens where the last of them is in another submodel and there are
-// as many tokens as heads, and in bf16 does not run a dynamic submodel that has some attention with such a Transpose
-// and some without.
+// Attention with what makes its queries, keys and values, and with the Transposes around it: plugins fuse them. The CPU
+// plugin (2026.4; docs/facts.md) takes heads for tokens where the last Transpose is in another submodel and there are
+// as many tokens as heads, and in bf16 does not run a dynamic submodel in which attentions differ in what is beside
+// them.
 void Legality::add_transposes_of_attention(Pairs& pairs) const {
     const Graph& graph = *graph_;
     const auto input = [&](std::int32_t node, std::int32_t port) {  // -1: there is none
@@ -404,18 +404,22 @@ void Legality::add_transposes_of_attention(Pairs& pairs) const {
     };
     const auto is = [&](std::int32_t node, const char* type) { return node >= 0 && arrays_.types[node] == type; };
     for (std::int32_t node = 0; node < graph.nodes(); ++node) {
-        std::vector<std::int32_t> read;  // queries, keys and values
+        Pairs read;  // queries, keys and values, and what reads them
         if (is(node, "ScaledDotProductAttention")) {
-            read = {input(node, 0), input(node, 1), input(node, 2)};
+            read = {{input(node, 0), node}, {input(node, 1), node}, {input(node, 2), node}};
         } else if (is(node, "MatMul") && is(input(node, 0), "Softmax")) {
             std::int32_t scores = input(input(node, 0), 0);
             while (scores >= 0 && kOfScores.count(arrays_.types[scores]) != 0) scores = input(scores, 0);
-            read = {input(node, 1)};
-            if (is(scores, "MatMul")) read.insert(read.end(), {input(scores, 0), input(scores, 1)});
+            read = {{input(node, 1), node}};
+            if (is(scores, "MatMul")) {
+                read.insert(read.end(), {{input(scores, 0), scores}, {input(scores, 1), scores}});
+            }
         } else {
             continue;
         }
-        for (const std::int32_t source : read) {
+        for (const auto& [source, reader] : read) {
+            if (source < 0 || graph.kind[source] != NodeKind::kOp) continue;
+            pairs.emplace_back(source, reader);
             const std::int32_t transposed = is(source, "Transpose") ? input(source, 0) : -1;
             if (transposed >= 0 && graph.kind[transposed] == NodeKind::kOp) pairs.emplace_back(transposed, source);
         }

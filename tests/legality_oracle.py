@@ -302,17 +302,19 @@ def colocation_constraints(graph: ComputationGraph) -> list[Pair]:
     for node, type_name in enumerate(graph.types):
         inputs = inputs_of(graph, node)
         if type_name == "ScaledDotProductAttention":
-            read = inputs[:3]
+            read = [(one, node) for one in inputs[:3]]
         elif type_name == "MatMul" and inputs and graph.types[inputs[0]] == "Softmax":
             above = inputs_of(graph, inputs[0])[:1]
             while above and graph.types[above[0]] in OF_SCORES:
                 above = inputs_of(graph, above[0])[:1]
             scores = above and graph.types[above[0]] == "MatMul"
-            read = inputs[1:2] + (inputs_of(graph, above[0])[:2] if scores else [])
+            read = [(one, node) for one in inputs[1:2]]
+            read += [(one, above[0]) for one in inputs_of(graph, above[0])[:2]] if scores else []
         else:
             continue
-        before = [(inputs_of(graph, one)[:1], one) for one in read if graph.types[one] == "Transpose"]
-        pairs += [(made[0], one) for made, one in before if made and graph.kinds[made[0]] == NodeKind.OP]
+        read = [(one, to) for one, to in read if graph.kinds[one] == NodeKind.OP]
+        made = [(made, one) for one, _ in read if graph.types[one] == "Transpose" for made in inputs_of(graph, one)[:1]]
+        pairs += read + [pair for pair in made if graph.kinds[pair[0]] == NodeKind.OP]
         pairs += [(node, to) for source, to, _ in edges_of(graph) if source == node and graph.types[to] == "Transpose"]
     for source, target, _ in edges_of(graph):
         if graph.types[target] == "ShapeOf" and not replicable[target]:
