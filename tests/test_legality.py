@@ -355,8 +355,8 @@ def test_a_dynamic_encoder_runs_in_bf16_wherever_it_is_cut(two_cpu_core: ov.Core
 def test_attention_keeps_its_transposes(two_cpu_core: ov.Core, fused: bool) -> None:
     for tokens in (8, 4):  # as many as heads, and more
         model = attention(tokens, 4, fused)
-        groups = groups_by_name(model)
-        assert groups["attention"] == groups["tokens first"]
+        numbers = groups_by_name(model)
+        assert numbers["attention"] == numbers["tokens first"]
 
     if fused and tuple(int(part) for part in ov.__version__.split(".")[:2]) < (2025, 4):
         return  # wrong where a Transpose before it is in another submodel, too (docs/facts.md)
