@@ -10,8 +10,9 @@ in turns, all models of one at the same time, for --most seconds (600) at most: 
 Of those that only exchange equal devices, the trials count as one's.
 Printed: rate of the measured plan over the best whole-device assignment, over everything on the best device (the best
 of one half of the rounds, judged by the other, as the best of many is partly luck), and over each model placed alone;
-the same of the predicted plan; over all that ran the median error of predicted ratios and Spearman's rank correlation;
-and what failed.
+the same of the predicted plan; what unlike devices have alone, added, over the better one's ("both": a copy of all on
+each), which is about what a plan can have; over all that ran the median error of predicted ratios and Spearman's rank
+correlation; and what failed.
 """
 
 from __future__ import annotations
@@ -138,6 +139,7 @@ def judged(
         "chosen": chosen,
         "ran": len(ran),
         "failed": {name: why for name, why in failed.items() if not out_of_time(why)},
+        "both": sum(map(found.rate, singles)) / max(map(found.rate, singles)) if len(singles) > 1 else math.nan,
         "error": float(np.median(np.abs(np.expm1(errors)))),
         "spearman": spearman(rates, expected),
         "attainable": attainable(*of_halves) if len(trials) > 2 else None,
@@ -189,7 +191,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 figures = " ".join(f"{row[how][key] or float('nan'):9.3f}" for key in keys)
                 print(f"{len(row['models']):6} {how:>10} {figures}", flush=True)
             ranks = " of ".join(f"{np.float64(row[key]):.3f}" for key in ("spearman", "attainable"))
-            print(f"       error {row['error']:.3f}, Spearman {ranks}, {row['chosen']}, {row['ran']} ran")
+            told = f"{row['chosen']}, {row['ran']} ran, both {row['both']:.2f}"
+            print(f"       error {row['error']:.3f}, Spearman {ranks}, {told}")
             print("".join(f"       {name} failed: {why}\n" for name, why in row["failed"].items()), end="", flush=True)
     for how in ("measured", "predicted"):
         known = ([row[how][key] for row in rows if row[how][key]] for key in keys)
