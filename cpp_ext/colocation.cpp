@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "groups.hpp"
 
@@ -417,11 +418,12 @@ void Legality::add_transposes_of_attention(Pairs& pairs) const {
         } else {
             continue;
         }
-        for (const auto& [source, reader] : read) {
-            if (source < 0 || graph.kind[source] != NodeKind::kOp) continue;
-            pairs.emplace_back(source, reader);
-            const std::int32_t transposed = is(source, "Transpose") ? input(source, 0) : -1;
-            if (transposed >= 0 && graph.kind[transposed] == NodeKind::kOp) pairs.emplace_back(transposed, source);
+        // Of several Transposes in a row, normalizing once more makes one.
+        for (auto [source, reader] : read) {
+            while (source >= 0 && graph.kind[source] == NodeKind::kOp) {
+                pairs.emplace_back(source, reader);
+                reader = std::exchange(source, is(source, "Transpose") ? input(source, 0) : -1);
+            }
         }
         for (std::int32_t o = graph.output_ptr[node]; o < graph.output_ptr[node + 1]; ++o) {
             for (std::int32_t c = graph.consumer_ptr[o]; c < graph.consumer_ptr[o + 1]; ++c) {

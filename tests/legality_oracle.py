@@ -312,9 +312,12 @@ def colocation_constraints(graph: ComputationGraph) -> list[Pair]:
             read += [(one, above[0]) for one in inputs_of(graph, above[0])[:2]] if scores else []
         else:
             continue
-        read = [(one, to) for one, to in read if graph.kinds[one] == NodeKind.OP]
-        made = [(made, one) for one, _ in read if graph.types[one] == "Transpose" for made in inputs_of(graph, one)[:1]]
-        pairs += read + [pair for pair in made if graph.kinds[pair[0]] == NodeKind.OP]
+        for one, to in read:
+            while graph.kinds[one] == NodeKind.OP:
+                pairs.append((one, to))
+                if graph.types[one] != "Transpose" or not inputs_of(graph, one):
+                    break
+                one, to = inputs_of(graph, one)[0], one
         pairs += [(node, to) for source, to, _ in edges_of(graph) if source == node and graph.types[to] == "Transpose"]
     for source, target, _ in edges_of(graph):
         if graph.types[target] == "ShapeOf" and not replicable[target]:
