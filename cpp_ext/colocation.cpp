@@ -399,21 +399,17 @@ Pairs Legality::cached_attention() const {
 // them.
 void Legality::add_transposes_of_attention(Pairs& pairs) const {
     const Graph& graph = *graph_;
-    const auto input = [&](std::int32_t node, std::int32_t port) {  // -1: there is none
-        const std::int32_t edge = graph.input_ptr[node] + port;
-        return edge < graph.input_ptr[node + 1] ? graph.source[edge] : -1;
-    };
     const auto is = [&](std::int32_t node, const char* type) { return node >= 0 && arrays_.types[node] == type; };
     for (std::int32_t node = 0; node < graph.nodes(); ++node) {
         Pairs read;  // queries, keys and values, and what reads them
         if (is(node, "ScaledDotProductAttention")) {
-            read = {{input(node, 0), node}, {input(node, 1), node}, {input(node, 2), node}};
-        } else if (is(node, "MatMul") && is(input(node, 0), "Softmax")) {
-            std::int32_t scores = input(input(node, 0), 0);
-            while (scores >= 0 && kOfScores.count(arrays_.types[scores]) != 0) scores = input(scores, 0);
-            read = {{input(node, 1), node}};
+            read = {{graph.input(node, 0), node}, {graph.input(node, 1), node}, {graph.input(node, 2), node}};
+        } else if (is(node, "MatMul") && is(graph.input(node, 0), "Softmax")) {
+            std::int32_t scores = graph.input(graph.input(node, 0), 0);
+            while (scores >= 0 && kOfScores.count(arrays_.types[scores]) != 0) scores = graph.input(scores, 0);
+            read = {{graph.input(node, 1), node}};
             if (is(scores, "MatMul")) {
-                read.insert(read.end(), {{input(scores, 0), scores}, {input(scores, 1), scores}});
+                read.insert(read.end(), {{graph.input(scores, 0), scores}, {graph.input(scores, 1), scores}});
             }
         } else {
             continue;
@@ -422,7 +418,7 @@ void Legality::add_transposes_of_attention(Pairs& pairs) const {
         for (auto [source, reader] : read) {
             while (source >= 0 && graph.kind[source] == NodeKind::kOp) {
                 pairs.emplace_back(source, reader);
-                reader = std::exchange(source, is(source, "Transpose") ? input(source, 0) : -1);
+                reader = std::exchange(source, is(source, "Transpose") ? graph.input(source, 0) : -1);
             }
         }
         for (std::int32_t o = graph.output_ptr[node]; o < graph.output_ptr[node + 1]; ++o) {

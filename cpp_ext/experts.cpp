@@ -24,11 +24,11 @@ public:
         std::vector<Experts> found;
         for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
             if (types_[node] != "ReduceSum") continue;
-            const std::int32_t weighted = input(node, 0);
+            const std::int32_t weighted = graph_.input(node, 0);
             if (weighted < 0 || types_[weighted] != "Multiply") continue;
             for (const std::int32_t side : {0, 1}) {
                 Experts block{-1, -1, node, {node, weighted}};
-                if (routing(input(weighted, 1 - side), block) && experts(input(weighted, side), block)) {
+                if (routing(graph_.input(weighted, 1 - side), block) && experts(graph_.input(weighted, side), block)) {
                     complete(block);
                     found.push_back(std::move(block));
                     break;
@@ -39,15 +39,9 @@ public:
     }
 
 private:
-    // The node that feeds an input, -1 where there is no such input.
-    [[nodiscard]] std::int32_t input(std::int32_t node, std::int32_t port) const {
-        const std::int32_t edge = graph_.input_ptr[node] + port;
-        return edge < graph_.input_ptr[node + 1] ? graph_.source[edge] : -1;
-    }
-
     // Whether it multiplies by the weights of all experts, [experts, rows, columns].
     [[nodiscard]] bool multiplies(std::int32_t node) const {
-        const std::int32_t weights = input(node, 1);
+        const std::int32_t weights = graph_.input(node, 1);
         if (types_[node] != "MatMul" || weights < 0 || constant_[weights] == 0) return false;
         return ranks_[graph_.input_output[graph_.input_ptr[node] + 1]] == 3;
     }
@@ -56,7 +50,7 @@ private:
     bool routing(std::int32_t node, Experts& block) const {
         while (node >= 0 && kOfRouting.count(types_[node]) != 0) {
             block.nodes.push_back(node);
-            node = input(node, 0);
+            node = graph_.input(node, 0);
         }
         if (node < 0 || types_[node] != "ScatterElementsUpdate") return false;
         block.nodes.push_back(node);
@@ -78,13 +72,13 @@ private:
             member_[node] = visit_;
             block.nodes.push_back(node);
             if (types_[node] == "Tile") {
-                if (block.tile >= 0 || input(node, 0) < 0) return false;
+                if (block.tile >= 0 || graph_.input(node, 0) < 0) return false;
                 block.tile = node;
             } else if (multiplies(node)) {
                 ++products;
-                ahead.push_back(input(node, 0));
+                ahead.push_back(graph_.input(node, 0));
             } else if (kOfExperts.count(types_[node]) != 0) {
-                beta |= types_[node] == "Swish" && input(node, 1) >= 0;
+                beta |= types_[node] == "Swish" && graph_.input(node, 1) >= 0;
                 for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
                     // The shape of a Reshape is computed elsewhere.
                     if (types_[node] != "Reshape" || e == graph_.input_ptr[node]) ahead.push_back(graph_.source[e]);
@@ -103,9 +97,9 @@ private:
         const std::int32_t output = graph_.output_ptr[block.sum];
         if (output < graph_.output_ptr[block.sum + 1] && graph_.consumers[output] == 1) {
             const std::int32_t reader = graph_.consumer_node[graph_.consumer_ptr[output]];
-            if (types_[reader] == "Reshape" && input(reader, 0) == block.sum) block.nodes.push_back(reader);
+            if (types_[reader] == "Reshape" && graph_.input(reader, 0) == block.sum) block.nodes.push_back(reader);
         }
-        const std::int32_t tokens = input(block.tile, 0);
+        const std::int32_t tokens = graph_.input(block.tile, 0);
         ++visit_;
         for (const std::int32_t node : block.nodes) member_[node] = visit_;
         std::vector<std::uint8_t> after(static_cast<std::size_t>(block.sum - tokens) + 1, 0);

@@ -45,6 +45,11 @@ struct Graph {
     [[nodiscard]] std::int32_t nodes() const { return static_cast<std::int32_t>(kind.size()); }
     [[nodiscard]] std::int32_t edges() const { return static_cast<std::int32_t>(input_output.size()); }
     [[nodiscard]] std::int32_t outputs() const { return static_cast<std::int32_t>(output_bytes.size()); }
+    // The node that feeds an input, -1 where there is no such input.
+    [[nodiscard]] std::int32_t input(std::int32_t node, std::int32_t port) const {
+        const std::int32_t edge = input_ptr[node] + port;
+        return edge < input_ptr[node + 1] ? source[edge] : -1;
+    }
     // Parameters and constants: where a submodel can begin without another one's tensors.
     [[nodiscard]] bool is_graph_input(std::int32_t node) const {
         return kind[node] == NodeKind::kParameter || kind[node] == NodeKind::kConstant;

@@ -353,7 +353,7 @@ def test_a_dynamic_encoder_runs_in_bf16_wherever_it_is_cut(two_cpu_core: ov.Core
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_attention_keeps_its_transposes(two_cpu_core: ov.Core, fused: bool) -> None:
-    for tokens in (8, 4):  # as many as heads, and more
+    for tokens in (8, 4):  # more than heads, and as many
         model = attention(tokens, 4, fused)
         numbers = groups_by_name(model)
         assert numbers["attention"] == numbers["tokens first"]

@@ -139,7 +139,7 @@ def judged(
         "chosen": chosen,
         "ran": len(ran),
         "failed": {name: why for name, why in failed.items() if not out_of_time(why)},
-        "both": sum(map(found.rate, singles)) / max(map(found.rate, singles)) if len(singles) > 1 else math.nan,
+        "both": sum(map(found.rate, singles)) / max(map(found.rate, singles)) if len(singles) > 1 else None,
         "error": float(np.median(np.abs(np.expm1(errors)))),
         "spearman": spearman(rates, expected),
         "attainable": attainable(*of_halves) if len(trials) > 2 else None,
@@ -191,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 figures = " ".join(f"{row[how][key] or float('nan'):9.3f}" for key in keys)
                 print(f"{len(row['models']):6} {how:>10} {figures}", flush=True)
             ranks = " of ".join(f"{np.float64(row[key]):.3f}" for key in ("spearman", "attainable"))
-            told = f"{row['chosen']}, {row['ran']} ran, both {row['both']:.2f}"
+            told = f"{row['chosen']}, {row['ran']} ran, both {np.float64(row['both']):.2f}"
             print(f"       error {row['error']:.3f}, Spearman {ranks}, {told}")
             print("".join(f"       {name} failed: {why}\n" for name, why in row["failed"].items()), end="", flush=True)
     for how in ("measured", "predicted"):
