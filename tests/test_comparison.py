@@ -13,7 +13,7 @@ from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.choice import Round, infer
 from ov_hsdag.measuring.comparison import Comparison, Room, measurements
-from ov_hsdag.measuring.process import Candidate, Worker, WorkerError
+from ov_hsdag.measuring.process import Candidate, Worker, WorkerError, WorkerTimeout
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.lazy import opset13 as op
@@ -189,6 +189,23 @@ def test_an_anchor_that_fails_later_leaves_what_it_was_compared_with(core: ov.Co
         # The drift is not cancelled between batches any more.
         posterior = infer(rates)
         assert posterior.rate("hsdag") > posterior.rate("mincut") > posterior.rate("hetero")
+
+
+def test_what_ran_has_not_failed_where_compiling_it_again_takes_too_long(core: ov.Core) -> None:
+    machine = Machine(SPEEDS)
+
+    class Slower(FakeWorker):
+        def compile(self, candidate: Candidate, limit: float) -> list[np.ndarray]:
+            if machine.compiled >= len(SPEEDS):
+                raise WorkerTimeout(f"no answer within {limit:.0f} s of compiling")
+            return super().compile(candidate, limit)
+
+    machine.start = lambda folder, objective, name: Slower(machine, name)  # type: ignore[method-assign]
+    with compared(core, machine) as found:
+        assert ran(found.trials(rounds=1)) == set(SPEEDS)
+        found.evict("hsdag")
+        assert ran(found.trials(["CPU_A", "hsdag"], rounds=1)) == {"CPU_A"}
+        assert not found.failed and set(found.ready) == set(SPEEDS)
 
 
 @pytest.mark.parametrize("seconds", [4.0, 20.0])

@@ -120,26 +120,27 @@ def test_a_placement_that_is_slower_is_not_chosen_whatever_was_predicted(core: o
     assert 1.0 in (result.measured[name]["times_best_single"] for name in ("CPU_A", "CPU_B"))
 
 
-def test_figures_are_the_posterior_and_equal_placements_are_one(core: ov.Core) -> None:
-    """HETERO's own rule gives CPU_A everything, so its trials are CPU_A's; what comes of it is in one unit."""
+def test_figures_are_the_posterior_and_runs_of_hetero_are_not_the_device_s(core: ov.Core) -> None:
+    """HETERO's own rule gives CPU_A everything and runs it in its own way; what comes of it is in one unit."""
     model, problem = problem_of("squeezenet", core, "throughput")
     split = Contiguous().place(problem)
-    known = {"CPU_A": 10.0, "CPU_B": 5.0, "hetero": 10.0, PIPELINE_HINT: 9.0, "split": 18.0, COPIES: 15.0}
+    known = {"CPU_A": 10.0, "CPU_B": 5.0, "hetero": 9.0, PIPELINE_HINT: 9.0, "split": 18.0, COPIES: 15.0}
+    told: list[str] = []
     machine = Machine(defaultdict(lambda: 17.0, known))  # what the search finds later is slower
     candidates = {"hetero": problem.single(0), "split": split}
-    result = selection.select(model, problem, candidates, core, seconds=GENEROUS, start_worker=machine.start)
+    options: dict[str, Any] = {"start_worker": machine.start, "report": told.append}
+    result = selection.select(model, problem, candidates, core, seconds=GENEROUS, **options)
     measured = result.measured
+    first = [text.split()[1] for text in told if text.startswith("compiling ")][:5]
+    assert first == ["CPU_A", "split", "CPU_B", COPIES, "hetero"], "devices before what cannot be chosen"
     assert result.chosen == "split" and result.why == "" and list(measured)[:3] == ["CPU_A", "CPU_B", "hetero"]
-    for name, gain in {"CPU_A": 1.0, "CPU_B": 0.5, "hetero": 1.0, "split": 1.8, COPIES: 1.5}.items():
+    for name, gain in {"CPU_A": 1.0, "CPU_B": 0.5, "hetero": 0.9, "split": 1.8, COPIES: 1.5}.items():
         figures = measured[name]
         assert figures["times_best_single"] == pytest.approx(gain, rel=0.1), (name, figures)
         low, high = figures["times_best_single_ci"]
         assert low <= figures["times_best_single"] <= high
         ips = measured["CPU_A"]["throughput_ips"] * figures["times_best_single"]
         assert figures["throughput_ips"] == pytest.approx(ips, rel=1e-3)
-    assert {key: one for key, one in measured["CPU_A"].items() if key != "submodels"} == {
-        key: one for key, one in measured["hetero"].items() if key != "submodels"
-    }
     assert measured["CPU_A"]["times_best_single_ci"] == measured["CPU_A"]["ci"] == [1.0, 1.0]
     assert measured[COPIES]["times_chosen"] == pytest.approx(15 / 18, rel=0.1)
     assert machine.trials < 60, "the choice is clear"

@@ -65,10 +65,6 @@ class Terms:
         work = self.work.sum(axis=(2, 3))
         return np.asarray((work > _SOME * work.sum(axis=1, keepdims=True)).sum(axis=1) > 1)
 
-    def __getitem__(self, rows: Any) -> Terms:
-        """The terms of some of the placements; rows: what NumPy takes as an index of several."""
-        return Terms(self.work[rows], self.transfer[rows], self.submodel[rows], self.submodels[rows])
-
 
 @dataclass(frozen=True, eq=False)
 class Fit:

@@ -212,16 +212,18 @@ def decide(
     predicted: Mapping[str, float] | None = None,
     error: float | Mapping[str, float] = 1.0,
     by_times: Mapping[str, float] | None = None,
+    late: Collection[str] = (),
 ) -> Decision:
     """The choice by what was predicted and measured; rounds, predicted and error: see `infer`.
 
     It is the candidate with the best posterior, or a simple one within `GAIN` of it. One that is not simple has to be
-    better than each simple one, with a probability of `CONFIDENCE`, by what was measured alone (rates and, where they
-    are known, processor times): nobody is to get something slower than a single device.
+    better than each simple one by what was measured alone (rates and, where they are known, processor times), as the
+    interval of `CONFIDENCE` says: nobody is to get something slower than a single device.
 
     The last trial may be of a candidate that has failed since. names: of candidates that have not failed and were
     tried, the simplest first; at least one. simple: names of those that need no placement: single devices, HETERO's own
     choices. by_times: rates that follow from what processor time each device was measured to have, in any common unit.
+    late: simple ones of predicted that there was no time for: what is chosen is better than predictions say of them.
     """
     known = [name for name in names if name in simple]
     posterior = infer(rounds, predicted, error)
@@ -229,7 +231,12 @@ def decide(
     rival = posterior.best(known) if known else ""
     trials = infer(rounds, by_times, _SCEPTICAL)
     others = [name for name in names if name not in known]
-    proven = frozenset(name for name in others if all(trials.ratio(name, other).low > 1 for other in known))
+    proven = frozenset(
+        name
+        for name in others
+        if all(trials.ratio(name, other).low > 1 for other in known)
+        and all(posterior.ratio(name, other).low > 1 for other in late)
+    )
     able = [name for name in names if name in known or name in proven]
     best = posterior.best(able)
     least = posterior.rate(best) / (1 + GAIN)

@@ -139,7 +139,8 @@ class Comparison(AbstractContextManager["Comparison"]):
         It is not tried alone where it fails.
         """
         self._candidates[name] = candidate
-        self.failed.pop(name, None)
+        for of_before in (self.failed, self.phase_rates, self._busy_us):
+            of_before.pop(name, None)
         self._room.most = math.inf  # what was too much may have been the one before
         try:
             self._check({name: self._compile(name, self._end)})
@@ -277,7 +278,8 @@ class Comparison(AbstractContextManager["Comparison"]):
             worker = self._workers[name]
             return worker.compile(self._candidates[name], min(self._patience, until - begin))
         except WorkerTimeout as error:
-            if until - begin < self._patience:  # it was not given the time that a compilation may take
+            # It was not given the time that a compilation may take, or has been compiled in it before.
+            if until - begin < self._patience or name in self.phase_rates:
                 raise WorkerTimeout(_NO_TIME_TO_COMPILE) from error
             raise
         finally:
@@ -338,7 +340,8 @@ class Comparison(AbstractContextManager["Comparison"]):
         return self._workers[name]
 
     def _fail(self, name: str, why: str) -> None:
-        self.failed[name] = why
+        if name not in self.phase_rates or not out_of_time(why):  # else what it did before holds
+            self.failed[name] = why
         self.evict(name)
 
     # What is compared.
@@ -358,8 +361,7 @@ class Comparison(AbstractContextManager["Comparison"]):
                 try:
                     one.append((name, self.rate(name, seconds)))
                 except WorkerError as error:
-                    if name not in self.phase_rates or not out_of_time(str(error)):  # what it did before holds
-                        self._fail(name, str(error))
+                    self._fail(name, str(error))
             found.append(one)
             alive = [name for name in alive if name not in self.failed]
             if halving and number and alive:

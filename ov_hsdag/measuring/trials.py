@@ -32,16 +32,13 @@ class Trials:
         error: float,
         end: float,
         seconds: float = SECONDS,
-        same: Mapping[str, str] | None = None,
     ) -> None:
         """simple: names of candidates that need no placement. predicted: rates of all, in a common unit, and the error
-        of their logarithm. end: of the time, in `time.monotonic`. seconds: of a trial. same: of candidates that are one
-        to the decision, the name of the first of them."""
+        of their logarithm. end: of the time, in `time.monotonic`. seconds: of a trial."""
         self._comparison, self._simple = comparison, simple
         self._predicted, self._error = dict(predicted), error
         self._end, self._seconds, self._longest = end, seconds, 0.0
         self._rounds: list[choice.Round] = []
-        self._same = dict(same or {})
 
     def run(self) -> choice.Decision | None:
         """Runs trials while they can change the decision and there is time. None where nothing ran."""
@@ -49,7 +46,7 @@ class Trials:
         self._add(self._comparison.ready, 1 if long else FIRST_ROUNDS, 0)
         if long and (decision := self.decision()) is not None:  # those that are surely beaten run once
             lost = {*choice.beaten(decision.posterior, decision.names)} - {decision.rival}
-            left = [name for name in self._comparison.ready if self._same.get(name, name) not in lost]
+            left = [name for name in self._comparison.ready if name not in lost]
             self._add(left, FIRST_ROUNDS - 1, 1)
         turn = FIRST_ROUNDS
         while (decision := self.decision()) is not None:
@@ -57,16 +54,15 @@ class Trials:
             # A round of two has to end in time.
             if pair is None or time.monotonic() + 2 * max(self._longest, self._seconds) > self._end:
                 break
-            members = [self._member(name) for name in pair]
             rounds = _VISIT if {*pair} <= {*self._alive()} else FIRST_ROUNDS  # of what has not run yet as of all
-            self._add(members, 1 if self._comparison.compiled(members) else rounds, turn)
+            self._add(pair, 1 if self._comparison.compiled(pair) else rounds, turn)
             turn += 1
         return self.decision()
 
     def decision(self) -> choice.Decision | None:
         """By the trials so far."""
         names = self._choices()
-        return choice.decide(self._rounds, names, self._simple, *self._beliefs()) if names else None
+        return choice.decide(self._rounds, names, self._simple, *self._beliefs(), self._late()) if names else None
 
     def figures(self, decision: choice.Decision | None, objective: str, key: str) -> dict[str, dict[str, Any]]:
         """Of each candidate, None where it failed: under `key` its rate or latency in µs; ratio and its ci, how many
@@ -75,12 +71,11 @@ class Trials:
         reference = decision and (decision.rival or decision.leader)
         found: dict[str, dict[str, Any]] = {}
         for name in self._comparison.names:
-            arm = self._same.get(name, name)
-            failed = self._comparison.failed.get(name) or ("" if arm in alive else "it was not measured")
+            failed = self._comparison.failed.get(name) or ("" if name in alive else "it was not measured")
             known = None if failed else decision
             found[name] = {
-                key: round(in_unit(known.posterior.rate(arm), objective), 6) if known else None,
-                **ratio_figures("ratio", "ci", known.ratio(arm, reference) if known and reference else None),
+                key: round(in_unit(known.posterior.rate(name), objective), 6) if known else None,
+                **ratio_figures("ratio", "ci", known.ratio(name, reference) if known and reference else None),
                 "failed": failed or None,
             }
         return found
@@ -88,6 +83,10 @@ class Trials:
     def _beliefs(self) -> tuple[Mapping[str, float], float | Mapping[str, float], Mapping[str, float] | None]:
         """Predicted rates, their error, and rates that follow from processor times; see `choice.decide`."""
         return self._predicted, self._error, None
+
+    def _late(self) -> Collection[str]:
+        """Simple ones that there was no time for, and that what is chosen has to beat; see `choice.decide`."""
+        return ()
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
         names = self._choices()
@@ -100,18 +99,14 @@ class Trials:
     def _alive(self) -> list[str]:
         """Those that ran and have not failed, the simplest first."""
         ran = {name for one in self._rounds for name, _ in one}
-        ready = dict.fromkeys(self._same.get(name, name) for name in self._comparison.ready)
-        return [name for name in ready if name in ran]
+        return [name for name in self._comparison.ready if name in ran]
 
     def _add(self, names: Collection[str], rounds: int, turn: int) -> None:
-        begin = time.monotonic()
+        begin, known = time.monotonic(), self._comparison.compiled(names)
         found = self._comparison.trials(names, rounds, self._seconds, until=self._end, begin=turn)
-        self._longest = max(self._longest, (time.monotonic() - begin) / max(sum(map(len, found)), 1))
-        self._rounds += [[(self._same.get(name, name), rate) for name, rate in one] for one in found]
-
-    def _member(self, name: str) -> str:
-        """A candidate of this decision's name that has not failed."""
-        return next(one for one in self._comparison.ready if self._same.get(one, one) == name)
+        if known:  # else they were compiled meanwhile
+            self._longest = max(self._longest, (time.monotonic() - begin) / max(sum(map(len, found)), 1))
+        self._rounds += found
 
 
 def ratio_figures(key: str, ci: str, ratio: choice.Ratio | None) -> dict[str, Any]:

@@ -415,7 +415,7 @@ def _by_profile(problem: PlacementProblem, known: Sequence[NamedPlacement], requ
     problem: priced by the profile.
     """
     try:
-        found = best_by_prediction(problem, find_candidates(problem, request.learned, search=request.search))
+        found = best_by_prediction(problem, find_candidates(problem, request.learned))
     except (RunError, UserError):  # what the costs do not change has been told
         return []
     if any(np.array_equal(found.placement, one.placement) for one in known):

@@ -130,8 +130,9 @@ def select(
     devices = DeviceSet(problem.devices)
     simple = _simple(model, problem, candidates, core)
     others = _others(problem, candidates, simple)
-    ways = {name: simple_candidate(name, devices) for name in simple}
-    ways |= {name: Candidate.placed(devices, problem.affinity(placement)) for name, placement in others.items()}
+    placed = {name: one for name, one in simple.items() if name == PIPELINE_HINT} | others  # run as it would be written
+    ways = {name: simple_candidate(name, devices) for name in simple if name not in placed}
+    ways |= {name: Candidate.placed(devices, problem.affinity(placement)) for name, placement in placed.items()}
     placements = {**simple, **others}
     needs, on, copies = _needs(problem, placements), copy_devices(problem), copies_summary(problem)
     if copies is not None:
@@ -186,11 +187,7 @@ def select(
 
 
 class _Trials(Trials):
-    """Trials of placements of one model.
-
-    Candidates with equal placements are one to the decision, under the simplest one's name; how they differ tells of
-    the noise.
-    """
+    """Trials of placements of one model."""
 
     def __init__(
         self,
@@ -204,10 +201,7 @@ class _Trials(Trials):
     ) -> None:
         """What is found on the way is added to placements; equal: all devices are; for the others see `Trials`."""
         self._problem, self._placements, self._begin = problem, placements, time.monotonic()
-        self._first: dict[bytes, str] = {}
-        same = {name: self._first.setdefault(one.tobytes(), name) for name, one in placements.items()}
-        of_costs = _predicted(problem, {name: placements[name] for name in self._first.values()})
-        super().__init__(comparison, simple, of_costs, error, end, same=same)
+        super().__init__(comparison, simple, _predicted(problem, placements), error, end)
         self._copies_rounds, self._equal, self._apart = 0, equal, False
         # Searches with corrected costs that found something, and others: they follow the first rounds, after one that
         # promised nothing only what settles, and none a second one.
@@ -241,12 +235,12 @@ class _Trials(Trials):
         placements = {name: self._placements[name] for name in [*splits, *self._simple]} | {CORRECTED: found}
         scores = {name: float(corrected.scores(one)[0]) for name, one in placements.items()}
         best = min(score for name, score in scores.items() if name != CORRECTED)
-        if found.tobytes() in self._first or not scores[CORRECTED] < best * (1 - _PROMISING):
+        seen = any(np.array_equal(found, one) for one in self._placements.values())
+        if seen or not scores[CORRECTED] < best * (1 - _PROMISING):
             return None
         self._searches += 1
         name = CORRECTED if self._searches == 1 else f"{CORRECTED[:-1]}, {self._searches})"
         self._placements[name] = found
-        self._same[name] = self._first[found.tobytes()] = name
         # In the unit of the other predictions.
         self._predicted[name] = self._predicted[decision.leader] * scores[decision.leader] / scores[CORRECTED]
         way = Candidate.placed(DeviceSet(problem.devices), problem.affinity(found))
@@ -261,15 +255,15 @@ class _Trials(Trials):
         """
         times = {} if self._apart else self._times
         splits = [name for name in self._choices() if name not in self._simple and name in times]
-        splits = [name for name in splits if times[name][0].all() and self._comparison.compiled([self._member(name)])]
+        splits = [name for name in splits if times[name][0].all() and self._comparison.compiled([name])]
         if len(splits) < 2:
             return False
         lost = choice.beaten(decision.posterior, splits)
-        members = {self._member(name): name for name in splits if name not in lost}
-        if len(members) < 2:
+        splits = [name for name in splits if name not in lost]
+        if len(splits) < 2:
             return False
-        busy = self._comparison.busy_together(members, _TOGETHER_SECONDS)
-        found = {members[one]: self._by_device(members[one], of_submodel) for one, of_submodel in busy.items()}
+        busy = self._comparison.busy_together(splits, _TOGETHER_SECONDS)
+        found = {name: self._by_device(name, of_submodel) for name, of_submodel in busy.items()}
         self._apart = not found or not all(us.all() for us in found.values())
         self._together += [] if self._apart else [found]
         return not self._apart
@@ -288,10 +282,10 @@ class _Trials(Trials):
         longest, of candidates of which it is known; by trials at the same time where there were any."""
         found: dict[str, tuple[NDArray[np.float64], float]] = {}
         trials: dict[str, int] = {}
-        for member, name in self._same.items():
-            alone = self._comparison.busy_us(member)
+        for name in self._placements:
+            alone = self._comparison.busy_us(name)
             us = self._by_device(name, [statistics.median(one) for one in zip(*alone, strict=True)])
-            if us.max() > 0 and name not in found:
+            if us.max() > 0:
                 trials[name] = len(alone)
                 found[name] = us, math.hypot(_TIMES_ERROR, _TIMES_NOISE / math.sqrt(len(alone)))
         if self._together:
@@ -336,6 +330,10 @@ class _Trials(Trials):
             errors[name] = float(weights.sum()) ** -0.5
         return rates, errors, known
 
+    def _late(self) -> list[str]:
+        failed = self._comparison.failed
+        return [name for name in self._problem.devices if name in self._simple and out_of_time(failed.get(name, ""))]
+
     def _choices(self) -> list[str]:
         return [name for name in self._alive() if name != COPIES]
 
@@ -344,7 +342,8 @@ class _Trials(Trials):
             if (name := self._search_again(decision)) is not None:
                 return decision.leader, name
             self._fruitless += 1
-        if not decision.settled and turn % _TOGETHER_EVERY == 0 and self._run_together(decision):
+            decision = self.decision() or decision  # the search may have had a trial at the same time
+        elif not decision.settled and turn % _TOGETHER_EVERY == 0 and self._run_together(decision):
             decision = self.decision() or decision
         if COPIES in self._alive() and self._copies_rounds < _COPIES_ROUNDS:
             ratio = decision.posterior.ratio(COPIES, decision.leader)
@@ -362,7 +361,7 @@ class _Trials(Trials):
         for name, figures in found.items():
             alone = None
             if decision is not None and singles and not figures["failed"]:
-                alone = decision.ratio(self._same.get(name, name), decision.posterior.best(singles))
+                alone = decision.ratio(name, decision.posterior.best(singles))
             figures |= ratio_figures("times_best_single", "times_best_single_ci", alone)
             figures["submodels"] = self._comparison.submodels.get(name) or None
         return found
@@ -420,7 +419,7 @@ def _why(
         short = any(out_of_time(failed.get(name, "")) for name in others)
         return "the time for measuring was too short to run a placement (--measure-seconds)" if short else _NONE_RAN
     if leader in simple:
-        return f"no placement was better than {leader}"
+        return f"no placement was better than {decision.chosen}"
     gain = decision.ratio(leader, rival)
     if gain.median < 1 + choice.GAIN:
         return f"{placer_of(leader)} is within {choice.GAIN:.0%} of {rival}, kept simple"
@@ -441,14 +440,16 @@ def _needs(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[
 def _most_promising_first(
     problem: PlacementProblem, simple: Mapping[str, Placed], others: Mapping[str, Placed]
 ) -> list[str]:
-    """The best simple one and the best placement by prediction, then copies, then the others, simple ones first."""
+    """The best single device and the best placement by prediction, the other devices, copies, and the others."""
 
     def ranked(placements: Mapping[str, Placed]) -> list[str]:
         scores = {name: float(problem.scores(placement)[0]) for name, placement in placements.items()}
         return sorted(scores, key=scores.__getitem__)
 
     known, placed = ranked(simple), ranked(others)
-    return [*known[:1], *placed[:1], COPIES, *(name for name in simple if name not in known[:1]), *placed[1:]]
+    singles = [name for name in known if name in problem.devices]
+    first = singles or known
+    return [*dict.fromkeys([*first[:1], *placed[:1], *singles, COPIES, *known, *placed])]
 
 
 def _warn(why: str) -> None:
