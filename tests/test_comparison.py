@@ -201,7 +201,7 @@ def test_what_ran_has_not_failed_where_compiling_it_again_takes_too_long(core: o
             return super().compile(candidate, limit)
 
     machine.start = lambda folder, objective, name: Slower(machine, name)  # type: ignore[method-assign]
-    with compared(core, machine) as found:
+    with compared(core, machine, limit=60.0) as found:
         assert ran(found.trials(rounds=1)) == set(SPEEDS)
         found.evict("hsdag")
         assert ran(found.trials(["CPU_A", "hsdag"], rounds=1)) == {"CPU_A"}

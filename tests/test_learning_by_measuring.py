@@ -44,7 +44,7 @@ def cut(problem: PlacementProblem, shares: list[float], first: int) -> NDArray[n
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("shares", "first"), [([0.7], 1), ([0.1, 0.2, 0.9], 1), ([], 0)])
+@pytest.mark.parametrize(("shares", "first"), [([0.7], 1), ([0.98], 0), ([0.1, 0.2, 0.9], 1), ([], 0)])
 def test_workers_tell_the_processor_time_of_each_submodel(
     two_cpu_core: ov.Core, shares: list[float], first: int
 ) -> None:
@@ -58,8 +58,7 @@ def test_workers_tell_the_processor_time_of_each_submodel(
         worker.compile(candidate, 60)
         worker.rate(0.3, 60)
         times = worker.busy_us
-    split = problem.split(placement)
-    on = split["submodel_device"][~split["trivial"]]
+    on = problem.submodels_in_order(placement)
     assert len(times) == len(on) == worker.submodels
     busy = np.bincount(on, times, 2)
     predicted = problem.breakdown(placement[None]).busy_us[0].sum(axis=1)
@@ -218,9 +217,9 @@ def selects_on_cores_that_swing(two_cpu_core: ov.Core, monkeypatch: pytest.Monke
 def test_trials_at_the_same_time_choose_on_cores_that_swing(
     swinging: Callable[..., float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together = np.mean([swinging(seed) for seed in range(6)])
+    together = np.mean([swinging(seed) for seed in range(12)])
     monkeypatch.setattr(Comparison, "busy_together", lambda self, names, seconds: {})
-    assert together < 0.005 < np.mean([swinging(seed) for seed in range(6)])
+    assert together < 0.5 * np.mean([swinging(seed) for seed in range(12)])
 
 
 @pytest.mark.parametrize(("objective", "cuts"), [("latency", (0.4, 0.5)), ("throughput", ()), ("throughput", (0.5,))])

@@ -10,10 +10,15 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from benchmarks.common.bound_worker import bound_worker
+from benchmarks.common.bound_worker import bound_worker, submodel_devices
 from benchmarks.common.workers import in_processes
+from benchmarks.field.unseen import DEVICES
+from ov_hsdag.devices import virtual
 from ov_hsdag.measuring.process import PATIENCE, Candidate, Workshop
+from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
+from ov_hsdag.problem.pricing import build_problem
+from research.zoo.catalog import ZOO
 
 
 class Bound:
@@ -47,3 +52,21 @@ def test_bound_workers_have_no_threads_of_tbb(declared: None) -> None:
     model = ov.Model([ops.result(ops.add(x, weights))], [x])
     with Workshop(model, timed_inputs(model), "throughput", bound_worker) as workshop:
         assert [one.shape for one in workshop.start().compile(Candidate("CPU_A"), PATIENCE)] == [(512, 4, 256)]
+
+
+@pytest.mark.slow
+def test_submodels_are_in_the_order_in_which_hetero_compiles_them(declared: None) -> None:
+    """Random parts of a model with branches: where the order is known, it is that of the profile."""
+    core, told, random = virtual.new_core(), 0, np.random.default_rng(0)
+    problem = build_problem(model := ZOO["squeezenet"].build(), DEVICES, core=core)
+    step = timed_inputs(model)[0].steps[0]
+    for share in (0.02, 0.05, 0.1, 0.5) * 4:
+        placement = problem.repair((random.random(problem.group_count) < share).astype(np.uint8))
+        devices = problem.submodels_in_order(placement).tolist()
+        affinity = problem.affinity(placement)
+        set_affinities(model, affinity)
+        profiled = core.compile_model(model, DEVICES.hetero, {"PERF_COUNT": True})
+        order = submodel_devices(profiled, step, affinity)
+        told += len(devices) > 2
+        assert not devices or [DEVICES.names[one] for one in devices] == order
+    assert told >= 8

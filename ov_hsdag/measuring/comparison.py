@@ -278,8 +278,8 @@ class Comparison(AbstractContextManager["Comparison"]):
             worker = self._workers[name]
             return worker.compile(self._candidates[name], min(self._patience, until - begin))
         except WorkerTimeout as error:
-            # It was not given the time that a compilation may take, or has been compiled in it before.
-            if until - begin < self._patience or name in self.phase_rates:
+            # It was not given the time that a compilation may take, or it has been compiled and run before.
+            if until - begin < self._patience or (name in self.phase_rates and until < math.inf):
                 raise WorkerTimeout(_NO_TIME_TO_COMPILE) from error
             raise
         finally:

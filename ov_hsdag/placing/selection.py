@@ -203,6 +203,7 @@ class _Trials(Trials):
         self._problem, self._placements, self._begin = problem, placements, time.monotonic()
         super().__init__(comparison, simple, _predicted(problem, placements), error, end)
         self._copies_rounds, self._equal, self._apart = 0, equal, False
+        self._orders: dict[str, NDArray[np.uint8]] = {}  # devices of each candidate's submodels
         # Searches with corrected costs that found something, and others: they follow the first rounds, after one that
         # promised nothing only what settles, and none a second one.
         self._searches, self._fruitless = 0, 0
@@ -270,8 +271,10 @@ class _Trials(Trials):
 
     def _by_device(self, name: str, of_submodel: Sequence[float]) -> NDArray[np.float64]:
         """Processor time of each device, float64 [devices], from that of a candidate's submodels; 0 if not known."""
-        devices, split = self._problem.devices, self._problem.split(self._placements[name])
-        on = split["submodel_device"][~split["trivial"]]
+        devices = self._problem.devices
+        if name not in self._orders:
+            self._orders[name] = self._problem.submodels_in_order(self._placements[name])
+        on = self._orders[name]
         if len(on) != len(of_submodel) or any(kind_of(device) != "CPU" for device in devices):
             return np.zeros(len(devices))
         return np.bincount(on, of_submodel, len(devices)).astype(np.float64)
