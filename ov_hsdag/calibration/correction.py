@@ -148,32 +148,39 @@ class Corrector:
 
     def log_us(self, factors: Floats, terms: Terms) -> Floats:
         """Predicted log(time in µs) of placements, float64 [placements]; factors: logarithms, float64 [factors]."""
-        transfer, submodel, together = self.unpack(factors)[-1]
-        own = self._busy_us(factors, terms) + terms.submodel * np.exp(submodel)
+        transfer, _, together = self.unpack(factors)[-1]
+        busy = self._busy_us(factors, terms)
         if self.problem.objective == "latency":
             # Both ends are busy with a transfer, but its time passes once.
-            return np.log(np.maximum((own + terms.transfer * np.exp(transfer) / 2).sum(axis=1), 1e-9))
-        busy = np.maximum(own + terms.transfer * np.exp(transfer), 1e-9)
+            return np.log(np.maximum((busy - terms.transfer * np.exp(transfer) / 2).sum(axis=1), 1e-9))
         most = busy.max(axis=1)
         # The factor for several devices at once is 0 in placements on one.
         at_once = together * terms.on_several
         return np.asarray(np.log(most) + np.log(((busy / most[:, None]) ** _NORM).sum(axis=1)) / _NORM + at_once)
 
     def _busy_us(self, factors: Floats, terms: Terms) -> Floats:
-        """Predicted time of operations on each device, µs, float64 [placements, devices]."""
-        device, kind, part, _ = self.unpack(factors)
-        return np.einsum("pdkb,dkb->pd", terms.work, np.exp(device[:, None, None] + kind[:, :, None] + part))
+        """Predicted time of operations, submodels and transfers on each device, µs, float64 [placements, devices]."""
+        device, kind, part, (transfer, submodel, _) = self.unpack(factors)
+        work = np.einsum("pdkb,dkb->pd", terms.work, np.exp(device[:, None, None] + kind[:, :, None] + part))
+        return np.maximum(work + terms.submodel * np.exp(submodel) + terms.transfer * np.exp(transfer), 1e-9)
 
     def log_ratio(self, factors: Floats, terms: Terms) -> Floats:
         """Predicted log(reference time / placement time), float64 [placements]; see `log_us`."""
         return self.log_us(factors, self.reference) - self.log_us(factors, terms)
 
-    def fit(self, terms: Terms, ratios: Floats, uncertain: Floats | float = 0.0, busy_us: Floats | None = None) -> Fit:
+    def fit(
+        self,
+        terms: Terms,
+        ratios: Floats,
+        uncertain: Floats | float = 0.0,
+        busy_us: Floats | None = None,
+        busy_uncertain: Floats | float = 0.0,
+    ) -> Fit:
         """The posterior of the factors by measured ratios; the prior without any.
 
         ratios: how many times better than the reference each placement of `terms` is, float64 [placements]; uncertain:
         standard errors of their logarithms beside the usual noise, [placements] or a scalar; busy_us: processor time of
-        each device in an inference, µs, nan if not known, float64 [placements, devices].
+        each device in an inference, µs, nan if not known, float64 [placements, devices]; busy_uncertain: of these.
         """
         own = _NOISE + _NOISE_PER_SUBMODEL * np.maximum(terms.submodels - self._devices, 0)
         noise = np.minimum(np.hypot(own, uncertain), _MOST_NOISE)
@@ -184,14 +191,15 @@ class Corrector:
 
         known = np.isfinite(busy_us) & (busy_us > 0) if busy_us is not None else np.zeros((0, 0), np.bool_)
         log_busy = np.log(busy_us[known]) if busy_us is not None else np.zeros(0)
+        busy_noise = np.broadcast_to(np.hypot(_NOISE, busy_uncertain), known.shape[::-1]).T[known]
 
         def busy_off(factors: Floats) -> Floats:
             if not len(log_busy):
                 return log_busy
-            return np.log(np.maximum(self._busy_us(factors, terms)[known], 1e-9)) - log_busy
+            return (np.log(self._busy_us(factors, terms)[known]) - log_busy) / busy_noise
 
         def residuals(scaled: Floats) -> Floats:
-            return np.concatenate([off(spread * scaled) / noise, busy_off(spread * scaled) / _NOISE, scaled])
+            return np.concatenate([off(spread * scaled) / noise, busy_off(spread * scaled), scaled])
 
         # What the simulator leaves out makes outliers of some measurements: a robust loss keeps the rest unbent.
         found = least_squares(residuals, np.zeros(len(spread)), loss="soft_l1", f_scale=2.0, max_nfev=40)

@@ -204,6 +204,7 @@ class _Trials(Trials):
         super().__init__(comparison, simple, _predicted(problem, placements), error, end)
         self._copies_rounds, self._equal, self._apart = 0, equal, False
         self._orders: dict[str, NDArray[np.uint8]] = {}  # devices of each candidate's submodels
+        self._fresh: set[str] = set()  # found by a search, and not yet in a trial at the same time
         # Searches with corrected costs that found something, and others: they follow the first rounds, after one that
         # promised nothing only what settles, and none a second one.
         self._searches, self._fruitless = 0, 0
@@ -230,8 +231,8 @@ class _Trials(Trials):
         known = [decision.trials.difference(name, decision.rival) for name in splits]
         ratios, uncertain = np.exp([mean for mean, _ in known]), np.sqrt([variance for _, variance in known])
         times, unknown = self._times, (np.full(len(problem.devices), np.nan), 0.0)
-        busy = np.stack([times.get(name, unknown)[0] for name in splits])
-        corrected = corrector.apply(corrector.fit(terms, ratios, uncertain, busy).mean)
+        busy, of_busy = map(np.stack, zip(*(times.get(name, unknown) for name in splits), strict=True))
+        corrected = corrector.apply(corrector.fit(terms, ratios, uncertain, busy, of_busy).mean)
         found = Multilevel().place(corrected)
         placements = {name: self._placements[name] for name in [*splits, *self._simple]} | {CORRECTED: found}
         scores = {name: float(corrected.scores(one)[0]) for name, one in placements.items()}
@@ -242,6 +243,7 @@ class _Trials(Trials):
         self._searches += 1
         name = CORRECTED if self._searches == 1 else f"{CORRECTED[:-1]}, {self._searches})"
         self._placements[name] = found
+        self._fresh.add(name)
         # In the unit of the other predictions.
         self._predicted[name] = self._predicted[decision.leader] * scores[decision.leader] / scores[CORRECTED]
         way = Candidate.placed(DeviceSet(problem.devices), problem.affinity(found))
@@ -259,10 +261,13 @@ class _Trials(Trials):
         splits = [name for name in splits if times[name][0].all() and self._comparison.compiled([name])]
         if len(splits) < 2:
             return False
-        lost = choice.beaten(decision.posterior, splits)
+        lost = {*choice.beaten(decision.posterior, splits)}
+        if self._fresh and self._together:  # two odd trials of these make losers of them, or of those before
+            lost -= {*self._fresh, *self._together[-1]}
         splits = [name for name in splits if name not in lost]
         if len(splits) < 2:
             return False
+        self._fresh.clear()
         busy = self._comparison.busy_together(splits, _TOGETHER_SECONDS)
         found = {name: self._by_device(name, of_submodel) for name, of_submodel in busy.items()}
         self._apart = not found or not all(us.all() for us in found.values())
@@ -346,7 +351,7 @@ class _Trials(Trials):
                 return decision.leader, name
             self._fruitless += 1
             decision = self.decision() or decision  # the search may have had a trial at the same time
-        elif not decision.settled and turn % _TOGETHER_EVERY == 0 and self._run_together(decision):
+        elif (self._fresh or (not decision.settled and turn % _TOGETHER_EVERY == 0)) and self._run_together(decision):
             decision = self.decision() or decision
         if COPIES in self._alive() and self._copies_rounds < _COPIES_ROUNDS:
             ratio = decision.posterior.ratio(COPIES, decision.leader)
