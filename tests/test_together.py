@@ -436,6 +436,24 @@ def test_trials_leave_nothing_behind(core: ov.Core, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
+    ("long", "counts", "least"), [(math.inf, [10.0, 30.0], [60, 180]), (0.1, [20.0, 4e6], [1, 60])]
+)
+def test_trials_have_whole_workloads(
+    core: ov.Core, monkeypatch: pytest.MonkeyPatch, long: float, counts: list[float], least: list[int]
+) -> None:
+    monkeypatch.setattr("ov_hsdag.measuring.together._LONG", long)
+    step, frame = timed_inputs(convolutions(8)), timed_inputs(convolutions(16))
+    phases = [replace(step[0], name=name, count=count) for name, count in (("prompt", 1.0), ("token", 9.0))]
+    runners = [
+        Runner(core.compile_model(convolutions(width), "CPU_A"), inputs, "throughput", 2)
+        for width, inputs in ((8, phases), (16, frame))
+    ]
+    together = Together(runners, "throughput", counts, [[], []])
+    assert together.shortest_trial < 5 and together.rate(0.0) > 0
+    assert all(len(one.finished) >= number for one, number in zip(runners, least, strict=True))
+
+
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         ("device = 3", "must be str"),

@@ -100,7 +100,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         self._busy_us: dict[str, list[list[float]]] = {}
         self._candidates, self._devices = dict(candidates), devices
         self._simple = [name for name in candidates if name in simple]
-        self._patience = patience
+        self._patience, self._applied = patience, beside is not None
         begin = time.monotonic()
         self._end, self._compiling_ends = begin + limit, begin + COMPILING * limit
         self._report = report or (lambda text: None)
@@ -402,10 +402,11 @@ class Comparison(AbstractContextManager["Comparison"]):
     def rate(self, name: str, seconds: float) -> float:
         """Inferences per second of a candidate in a trial of about so many seconds. Raises WorkerError.
 
-        No long trial begins after the time limit.
+        No long trial begins after the time limit, and of an application, with its whole workloads, none ends after it.
         """
         worker = self._admit(name)
-        if worker.shortest_trial > SECONDS and time.monotonic() >= self._end:
+        needed = worker.shortest_trial if self._applied else 0.0
+        if worker.shortest_trial > SECONDS and time.monotonic() + needed >= self._end:
             raise WorkerTimeout(_NO_TIME)
         others = [other for other in self._workers if other != name]
         try:

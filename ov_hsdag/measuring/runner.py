@@ -61,6 +61,8 @@ class Runner:
         # µs; empty where it is not known.
         self.busy_us: list[float] = []
         self._timed = inputs
+        self._lengths = [max(round(timed.count), 1) for timed in inputs]
+        self.cycle = sum(self._lengths)  # inferences in one run of the workload, as `start_next` starts them
         self._objective = objective
         self.submodels = submodels_of(compiled)  # 1 on a single device
         self.rates: dict[str, float] = {}  # of each phase in the last trial, inferences per second, by name
@@ -89,9 +91,8 @@ class Runner:
 
     def start_next(self, number: int) -> None:
         """Starts the inference of this number, the phases of a workload one after the other, when a request is idle."""
-        place = number % max(sum(max(round(timed.count), 1) for timed in self._timed), 1)
-        for timed, phase in zip(self._timed, self.phases, strict=True):
-            length = max(round(timed.count), 1)
+        place = number % self.cycle
+        for length, phase in zip(self._lengths, self.phases, strict=True):
             if place < length:
                 changes = place == 0 and len(self.phases) > 1
                 if changes:  # its states are others than those of the phase before
