@@ -28,7 +28,7 @@ from ov_hsdag.placing import application as applications
 from ov_hsdag.placing import together
 from ov_hsdag.placing.application import Application, Member
 from ov_hsdag.placing.application_file import read_application
-from ov_hsdag.placing.candidates import find_candidates
+from ov_hsdag.placing.candidates import NamedPlacement, find_candidates
 from ov_hsdag.storage.model_folder import pipeline
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.commands import assert_one_error_line, ran, run
@@ -137,6 +137,7 @@ class TestPlans:
         for members, told in (
             ((), "at least one model"),
             ((replace(one, count=0.0),), "has a count of 0"),
+            ((replace(one, count=0.5),), "has a count of 0.5, and a run alone"),
             ((replace(one, after=("other",)),), "'other', which is no model"),
             ((replace(one, after=("m1",)), replace(two, after=("m0",))), "goes in a circle"),
         ):
@@ -149,6 +150,14 @@ class TestPlans:
         ):
             with pytest.raises(UserError, match=told):
                 ov_hsdag.place_together(wrong, "HETERO:GPU.7,NPU.7")
+
+    def test_the_order_is_the_same_whatever_splits_are_known(self) -> None:
+        members = []
+        for one, share in zip(application(0, 2, 2, "throughput").members, (1.0, 0.9), strict=True):
+            every, alone = every_placement(one.problem), one.problem.evaluate(one.problem.singles).latency_us.min()
+            slow = NamedPlacement("slow", every[one.problem.evaluate(every).latency_us.argmax()])
+            members.append(replace(one, count=share / float(alone), ways=one.ways if share == 1 else [slow]))
+        assert Application(tuple(members), "throughput").order == [0, 1]
 
     def test_a_plan_without_splits_has_to_gain_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         app = application(0, 2, 2, "throughput")
@@ -206,6 +215,8 @@ class TestOnDevices:
     def test_models_compute_the_same_and_follow_the_plan(self, core: ov.Core) -> None:
         given, plain = models(), models()
         plan = ov_hsdag.place_together(given, PAIR, counts={"who": 4, "what": 4}, core=core)
+        made_with = plan.placements["who"].settings or {}
+        assert made_with["virtual_devices"] and made_with["command"] == "plan"
         assert plan.gain is not None and plan.gain > 1.5 and plan.chosen in ("whole", "together")
         assert set(plan.models) == set(given) and plan.models["who"].count == 4
         total = {device: sum(one.busy_us[device] for one in plan.models.values()) for device in plan.devices}
@@ -216,6 +227,11 @@ class TestOnDevices:
             expected = outputs(core, plain[name], "CPU_A", inputs)
             for one, other in zip(expected, outputs(core, model, PAIR, inputs), strict=True):
                 np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4)
+
+    def test_a_model_that_there_is_no_time_to_time_is_told(self, core: ov.Core) -> None:
+        with pytest.warns(UserWarning) as told:
+            ov_hsdag.place_together({"one": convolutions(8)}, PAIR, measure=True, measure_seconds=1e-3, core=core)
+        assert "'one' could not be timed" in str(told[0].message)
 
     def test_plans_that_do_not_fit_are_not_measured(self, core: ov.Core, refused: list[Any]) -> None:
         given = {name: convolutions(16) for name in ("one", "two")}
@@ -373,6 +389,9 @@ class TestWrittenPlans:
         plan, told = ov_hsdag.Plan.load(written), json.loads(ran("explain", written, "--json").stdout)
         busy = told["predicted"]["busy_us"]
         assert busy == pytest.approx(plan.predicted["busy_us"], rel=1e-3) and told["memory"]["CPU_A"] == 2**30
+        assert told["chosen"] == plan.chosen and told["baselines"] == plan.to_dict()["baselines"]
+        assert [one["path"] for one in told["models"].values()] == [one.path for one in plan.models.values()]
+        assert "CPU_A" not in json.loads(ran("explain", written, "-d", "HETERO:CPU_B,CPU", "--json").stdout)["memory"]
         whole = {name: one for name, one in told["models"].items() if one["where"] in busy}
         assert whole and told["moves"].keys() == told["models"].keys()
         for name, one in whole.items():  # the devices are alike

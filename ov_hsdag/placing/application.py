@@ -39,6 +39,9 @@ _STARTS, _PASSES = 3, 3
 # Behind all times, µs.
 _NO_FIT = 1e18
 
+# Counts that are products of others are whole within this.
+_ROUNDING = 1e-9
+
 # How often a model's search follows from the period last reached, and the least part of a device left to it.
 _SEARCHES, _LEAST_LEFT = 2, 0.02
 
@@ -108,7 +111,8 @@ class Application:
 
     def __post_init__(self) -> None:
         """Raises as `check_runs`."""
-        check_runs({one.name: one.count for one in self.members}, {one.name: one.after for one in self.members})
+        counts = {one.name: one.count for one in self.members}
+        check_runs(counts, {one.name: one.after for one in self.members}, self.objective)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -133,14 +137,20 @@ class Application:
         for number in reversed(list(TopologicalSorter(after).static_order())):
             behind = [ahead[other] for other, sources in after.items() if number in sources]
             member = self.members[number]
-            alone = member.problem.evaluate(np.stack([way.placement for way in member.ways])).latency_us.min()
-            ahead[number] = float(alone) * member.count + max(behind, default=0.0)
+            whole = member.problem.evaluate(member.problem.singles)  # the same whatever ways are known
+            alone = float(np.where(whole.broken, np.inf, whole.latency_us).min())
+            ahead[number] = alone * member.count + max(behind, default=0.0)
         waiting, found = {number: set(sources) for number, sources in after.items()}, list[int]()
         while waiting:
             ready = [number for number, sources in waiting.items() if sources <= set(found)]
             found.append(max(ready, key=ahead.__getitem__))
             del waiting[found[-1]]
         return found
+
+    def taken(self, other: Application, assignment: NDArray[np.int64]) -> NDArray[np.int64]:
+        """An assignment of an application of the same models as one of this, which gets ways that it lacks."""
+        pairs = zip(self.members, other.members, assignment.tolist(), strict=True)
+        return np.array([own.way(source.ways[way].placement) for own, source, way in pairs], np.int64)
 
     def judge(self, assignments: NDArray[np.integer]) -> Judged:
         """Simulates assignments, int64 [batch, members]; see `Judged`."""
@@ -322,13 +332,15 @@ class Application:
         return f"the models do not fit together: they need {', '.join(over)}"
 
 
-def check_runs(counts: Mapping[str, float], after: Mapping[str, Sequence[str]]) -> None:
-    """UserError: no model, a count that is not positive, an unknown name or a circle in the order; by model."""
+def check_runs(counts: Mapping[str, float], after: Mapping[str, Sequence[str]], objective: str) -> None:
+    """UserError: no model, a count that cannot be run, an unknown name or a circle in the order; by model."""
     if not counts:
         raise UserError("an application has at least one model")
     for name, count in counts.items():
         if not 0 < count < float("inf"):
             raise UserError(f"'{name}' has a count of {count:g}: it has to be more than 0")
+        if objective == "latency" and abs(count - round(count)) > _ROUNDING:
+            raise UserError(f"'{name}' has a count of {count:g}, and a run alone, for latency, has whole inferences")
         if unknown := sorted(set(after[name]) - set(counts)):
             raise UserError(f"'{name}' comes after '{unknown[0]}', which is no model of the application")
     try:
