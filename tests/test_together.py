@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import ov_hsdag
+from ov_hsdag.cli.command_lines import command_of
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.runner import Runner
 from ov_hsdag.measuring.together import Together
@@ -216,6 +218,7 @@ class TestOnDevices:
         given, plain = models(), models()
         plan = ov_hsdag.place_together(given, PAIR, counts={"who": 4, "what": 4}, core=core)
         made_with = plan.placements["who"].settings or {}
+        assert not command_of(plan.placements["who"]), "it would name one model of several"
         assert made_with["virtual_devices"] and made_with["command"] == "plan"
         assert plan.gain is not None and plan.gain > 1.5 and plan.chosen in ("whole", "together")
         assert set(plan.models) == set(given) and plan.models["who"].count == 4
@@ -309,16 +312,35 @@ class TestOnDevices:
         assert {"one run alone", "memory", "CPU_A", "CPU_B"} <= drawn
         assert any(one and one.startswith("who: 4000 in a run") for one in drawn)
         assert_one_error_line(run("plan", tmp_path / "out/plan.json", "--report", "plan.png"), "is an .svg")
+        for option, value in {"--objective": "latency", "--memory": "CPU_A=1GiB", "--device": PAIR}.items():
+            shown = run("plan", tmp_path / "out/plan.json", option, value)
+            assert_one_error_line(shown, f"{option} is for placing, and this plan is only shown")
         assert_one_error_line(run("report", tmp_path / "out/plan.json", "--part", "who"), "--part is for one model")
         assert again.returncode == 0 and "rates: not reached" in again.stdout and "is full" in again.stdout
         slow = replace(plan, objective="latency", measured={plan.chosen: {"latency_us": 3.0, "ratio": 1, "ci": [1, 1]}})
         reached = f"rates: not reached, {plan.predicted['runs_per_second']:.2f} times"
         assert reached in slow.fullest(), "where a latency was measured"
-        for text in ('{"format": 1, "models": {"a": 3}}', json.dumps({**told, "predicted": {}})):
-            (tmp_path / "out/plan.json").write_text(text)
+        damaged = {**told["predicted"]}
+        del damaged["latency_us"]
+        measured = {plan.chosen: {"runs_per_second": 1.0, "ratio": 1.0, "ci": [1.0]}}
+        for wrong in ({"models": {"a": 3}}, {"predicted": damaged}, {"asked": 0}, {"measured": measured}):
+            (tmp_path / "out/plan.json").write_text(json.dumps({**told, **wrong}))
             assert_one_error_line(run("plan", tmp_path / "out/plan.json"), "is no plan of several models")
 
-    def test_a_pipeline_as_one_folder(self, tmp_path: Path, core: ov.Core) -> None:
+    def test_nothing_is_measured_without_a_temporary_folder(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = application_file(tmp_path, "count", [1, 1, 1])
+
+        def nowhere() -> str:
+            raise OSError("none can be written to")
+
+        monkeypatch.setattr("ov_hsdag.measuring.process.tempfile", SimpleNamespace(gettempdir=nowhere))
+        done = ran("plan", file, "--output", tmp_path / "out", "--json")
+        assert json.loads(done.stdout)["measured"] is None
+        assert done.stderr.startswith("warning: nothing is measured, the placement is chosen by prediction: measuring")
+
+    def test_a_pipeline_as_one_folder(self, tmp_path: Path, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
         source = tmp_path / "pipeline"
         for part, width in {"text_encoder": 8, "unet": 32, "vae_decoder": 16, "vae_encoder": 8}.items():
             (source / part).mkdir(parents=True)
@@ -342,9 +364,20 @@ class TestOnDevices:
             inputs = random_inputs(core.read_model(path))
             expected = outputs(core, source / name / "openvino_model.xml", "CPU_A", inputs)
             np.testing.assert_allclose(outputs(core, path, PAIR, inputs)[0], expected[0], rtol=1e-3, atol=1e-4)
-        assert_one_error_line(run(*command, "--count", "unet=0"), "'unet' has a count of 0")
-        assert_one_error_line(run(*command, "--count", "u=2"), "there is a count of 'u'")
-        assert_one_error_line(run(*command, "--shape", "other=[1]"), "unknown input 'other'")
+        for option, value, told_of in (
+            ("--count", "unet=0", "'unet' has a count of 0"),
+            ("--count", "u=2", "there is a count of 'u'"),
+            ("--shape", "other=[1]", "unknown input 'other'"),
+            ("--report", "page.html", "is an .svg"),
+            ("--workload", "nonsense", "cannot read workload"),
+        ):
+            assert_one_error_line(run(*command, option, value), told_of)
+        monkeypatch.chdir(source / "unet")
+        assert_one_error_line(run("plan", "..", "--device", PAIR), "cannot write 'pipeline_plan': it is inside")
+        (tmp_path / "empty").mkdir()
+        monkeypatch.chdir(tmp_path / "empty")
+        ran("plan", source, "--device", PAIR, "--no-measure", *shape, "--output", ".")
+        assert ov_hsdag.Plan.load(tmp_path / "empty.plan.json").models["unet"].path == "empty/unet/openvino_model.xml"
         for option, value in {"--context": "64", "--part": "unet", "--experts": "CPU_A"}.items():
             assert_one_error_line(run(*command, option, value), f"{option} is for one model, not for --together")
 
@@ -477,6 +510,7 @@ def test_trials_have_whole_workloads(
     [
         ("device = 3", "must be str"),
         ("[models.a", "is no TOML"),
+        (f"a = {'[' * 10**5}", "is no TOML"),
         ("speed = 1", "has no 'speed'"),
         ("", "it names no models"),
         ("[models.a]\ncount = 1", "has no path"),
@@ -484,6 +518,7 @@ def test_trials_have_whole_workloads(
         ('[models.a]\npath = "none.xml"', "there is no '"),
         ('[models.a]\npath = "a.xml"\nrate = 0', "has a rate of 0"),
         ('[models.a]\npath = "a.xml"\nrate = -inf', "has a rate of -inf"),
+        (f'[models.a]\npath = "a.xml"\ncount = {10**400}', "has a count of inf"),
         ('[models.a]\npath = "a.xml"\nrate = 1\ncount = 1', "a rate and a count"),
         ('[models.a]\npath = "a.xml"\nrate = 1\n[models.b]\npath = "a.xml"', "'b' has none"),
         ('[models.a]\npath = "a.xml"\nafter = ["b"]', "'b', which is no model"),
@@ -517,17 +552,18 @@ def test_no_output_takes_the_place_of_another_model(tmp_path: Path, model: Path)
 def test_who_waits_for_a_pipeline_waits_for_its_end(tmp_path: Path) -> None:
     folder = tmp_path / "whisper"
     folder.mkdir()
-    for name in ("encoder_model", "decoder_model", "tokenizer"):
+    for name in ("encoder_model", "decoder_model", "decoder_with_past_model", "tokenizer"):
         (folder / f"openvino_{name}.xml").write_text("")
     (tmp_path / "a.xml").write_text("")
     (tmp_path / "openvino_model.xml").write_text("")  # as optimum-intel exports language models
     assert pipeline(tmp_path)["model"].workload == "prompt=256,generate=64"
-    assert {name: role.after for name, role in pipeline(folder).items()} == {
-        "encoder_model": (),
-        "decoder_model": ("encoder_model",),
+    assert {name: (role.after, role.count) for name, role in pipeline(folder).items()} == {
+        "encoder_model": ((), 1),
+        "decoder_model": (("encoder_model",), 1),
+        "decoder_with_past_model": (("decoder_model",), 64),  # of an export without states, for each token
     }
     file = tmp_path / "app.toml"
     file.write_text('[models.hear]\npath = "whisper"\n[models.sum]\npath = "a.xml"\nafter = ["hear"]\ncount = 2')
     found: Mapping[str, Any] = read_application(file).models
-    assert found["sum"].after == ("hear/decoder_model",) and found["sum"].count == 2
+    assert found["sum"].after == ("hear/decoder_with_past_model",) and found["sum"].count == 2
     assert found["hear/decoder_model"].workload == "prompt=4,generate=64"

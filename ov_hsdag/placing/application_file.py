@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -69,7 +70,7 @@ def read_application(path: Path) -> ApplicationSpec:
         data = tomllib.loads(read_bytes(path, SETTINGS).decode("utf-8"))
     except OSError as error:
         raise UserError(f"cannot read '{path}': {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"'{path}' is no TOML: {one_line(error)}") from error
     try:
         _check(data, _KEYS, "the application")
@@ -109,6 +110,7 @@ def of_folder(
     folder: Path, counts: Mapping[str, float], workload: str | None, shapes: Sequence[str] | None
 ) -> ApplicationSpec:
     """The application that a pipeline's folder is. counts: of its parts, instead of the usual ones. UserError."""
+    Workload.asked(workload, None)  # also where no model has states
     shape = ",".join(shapes or ()) or None
     return ApplicationSpec(_of_pipeline(ModelSpec(folder, shape=shape, workload=workload), counts))
 
@@ -146,6 +148,14 @@ def _check(given: Mapping[str, Any], known: Mapping[str, Any], what: str) -> Non
         check_argument(f"{what}: {key}", value, known[key])
 
 
+def _positive(what: str, given: float) -> float:
+    """A count. UserError: it is none, as whole numbers may be that are larger than any float."""
+    count = math.inf if given > sys.float_info.max else float(given)
+    if not 0 < count < math.inf:
+        raise UserError(f"{what} of {count:g}: it has to be more than 0")
+    return count
+
+
 def _expanded(name: str, given: Mapping[str, Any], base: Path) -> dict[str, ModelSpec]:
     """The models that an entry stands for."""
     if "path" not in given:
@@ -153,9 +163,7 @@ def _expanded(name: str, given: Mapping[str, Any], base: Path) -> dict[str, Mode
     if "rate" in given and "count" in given:
         raise UserError(f"[models.{name}] has a rate and a count: give one of them")
     key = "rate" if "rate" in given else "count"
-    count = float(given.get(key, 1.0))
-    if not 0 < count < float("inf"):
-        raise UserError(f"[models.{name}] has a {key} of {count:g}: it has to be more than 0")
+    count = _positive(f"[models.{name}] has a {key}", given.get(key, 1.0))
     after = tuple(given.get("after", ()))
     check_argument(f"[models.{name}]: after", list(after), list[str])
     one = ModelSpec(base / given["path"], count, after, given.get("shape"), given.get("workload"), of=name)
@@ -178,9 +186,7 @@ def _of_pipeline(whole: ModelSpec, counts: Mapping[str, Any]) -> dict[str, Model
     prefix = f"{whole.of}/" if whole.of else ""
     found = {}
     for part, role in roles.items():
-        own = float(counts.get(part, role.count))
-        if not 0 < own < float("inf"):
-            raise UserError(f"'{part}' has a count of {own:g}: it has to be more than 0")
+        own = _positive(f"'{part}' has a count", counts.get(part, role.count))
         found[f"{prefix}{part}"] = replace(
             whole,
             path=role.path,
