@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import numpy as np
@@ -295,16 +296,14 @@ class TestOnDevices:
 
     def test_files(self, tmp_path: Path, core: ov.Core) -> None:
         file = application_file(tmp_path, "rate", [1000, 4000, 4000])
-        done = run("plan", file, "--no-measure", "--output", tmp_path / "out", "--json")
-        assert done.returncode == 0, done.stderr
+        done = ran("plan", file, "--no-measure", "--output", tmp_path / "out", "--json")
         told = json.loads(done.stdout)
         assert told["asked"] == 1.0 and told["models"]["who"]["after"] == ["detector"]
         plan = ov_hsdag.Plan.load(tmp_path / "out/plan.json")
         assert json.loads(json.dumps(plan.to_dict())) == json.loads((tmp_path / "out/plan.json").read_text()) == told
         for one in plan.models.values():
             assert ov_hsdag.Placement.of(core.read_model(tmp_path / "out" / (one.path or ""))) is not None
-        verified = run("verify", tmp_path / "out/plan.json", "--device", PAIR, "--json")
-        assert verified.returncode == 0, verified.stderr
+        verified = ran("verify", tmp_path / "out/plan.json", "--device", PAIR, "--json")
         found = json.loads(verified.stdout)["models"]
         assert found.keys() == models().keys() and all(one["equal"] for one in found.values())
         again = run("report", tmp_path / "out/plan.json", "--output", tmp_path / "plan.svg")
@@ -332,10 +331,7 @@ class TestOnDevices:
     ) -> None:
         file = application_file(tmp_path, "count", [1, 1, 1])
 
-        def nowhere() -> str:
-            raise OSError("none can be written to")
-
-        monkeypatch.setattr("ov_hsdag.measuring.process.tempfile", SimpleNamespace(gettempdir=nowhere))
+        monkeypatch.setattr("ov_hsdag.measuring.process.tempfile", Mock(gettempdir=Mock(side_effect=OSError("none"))))
         done = ran("plan", file, "--output", tmp_path / "out", "--json")
         assert json.loads(done.stdout)["measured"] is None
         assert done.stderr.startswith("warning: nothing is measured, the placement is chosen by prediction: measuring")
@@ -351,8 +347,7 @@ class TestOnDevices:
         out = tmp_path / "placed"
         command = ("place", source, "--together", "--device", PAIR, "--no-measure", "--output", out)
         shape = ("--shape", "unet_input=[1,3,32,32]")
-        done = run(*command, "--count", "unet=5", "--objective", "throughput", *shape, "--json")
-        assert done.returncode == 0, done.stderr
+        done = ran(*command, "--count", "unet=5", "--objective", "throughput", *shape, "--json")
         told = json.loads(done.stdout)["models"]
         assert {name: one["count"] for name, one in told.items()} == {"text_encoder": 1, "unet": 5, "vae_decoder": 1}
         assert told["vae_decoder"]["after"] == ["unet"] and told["unet"]["after"] == ["text_encoder"]
@@ -485,6 +480,7 @@ def test_trials_leave_nothing_behind(core: ov.Core, monkeypatch: pytest.MonkeyPa
             assert kept in (None, [len(one.finished) for one in runners])
         for _ in range(2 if kept else 0):
             assert runners[0].rate(0.0) > 0 and len(runners[0].finished) == 1
+        time.sleep(0.02)  # OpenVINO's callbacks still want the GIL, with which freeing their queues waits for them
 
 
 @pytest.mark.parametrize(
@@ -503,6 +499,7 @@ def test_trials_have_whole_workloads(
     together = Together(runners, "throughput", counts, [[], []])
     assert together.shortest_trial < 5 and together.rate(0.0) > 0
     assert all(len(one.finished) >= number for one, number in zip(runners, least, strict=True))
+    time.sleep(0.02)  # as above
 
 
 @pytest.mark.parametrize(
@@ -518,7 +515,7 @@ def test_trials_have_whole_workloads(
         ('[models.a]\npath = "none.xml"', "there is no '"),
         ('[models.a]\npath = "a.xml"\nrate = 0', "has a rate of 0"),
         ('[models.a]\npath = "a.xml"\nrate = -inf', "has a rate of -inf"),
-        (f'[models.a]\npath = "a.xml"\ncount = {10**400}', "has a count of inf"),
+        (f'[models.a]\npath = "a.xml"\ncount = {10**400}', "int too large to convert to float"),
         ('[models.a]\npath = "a.xml"\nrate = 1\ncount = 1', "a rate and a count"),
         ('[models.a]\npath = "a.xml"\nrate = 1\n[models.b]\npath = "a.xml"', "'b' has none"),
         ('[models.a]\npath = "a.xml"\nafter = ["b"]', "'b', which is no model"),

@@ -405,8 +405,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         No long trial begins after the time limit, and of an application, with its whole workloads, none ends after it.
         """
         worker = self._admit(name)
-        needed = worker.shortest_trial if self._applied else 0.0
-        if worker.shortest_trial > SECONDS and time.monotonic() + needed >= self._end:
+        if worker.shortest_trial > SECONDS and time.monotonic() + self._applied * worker.shortest_trial >= self._end:
             raise WorkerTimeout(_NO_TIME)
         others = [other for other in self._workers if other != name]
         try:

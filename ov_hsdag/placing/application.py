@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placing.candidates import MARGIN, NamedPlacement, require_runnable
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.byte_sizes import format_bytes
+from ov_hsdag.utils.byte_sizes import exceeding
 from ov_hsdag.utils.errors import RunError, UserError
 
 SPLIT = "split for the others"
@@ -38,9 +38,6 @@ _STARTS, _PASSES = 3, 3
 
 # Behind all times, µs.
 _NO_FIT = 1e18
-
-# Counts that are products of others are whole within this.
-_ROUNDING = 1e-9
 
 # How often a model's search follows from the period last reached, and the least part of a device left to it.
 _SEARCHES, _LEAST_LEFT = 2, 0.02
@@ -305,7 +302,9 @@ class Application:
         found["together"] = split[int(self.ranks(np.stack(split)).argmin())]
         fitting = np.isfinite(self.scores(np.stack(list(found.values()))))
         if not fitting.any():
-            raise RunError(self._why_nothing_fits(found["together"]))
+            needs = self.judge(found["together"][None]).memory_bytes[0].tolist()
+            told = exceeding(self.devices, needs, self.members[0].problem.stored_limits)
+            raise RunError(f"the models do not fit together: they need {told}")
         return {name: one for (name, one), fits in zip(found.items(), fitting, strict=True) if fits}
 
     def best(self, found: Mapping[str, NDArray[np.int64]]) -> str:
@@ -322,15 +321,6 @@ class Application:
         """Number of the way that has all of a model on a device; None where the device does not run it."""
         return next((number for number in member.whole if member.ways[number].name == device), None)
 
-    def _why_nothing_fits(self, assignment: NDArray[np.int64]) -> str:
-        needs = self.judge(assignment[None]).memory_bytes[0].tolist()
-        over = [
-            f"{format_bytes(need)} of the {format_bytes(int(limit))} on {name}"
-            for name, need, limit in zip(self.devices, needs, self.limits.tolist(), strict=True)
-            if need > limit
-        ]
-        return f"the models do not fit together: they need {', '.join(over)}"
-
 
 def check_runs(counts: Mapping[str, float], after: Mapping[str, Sequence[str]], objective: str) -> None:
     """UserError: no model, a count that cannot be run, an unknown name or a circle in the order; by model."""
@@ -339,7 +329,7 @@ def check_runs(counts: Mapping[str, float], after: Mapping[str, Sequence[str]], 
     for name, count in counts.items():
         if not 0 < count < float("inf"):
             raise UserError(f"'{name}' has a count of {count:g}: it has to be more than 0")
-        if objective == "latency" and abs(count - round(count)) > _ROUNDING:
+        if objective == "latency" and not float(count).is_integer():
             raise UserError(f"'{name}' has a count of {count:g}, and a run alone, for latency, has whole inferences")
         if unknown := sorted(set(after[name]) - set(counts)):
             raise UserError(f"'{name}' comes after '{unknown[0]}', which is no model of the application")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -92,7 +91,7 @@ def read_application(path: Path) -> ApplicationSpec:
         found: dict[str, ModelSpec] = {}
         for name, one in models.items():
             found |= _expanded(name, one, path.parent)
-    except UserError as error:
+    except (UserError, OverflowError) as error:  # a whole number that is larger than any float
         raise UserError(f"{path}: {error}") from error
     # Whoever waits for a pipeline waits for its last models.
     ends = {name: [other for other, spec in found.items() if spec.of == name] for name in models}
@@ -148,14 +147,6 @@ def _check(given: Mapping[str, Any], known: Mapping[str, Any], what: str) -> Non
         check_argument(f"{what}: {key}", value, known[key])
 
 
-def _positive(what: str, given: float) -> float:
-    """A count. UserError: it is none, as whole numbers may be that are larger than any float."""
-    count = math.inf if given > sys.float_info.max else float(given)
-    if not 0 < count < math.inf:
-        raise UserError(f"{what} of {count:g}: it has to be more than 0")
-    return count
-
-
 def _expanded(name: str, given: Mapping[str, Any], base: Path) -> dict[str, ModelSpec]:
     """The models that an entry stands for."""
     if "path" not in given:
@@ -163,7 +154,9 @@ def _expanded(name: str, given: Mapping[str, Any], base: Path) -> dict[str, Mode
     if "rate" in given and "count" in given:
         raise UserError(f"[models.{name}] has a rate and a count: give one of them")
     key = "rate" if "rate" in given else "count"
-    count = _positive(f"[models.{name}] has a {key}", given.get(key, 1.0))
+    count = float(given.get(key, 1.0))
+    if not 0 < count < float("inf"):
+        raise UserError(f"[models.{name}] has a {key} of {count:g}: it has to be more than 0")
     after = tuple(given.get("after", ()))
     check_argument(f"[models.{name}]: after", list(after), list[str])
     one = ModelSpec(base / given["path"], count, after, given.get("shape"), given.get("workload"), of=name)
@@ -186,7 +179,9 @@ def _of_pipeline(whole: ModelSpec, counts: Mapping[str, Any]) -> dict[str, Model
     prefix = f"{whole.of}/" if whole.of else ""
     found = {}
     for part, role in roles.items():
-        own = _positive(f"'{part}' has a count", counts.get(part, role.count))
+        own = float(counts.get(part, role.count))
+        if not 0 < own < float("inf"):
+            raise UserError(f"'{part}' has a count of {own:g}: it has to be more than 0")
         found[f"{prefix}{part}"] = replace(
             whole,
             path=role.path,

@@ -176,7 +176,8 @@ def place_together(
         plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
         plans |= _by_profile(application, prepared, steps, learned)
         chosen, measured = _measured(application, plans, prepared, steps, end) or (chosen, None)
-    placements = _written(application, plans[chosen], prepared, profile)
+    ways = zip(prepared, plans[chosen].tolist(), strict=True)
+    placements = {one.member.name: _written(one, number, profile) for one, number in ways}
     plan = plan_of(application, plans, chosen, measured, prepared, rates)
     plan = replace(plan, memory=limits, placements=placements)
     if profile is None and (host := HostMemory.of(core, devices.names, limits)):
@@ -452,20 +453,12 @@ def plan_of(
     )
 
 
-def _written(
-    application: Application,
-    assignment: NDArray[np.int64],
-    prepared: Sequence[Prepared],
-    profile: Profile | str | PathLike[str] | None,
-) -> dict[str, Placement]:
-    """The placements of an assignment by model, written into the models."""
-    found = {}
-    for one, number in zip(prepared, assignment.tolist(), strict=True):
-        model, problem, ways = one.analysis.model, one.member.problem, one.member.ways
-        options = PlaceOptions(shapes=one.given.shapes, workload=one.given.workload, profile=profile)
-        settings = settings_of(options, {}, application.devices, "plan")
-        why = "it shares the devices with other models"
-        placement = placement_of(problem, ways[number], ways, settings=settings, why=why)
-        found[one.member.name] = replace(placement, affinity=set_affinities(model, placement.affinity))
-        found[one.member.name].embed(model)
+def _written(one: Prepared, way: int, profile: Profile | str | PathLike[str] | None) -> Placement:
+    """The placement of a model, by the number of its way, written into the model."""
+    model, problem, ways = one.analysis.model, one.member.problem, one.member.ways
+    options = PlaceOptions(shapes=one.given.shapes, workload=one.given.workload, profile=profile)
+    settings = settings_of(options, {}, problem.devices, "plan")
+    found = placement_of(problem, ways[way], ways, settings=settings, why="it shares the devices with other models")
+    found = replace(found, affinity=set_affinities(model, found.affinity))
+    found.embed(model)
     return found

@@ -27,13 +27,10 @@ _NOT_IN_RUNS = ("vae_encoder",)
 DENOISING_STEPS = 20.0
 """Runs of a UNet, or of a diffusion transformer, for one image, unless another count is given."""
 
-_TOKENS = 64
-_CHAT = f"prompt=256,generate={_TOKENS}"
-_WORKLOADS = {"decoder_model": f"prompt=4,generate={_TOKENS}", "language_model": _CHAT, "model": _CHAT}
-
-# Runs of parts without states in one run, where it is not one.
-_COUNTS = dict.fromkeys(_DENOISERS, DENOISING_STEPS)
-_COUNTS |= dict.fromkeys(("decoder_with_past_model", "text_embeddings_model"), float(_TOKENS))
+_CHAT = "prompt=256,generate=64"
+_WORKLOADS = {"decoder_model": "prompt=4,generate=64", "language_model": _CHAT, "model": _CHAT}
+_PER_TOKEN = ("decoder_with_past_model", "text_embeddings_model")
+_COUNTS = dict.fromkeys(_DENOISERS, DENOISING_STEPS) | dict.fromkeys(_PER_TOKEN, 64.0)
 
 # Where transformers' configurations say how many positions a model has.
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
