@@ -319,8 +319,7 @@ class TestOnDevices:
         slow = replace(plan, objective="latency", measured={plan.chosen: {"latency_us": 3.0, "ratio": 1, "ci": [1, 1]}})
         reached = f"rates: not reached, {plan.predicted['runs_per_second']:.2f} times"
         assert reached in slow.fullest(), "where a latency was measured"
-        damaged = {**told["predicted"]}
-        del damaged["latency_us"]
+        damaged = {key: one for key, one in told["predicted"].items() if key != "latency_us"}
         measured = {plan.chosen: {"runs_per_second": 1.0, "ratio": 1.0, "ci": [1.0]}}
         for wrong in ({"models": {"a": 3}}, {"predicted": damaged}, {"asked": 0}, {"measured": measured}):
             (tmp_path / "out/plan.json").write_text(json.dumps({**told, **wrong}))
@@ -430,20 +429,12 @@ class TestWrittenPlans:
         tight = json.loads(ran("explain", written, "--memory", "CPU_A=1KiB,CPU_B=1KiB", "--json").stdout)
         assert {us for moves in tight["moves"].values() for us in moves.values()} == {None}
         text = ran("explain", written, "--objective", "latency", COLUMNS="200").stdout
-        for part in (
-            f"the fullest device is {told['full']}, and ",
-            "moved to",
-            " of 1 GiB",
-            "(latency): plan, predicted ",
-        ):
-            assert part in text
+        full = f"the fullest device is {told['full']}, and "
+        assert all(part in text for part in (full, "moved to", " of 1 GiB", "(latency): plan, predicted "))
 
     def test_explain_counts_what_was_timed(self, written: Path) -> None:
-        data, slow, timed = (
-            json.loads(written.read_text()),
-            written.with_name("slow.json"),
-            {"CPU_A": 3.0, "CPU_B": 2.0},
-        )
+        data, slow = json.loads(written.read_text()), written.with_name("slow.json")
+        timed = {"CPU_A": 3.0, "CPU_B": 2.0}
         for one in data["models"].values():
             one["timed"] = timed
         slow.write_text(json.dumps(data))

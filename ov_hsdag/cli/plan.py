@@ -12,7 +12,6 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.devices.memory import parse_memory
@@ -42,9 +41,7 @@ Counts = Annotated[
 Output = Annotated[
     Path | None,
     common.output_option(
-        "DIR",
-        "Folder for the placed models and plan.json; by default APPLICATION_plan. Of a folder a copy of it, with the"
-        " plan beside it as DIR.plan.json.",
+        "DIR", "Folder for the placed models and plan.json (of a folder DIR.plan.json); by default APPLICATION_plan."
     ),
 ]
 
@@ -114,8 +111,6 @@ def write(
     devices = DeviceSet.parse(device)
     memory = given["memory"]
     limits = spec.memory or {} if memory is None else parse_memory(memory, devices.names)
-    if given["profile"]:
-        Profile.load(given["profile"])
     policy_placers(given["policy"])
     folders = {one.folder for one in spec.models.values()}
     alone = source if folders == {source} else None  # the output is a copy of it then

@@ -246,10 +246,8 @@ class Comparison(AbstractContextManager["Comparison"]):
                 continue
             try:
                 outputs[name] = self._compile(name, self._compiling_ends)
-            except WorkerTimeout as error:
-                self._fail(name, str(error))
             except WorkerError as error:
-                if outputs:  # perhaps for lack of memory
+                if outputs and not isinstance(error, WorkerTimeout):  # perhaps for lack of memory
                     self.evict(name)
                     self._waiting.append(name)
                 else:
@@ -323,10 +321,8 @@ class Comparison(AbstractContextManager["Comparison"]):
         others = list(self._workers)
         try:
             outputs = self._compile(name, self._end)
-        except WorkerTimeout:
-            raise
-        except WorkerError:
-            if not others:
+        except WorkerError as error:
+            if not others or isinstance(error, WorkerTimeout):
                 raise
             for other in (*others, name):
                 self.evict(other)

@@ -86,8 +86,8 @@ class Runner:
     @property
     def mean_inference(self) -> float:
         """Seconds of an inference in the warm-up, the mean over those of a workload."""
-        counts = [timed.count for timed in self._timed]
-        return sum(n * one.inference for n, one in zip(counts, self.phases, strict=True)) / sum(counts)
+        total = sum(timed.count for timed in self._timed)
+        return sum(one.timed.count * one.inference for one in self.phases) / total
 
     def start_next(self, number: int) -> None:
         """Starts the inference of this number, the phases of a workload one after the other, when a request is idle."""
@@ -252,17 +252,16 @@ class _Phase:
         to one in the middle of a later bunch the rate would seem higher than it is. concurrent: trials of other copies.
         """
         self._rewind()
+        concurrent = concurrent or ConcurrentTrials(1)
         finished, requests = self._finished, len(self._replays)
         first = self._filling * requests
         finished.clear()
-        if concurrent is not None:
-            concurrent.start()
+        concurrent.start()
         while len(finished) <= first + requests or time.perf_counter() - finished[first] < seconds:
             self._start()
         last = (len(finished) - 1) // requests * requests
-        if concurrent is not None:
-            concurrent.finish()
-        while concurrent is not None and concurrent.unfinished:
+        concurrent.finish()
+        while concurrent.unfinished:
             self._start()
         self._queue.wait_all()
         return (last - first) / (finished[last] - finished[first])

@@ -54,10 +54,10 @@ class Together:
         self._runners = [runner for runner in runners if isinstance(runner, Runner)]
         self._objective, self._after = objective, after
         # A run has whole workloads, as tokens alone say nothing of prompts, and few of them: trials need not be long.
-        cycles = [one.cycle * one.mean_inference for one in self._runners]
+        longest = max(one.cycle * one.mean_inference for one in self._runners)
         seconds = sum(n * one.mean_inference for one, n in zip(self._runners, counts, strict=True))
         fewest = min(count / one.cycle for one, count in zip(self._runners, counts, strict=True))
-        self._unit = max(fewest, seconds / max(_LONG, 2 * max(cycles))) if objective == "throughput" else 1.0
+        self._unit = max(fewest, seconds / max(_LONG, 2 * longest)) if objective == "throughput" else 1.0
         self._counts = [count / self._unit for count in counts]
         self._seconds = seconds / self._unit  # a run
         self.submodels = sum(runner.submodels for runner in self._runners)

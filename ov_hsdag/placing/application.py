@@ -108,8 +108,7 @@ class Application:
 
     def __post_init__(self) -> None:
         """Raises as `check_runs`."""
-        counts = {one.name: one.count for one in self.members}
-        check_runs(counts, {one.name: one.after for one in self.members}, self.objective)
+        check_runs({one.name: (one.count, one.after) for one in self.members}, self.objective)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -322,19 +321,22 @@ class Application:
         return next((number for number in member.whole if member.ways[number].name == device), None)
 
 
-def check_runs(counts: Mapping[str, float], after: Mapping[str, Sequence[str]], objective: str) -> None:
-    """UserError: no model, a count that cannot be run, an unknown name or a circle in the order; by model."""
-    if not counts:
+def check_runs(models: Mapping[str, tuple[float, Sequence[str]]], objective: str) -> None:
+    """UserError: no model, a count that cannot be run, an unknown name or a circle in the order.
+
+    models: the count of each, and those that it waits for.
+    """
+    if not models:
         raise UserError("an application has at least one model")
-    for name, count in counts.items():
+    for name, (count, after) in models.items():
         if not 0 < count < float("inf"):
             raise UserError(f"'{name}' has a count of {count:g}: it has to be more than 0")
         if objective == "latency" and not float(count).is_integer():
             raise UserError(f"'{name}' has a count of {count:g}, and a run alone, for latency, has whole inferences")
-        if unknown := sorted(set(after[name]) - set(counts)):
+        if unknown := sorted(set(after) - set(models)):
             raise UserError(f"'{name}' comes after '{unknown[0]}', which is no model of the application")
     try:
-        TopologicalSorter(after).prepare()
+        TopologicalSorter({name: after for name, (_, after) in models.items()}).prepare()
     except CycleError as error:
         raise UserError(f"the order goes in a circle: {' after '.join(error.args[1])}") from error
 

@@ -269,8 +269,7 @@ def fit(
         shapes = {**decoder_shapes(model, batch, 1, workload.tokens), **(shapes or {})}
     analysis = session.analyse(model, shapes)
     contexts = ContextProblems.of(session, analysis, workload) if workload else None
-    problem = contexts.problem if contexts else session.price(analysis, "latency").problem
-    priced = problem
+    priced = contexts.problem if contexts else session.price(analysis, "latency").problem
     problem, candidates = find_within_memory(priced, (), guessed=sizes_are_guessed(analysis))
     require_runnable(problem, candidates)
     if placed is None:
@@ -289,8 +288,7 @@ def fit(
     precisions: dict[str, str] = {}
     if contexts:
         precisions = dict(zip(names, kv_precisions(model, core, session.profile, names), strict=True))
-        for name in singles:
-            largest[name] = contexts.largest([problem.single(names.index(name))])
+        largest |= {name: contexts.largest([problem.single(names.index(name))]) for name in singles}
         largest["split"] = contexts.largest([split], refill=placed is None, host=host)
     return Fit(
         devices=names,

@@ -406,8 +406,7 @@ def _candidates(
             " --shape on the command line)",
             stacklevel=3,
         )
-        problem = found_for
-    return problem, candidates
+    return found_for, candidates
 
 
 def _by_profile(problem: PlacementProblem, known: Sequence[NamedPlacement], request: _Request) -> list[NamedPlacement]:
@@ -490,9 +489,7 @@ def _why_predicted(
     chosen: NamedPlacement, problem: PlacementProblem, request: _Request, analysis: ModelAnalysis
 ) -> str:
     """Why a single device was chosen by prediction, as people are told; "" where it was a placement."""
-    if request.decided or not (chosen.placement == chosen.placement[0]).all():
-        return ""
-    if len(problem.devices) == 1:
+    if request.decided or len(problem.devices) == 1 or len(np.unique(chosen.placement)) > 1:
         return ""
     together = describe_dominant_group(problem.graph, problem.groups, analysis.model, analysis.shapes)
     told = f"no split is predicted to gain {MARGIN:.1%}" if problem.groups.max() else "no split of it is possible"

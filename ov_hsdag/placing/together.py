@@ -147,8 +147,7 @@ def place_together(
     given = {name: replace(one, count=float((counts or {}).get(name, one.count))) for name, one in given.items()}
     for name, one in given.items():
         check_in_memory(f"place '{name}' of", one.model)
-    counts, after = ({name: getattr(one, key) for name, one in given.items()} for key in ("count", "after"))
-    check_runs(counts, after, objective)
+    check_runs({name: (one.count, one.after) for name, one in given.items()}, objective)
     if len({id(one.model) for one in given.values()}) < len(given):
         raise UserError("a model has two names: give a clone of it under the second, as each is placed for itself")
     core, devices = core or new_core(), DeviceSet.parse(device)
