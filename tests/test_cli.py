@@ -451,6 +451,10 @@ class TestProfile:
         options = ("--device", "HETERO:GPU,NPU", "--profile", tmp_path / "profile.json")
         done = ran("place", model, *options, "--output", out, "--json")
         assert json.loads(done.stdout)["placement"]["sum"] == "NPU"
+        (tmp_path / "app.toml").write_text(f'[models.a]\npath = "{model}"\n')
+        ran("plan", tmp_path / "app.toml", *options, "--no-measure", "--output", tmp_path / "plan")
+        for made in (out, tmp_path / "plan" / "plan.json"):
+            assert "was made with the profile profile.json" in ran("explain", made).stderr
 
 
 INTERRUPTED = """

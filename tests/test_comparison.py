@@ -14,6 +14,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.choice import Round, infer
 from ov_hsdag.measuring.comparison import Comparison, Room, measurements
 from ov_hsdag.measuring.process import Candidate, Worker, WorkerError, WorkerTimeout
+from ov_hsdag.measuring.together import Beside
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.lazy import opset13 as op
@@ -217,6 +218,14 @@ def test_where_trials_are_long_the_most_promising_are_measured(core: ov.Core, se
         assert found.ready == ["CPU_B", "hsdag"]
         assert set(found.failed.values()) == {"there was no time left to measure it"}
         assert machine.compiled == 2
+
+
+def test_no_trial_of_an_application_ends_too_late(core: ov.Core) -> None:
+    machine = Machine(SPEEDS)
+    machine.shortest_trial = 20.0
+    beside = Beside([], [], [2.0], [[]])
+    with compared(core, machine, limit=15, beside=beside) as found:
+        assert not found.trials(rounds=1) and set(found.failed) == set(SPEEDS) and not machine.trials
 
 
 @pytest.mark.slow

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import numpy as np
@@ -19,6 +21,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import ov_hsdag
+from ov_hsdag.cli.command_lines import command_of
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.runner import Runner
 from ov_hsdag.measuring.together import Together
@@ -28,7 +31,7 @@ from ov_hsdag.placing import application as applications
 from ov_hsdag.placing import together
 from ov_hsdag.placing.application import Application, Member
 from ov_hsdag.placing.application_file import read_application
-from ov_hsdag.placing.candidates import find_candidates
+from ov_hsdag.placing.candidates import NamedPlacement, find_candidates
 from ov_hsdag.storage.model_folder import pipeline
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.commands import assert_one_error_line, ran, run
@@ -137,6 +140,7 @@ class TestPlans:
         for members, told in (
             ((), "at least one model"),
             ((replace(one, count=0.0),), "has a count of 0"),
+            ((replace(one, count=0.5),), "has a count of 0.5, and a run alone"),
             ((replace(one, after=("other",)),), "'other', which is no model"),
             ((replace(one, after=("m1",)), replace(two, after=("m0",))), "goes in a circle"),
         ):
@@ -149,6 +153,14 @@ class TestPlans:
         ):
             with pytest.raises(UserError, match=told):
                 ov_hsdag.place_together(wrong, "HETERO:GPU.7,NPU.7")
+
+    def test_the_order_is_the_same_whatever_splits_are_known(self) -> None:
+        members = []
+        for one, share in zip(application(0, 2, 2, "throughput").members, (1.0, 0.9), strict=True):
+            every, alone = every_placement(one.problem), one.problem.evaluate(one.problem.singles).latency_us.min()
+            slow = NamedPlacement("slow", every[one.problem.evaluate(every).latency_us.argmax()])
+            members.append(replace(one, count=share / float(alone), ways=one.ways if share == 1 else [slow]))
+        assert Application(tuple(members), "throughput").order == [0, 1]
 
     def test_a_plan_without_splits_has_to_gain_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         app = application(0, 2, 2, "throughput")
@@ -206,6 +218,9 @@ class TestOnDevices:
     def test_models_compute_the_same_and_follow_the_plan(self, core: ov.Core) -> None:
         given, plain = models(), models()
         plan = ov_hsdag.place_together(given, PAIR, counts={"who": 4, "what": 4}, core=core)
+        made_with = plan.placements["who"].settings or {}
+        assert not command_of(plan.placements["who"]), "it would name one model of several"
+        assert made_with["virtual_devices"] and made_with["command"] == "plan"
         assert plan.gain is not None and plan.gain > 1.5 and plan.chosen in ("whole", "together")
         assert set(plan.models) == set(given) and plan.models["who"].count == 4
         total = {device: sum(one.busy_us[device] for one in plan.models.values()) for device in plan.devices}
@@ -216,6 +231,11 @@ class TestOnDevices:
             expected = outputs(core, plain[name], "CPU_A", inputs)
             for one, other in zip(expected, outputs(core, model, PAIR, inputs), strict=True):
                 np.testing.assert_allclose(other, one, rtol=1e-3, atol=1e-4)
+
+    def test_a_model_that_there_is_no_time_to_time_is_told(self, core: ov.Core) -> None:
+        with pytest.warns(UserWarning) as told:
+            ov_hsdag.place_together({"one": convolutions(8)}, PAIR, measure=True, measure_seconds=1e-3, core=core)
+        assert "'one' could not be timed" in str(told[0].message)
 
     def test_plans_that_do_not_fit_are_not_measured(self, core: ov.Core, refused: list[Any]) -> None:
         given = {name: convolutions(16) for name in ("one", "two")}
@@ -276,16 +296,14 @@ class TestOnDevices:
 
     def test_files(self, tmp_path: Path, core: ov.Core) -> None:
         file = application_file(tmp_path, "rate", [1000, 4000, 4000])
-        done = run("plan", file, "--no-measure", "--output", tmp_path / "out", "--json")
-        assert done.returncode == 0, done.stderr
+        done = ran("plan", file, "--no-measure", "--output", tmp_path / "out", "--json")
         told = json.loads(done.stdout)
         assert told["asked"] == 1.0 and told["models"]["who"]["after"] == ["detector"]
         plan = ov_hsdag.Plan.load(tmp_path / "out/plan.json")
         assert json.loads(json.dumps(plan.to_dict())) == json.loads((tmp_path / "out/plan.json").read_text()) == told
         for one in plan.models.values():
             assert ov_hsdag.Placement.of(core.read_model(tmp_path / "out" / (one.path or ""))) is not None
-        verified = run("verify", tmp_path / "out/plan.json", "--device", PAIR, "--json")
-        assert verified.returncode == 0, verified.stderr
+        verified = ran("verify", tmp_path / "out/plan.json", "--device", PAIR, "--json")
         found = json.loads(verified.stdout)["models"]
         assert found.keys() == models().keys() and all(one["equal"] for one in found.values())
         again = run("report", tmp_path / "out/plan.json", "--output", tmp_path / "plan.svg")
@@ -293,16 +311,31 @@ class TestOnDevices:
         assert {"one run alone", "memory", "CPU_A", "CPU_B"} <= drawn
         assert any(one and one.startswith("who: 4000 in a run") for one in drawn)
         assert_one_error_line(run("plan", tmp_path / "out/plan.json", "--report", "plan.png"), "is an .svg")
+        for option, value in {"--objective": "latency", "--memory": "CPU_A=1GiB", "--device": PAIR}.items():
+            shown = run("plan", tmp_path / "out/plan.json", option, value)
+            assert_one_error_line(shown, f"{option} is for placing, and this plan is only shown")
         assert_one_error_line(run("report", tmp_path / "out/plan.json", "--part", "who"), "--part is for one model")
         assert again.returncode == 0 and "rates: not reached" in again.stdout and "is full" in again.stdout
         slow = replace(plan, objective="latency", measured={plan.chosen: {"latency_us": 3.0, "ratio": 1, "ci": [1, 1]}})
         reached = f"rates: not reached, {plan.predicted['runs_per_second']:.2f} times"
         assert reached in slow.fullest(), "where a latency was measured"
-        for text in ('{"format": 1, "models": {"a": 3}}', json.dumps({**told, "predicted": {}})):
-            (tmp_path / "out/plan.json").write_text(text)
+        damaged = {key: one for key, one in told["predicted"].items() if key != "latency_us"}
+        measured = {plan.chosen: {"runs_per_second": 1.0, "ratio": 1.0, "ci": [1.0]}}
+        for wrong in ({"models": {"a": 3}}, {"predicted": damaged}, {"asked": 0}, {"measured": measured}):
+            (tmp_path / "out/plan.json").write_text(json.dumps({**told, **wrong}))
             assert_one_error_line(run("plan", tmp_path / "out/plan.json"), "is no plan of several models")
 
-    def test_a_pipeline_as_one_folder(self, tmp_path: Path, core: ov.Core) -> None:
+    def test_nothing_is_measured_without_a_temporary_folder(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file = application_file(tmp_path, "count", [1, 1, 1])
+
+        monkeypatch.setattr("ov_hsdag.measuring.process.tempfile", Mock(gettempdir=Mock(side_effect=OSError("none"))))
+        done = ran("plan", file, "--output", tmp_path / "out", "--json")
+        assert json.loads(done.stdout)["measured"] is None
+        assert done.stderr.startswith("warning: nothing is measured, the placement is chosen by prediction: measuring")
+
+    def test_a_pipeline_as_one_folder(self, tmp_path: Path, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
         source = tmp_path / "pipeline"
         for part, width in {"text_encoder": 8, "unet": 32, "vae_decoder": 16, "vae_encoder": 8}.items():
             (source / part).mkdir(parents=True)
@@ -313,8 +346,7 @@ class TestOnDevices:
         out = tmp_path / "placed"
         command = ("place", source, "--together", "--device", PAIR, "--no-measure", "--output", out)
         shape = ("--shape", "unet_input=[1,3,32,32]")
-        done = run(*command, "--count", "unet=5", "--objective", "throughput", *shape, "--json")
-        assert done.returncode == 0, done.stderr
+        done = ran(*command, "--count", "unet=5", "--objective", "throughput", *shape, "--json")
         told = json.loads(done.stdout)["models"]
         assert {name: one["count"] for name, one in told.items()} == {"text_encoder": 1, "unet": 5, "vae_decoder": 1}
         assert told["vae_decoder"]["after"] == ["unet"] and told["unet"]["after"] == ["text_encoder"]
@@ -326,9 +358,20 @@ class TestOnDevices:
             inputs = random_inputs(core.read_model(path))
             expected = outputs(core, source / name / "openvino_model.xml", "CPU_A", inputs)
             np.testing.assert_allclose(outputs(core, path, PAIR, inputs)[0], expected[0], rtol=1e-3, atol=1e-4)
-        assert_one_error_line(run(*command, "--count", "unet=0"), "'unet' has a count of 0")
-        assert_one_error_line(run(*command, "--count", "u=2"), "there is a count of 'u'")
-        assert_one_error_line(run(*command, "--shape", "other=[1]"), "unknown input 'other'")
+        for option, value, told_of in (
+            ("--count", "unet=0", "'unet' has a count of 0"),
+            ("--count", "u=2", "there is a count of 'u'"),
+            ("--shape", "other=[1]", "unknown input 'other'"),
+            ("--report", "page.html", "is an .svg"),
+            ("--workload", "nonsense", "cannot read workload"),
+        ):
+            assert_one_error_line(run(*command, option, value), told_of)
+        monkeypatch.chdir(source / "unet")
+        assert_one_error_line(run("plan", "..", "--device", PAIR), "cannot write 'pipeline_plan': it is inside")
+        (tmp_path / "empty").mkdir()
+        monkeypatch.chdir(tmp_path / "empty")
+        ran("plan", source, "--device", PAIR, "--no-measure", *shape, "--output", ".")
+        assert ov_hsdag.Plan.load(tmp_path / "empty.plan.json").models["unet"].path == "empty/unet/openvino_model.xml"
         for option, value in {"--context": "64", "--part": "unet", "--experts": "CPU_A"}.items():
             assert_one_error_line(run(*command, option, value), f"{option} is for one model, not for --together")
 
@@ -373,6 +416,9 @@ class TestWrittenPlans:
         plan, told = ov_hsdag.Plan.load(written), json.loads(ran("explain", written, "--json").stdout)
         busy = told["predicted"]["busy_us"]
         assert busy == pytest.approx(plan.predicted["busy_us"], rel=1e-3) and told["memory"]["CPU_A"] == 2**30
+        assert told["chosen"] == plan.chosen and told["baselines"] == plan.to_dict()["baselines"]
+        assert [one["path"] for one in told["models"].values()] == [one.path for one in plan.models.values()]
+        assert "CPU_A" not in json.loads(ran("explain", written, "-d", "HETERO:CPU_B,CPU", "--json").stdout)["memory"]
         whole = {name: one for name, one in told["models"].items() if one["where"] in busy}
         assert whole and told["moves"].keys() == told["models"].keys()
         for name, one in whole.items():  # the devices are alike
@@ -383,20 +429,12 @@ class TestWrittenPlans:
         tight = json.loads(ran("explain", written, "--memory", "CPU_A=1KiB,CPU_B=1KiB", "--json").stdout)
         assert {us for moves in tight["moves"].values() for us in moves.values()} == {None}
         text = ran("explain", written, "--objective", "latency", COLUMNS="200").stdout
-        for part in (
-            f"the fullest device is {told['full']}, and ",
-            "moved to",
-            " of 1 GiB",
-            "(latency): plan, predicted ",
-        ):
-            assert part in text
+        full = f"the fullest device is {told['full']}, and "
+        assert all(part in text for part in (full, "moved to", " of 1 GiB", "(latency): plan, predicted "))
 
     def test_explain_counts_what_was_timed(self, written: Path) -> None:
-        data, slow, timed = (
-            json.loads(written.read_text()),
-            written.with_name("slow.json"),
-            {"CPU_A": 3.0, "CPU_B": 2.0},
-        )
+        data, slow = json.loads(written.read_text()), written.with_name("slow.json")
+        timed = {"CPU_A": 3.0, "CPU_B": 2.0}
         for one in data["models"].values():
             one["timed"] = timed
         slow.write_text(json.dumps(data))
@@ -433,6 +471,26 @@ def test_trials_leave_nothing_behind(core: ov.Core, monkeypatch: pytest.MonkeyPa
             assert kept in (None, [len(one.finished) for one in runners])
         for _ in range(2 if kept else 0):
             assert runners[0].rate(0.0) > 0 and len(runners[0].finished) == 1
+        time.sleep(0.02)  # OpenVINO's callbacks still want the GIL, with which freeing their queues waits for them
+
+
+@pytest.mark.parametrize(
+    ("long", "counts", "least"), [(math.inf, [10.0, 30.0], [60, 180]), (0.1, [20.0, 4e6], [1, 60])]
+)
+def test_trials_have_whole_workloads(
+    core: ov.Core, monkeypatch: pytest.MonkeyPatch, long: float, counts: list[float], least: list[int]
+) -> None:
+    monkeypatch.setattr("ov_hsdag.measuring.together._LONG", long)
+    step, frame = timed_inputs(convolutions(8)), timed_inputs(convolutions(16))
+    phases = [replace(step[0], name=name, count=count) for name, count in (("prompt", 1.0), ("token", 9.0))]
+    runners = [
+        Runner(core.compile_model(convolutions(width), "CPU_A"), inputs, "throughput", 2)
+        for width, inputs in ((8, phases), (16, frame))
+    ]
+    together = Together(runners, "throughput", counts, [[], []])
+    assert together.shortest_trial < 5 and together.rate(0.0) > 0
+    assert all(len(one.finished) >= number for one, number in zip(runners, least, strict=True))
+    time.sleep(0.02)  # as above
 
 
 @pytest.mark.parametrize(
@@ -440,6 +498,7 @@ def test_trials_leave_nothing_behind(core: ov.Core, monkeypatch: pytest.MonkeyPa
     [
         ("device = 3", "must be str"),
         ("[models.a", "is no TOML"),
+        (f"a = {'[' * 10**5}", "is no TOML"),
         ("speed = 1", "has no 'speed'"),
         ("", "it names no models"),
         ("[models.a]\ncount = 1", "has no path"),
@@ -447,6 +506,7 @@ def test_trials_leave_nothing_behind(core: ov.Core, monkeypatch: pytest.MonkeyPa
         ('[models.a]\npath = "none.xml"', "there is no '"),
         ('[models.a]\npath = "a.xml"\nrate = 0', "has a rate of 0"),
         ('[models.a]\npath = "a.xml"\nrate = -inf', "has a rate of -inf"),
+        (f'[models.a]\npath = "a.xml"\ncount = {10**400}', "int too large to convert to float"),
         ('[models.a]\npath = "a.xml"\nrate = 1\ncount = 1', "a rate and a count"),
         ('[models.a]\npath = "a.xml"\nrate = 1\n[models.b]\npath = "a.xml"', "'b' has none"),
         ('[models.a]\npath = "a.xml"\nafter = ["b"]', "'b', which is no model"),
@@ -480,17 +540,18 @@ def test_no_output_takes_the_place_of_another_model(tmp_path: Path, model: Path)
 def test_who_waits_for_a_pipeline_waits_for_its_end(tmp_path: Path) -> None:
     folder = tmp_path / "whisper"
     folder.mkdir()
-    for name in ("encoder_model", "decoder_model", "tokenizer"):
+    for name in ("encoder_model", "decoder_model", "decoder_with_past_model", "tokenizer"):
         (folder / f"openvino_{name}.xml").write_text("")
     (tmp_path / "a.xml").write_text("")
     (tmp_path / "openvino_model.xml").write_text("")  # as optimum-intel exports language models
     assert pipeline(tmp_path)["model"].workload == "prompt=256,generate=64"
-    assert {name: role.after for name, role in pipeline(folder).items()} == {
-        "encoder_model": (),
-        "decoder_model": ("encoder_model",),
+    assert {name: (role.after, role.count) for name, role in pipeline(folder).items()} == {
+        "encoder_model": ((), 1),
+        "decoder_model": (("encoder_model",), 1),
+        "decoder_with_past_model": (("decoder_model",), 64),  # of an export without states, for each token
     }
     file = tmp_path / "app.toml"
     file.write_text('[models.hear]\npath = "whisper"\n[models.sum]\npath = "a.xml"\nafter = ["hear"]\ncount = 2')
     found: Mapping[str, Any] = read_application(file).models
-    assert found["sum"].after == ("hear/decoder_model",) and found["sum"].count == 2
+    assert found["sum"].after == ("hear/decoder_with_past_model",) and found["sum"].count == 2
     assert found["hear/decoder_model"].workload == "prompt=4,generate=64"

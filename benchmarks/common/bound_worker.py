@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,14 +81,15 @@ def submodel_devices(
     """The device of each submodel in HETERO's order, from the names of what each executes."""
     request = profiled.create_infer_request()
     request.infer(list(inputs))
-    originals = {
-        node.get_friendly_name(): str(node.get_rt_info()["originalLayersNames"].astype(str)).split(",")
-        for node in profiled.get_runtime_model().get_ops()
-    }
+    originals: dict[str, list[str]] = {}
+    with suppress(RuntimeError):  # HETERO has no runtime model where one submodel has none
+        for node in profiled.get_runtime_model().get_ops():
+            names = str(node.get_rt_info()["originalLayersNames"].astype(str)).split(",")
+            originals[node.get_friendly_name()] = names
     found: dict[int, set[str]] = {}
     for info in request.profiling_info:
         submodel, _, executed = info.node_name.partition(": ")
-        on = {affinity[one] for one in originals.get(executed, ()) if one in affinity}
+        on = {affinity[one] for one in originals.get(executed, [executed]) if one in affinity}
         found.setdefault(int(submodel.removeprefix("subgraph")), set()).update(on)
     if sorted(found) != list(range(len(found))) or any(len(on) != 1 for on in found.values()):
         raise RunError("the profile does not tell the devices of submodels")

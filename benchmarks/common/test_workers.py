@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cache, partial
+from unittest.mock import Mock
 
 import numpy as np
 import openvino as ov
@@ -40,6 +41,13 @@ def count(bound: Bound, task: int) -> tuple[int, int]:
 def test_runs_come_in_their_order_and_share_what_is_bound() -> None:
     assert list(in_processes(partial(count, Bound()), range(5), processes=1)) == [(task, task + 1) for task in range(5)]
     assert list(in_processes(partial(count, Bound()), [])) == []
+
+
+def test_devices_of_submodels_are_known_without_a_runtime_model() -> None:
+    profiled = Mock(get_runtime_model=Mock(side_effect=RuntimeError("a submodel has none")))
+    names = ("subgraph0: a", "subgraph1: b", "subgraph1: b_reordered")
+    profiled.create_infer_request().profiling_info = [Mock(node_name=name) for name in names]
+    assert submodel_devices(profiled, [], {"a": "CPU_B", "b": "CPU_A"}) == ["CPU_B", "CPU_A"]
 
 
 @pytest.mark.skipif(

@@ -80,21 +80,12 @@ def judged(
     """See the module. given: makes the models anew; draw: seed of the assignments that are drawn."""
     app, plans, chosen, _, prepared, _ = planned(given(), core, True, seconds)
     by_profile, others, other, *_ = planned(given(), core, False, seconds)
-    moved = by_profile.members
-    # The plan by prediction, as ways of the application that was timed.
-    predicted = np.array(
-        [
-            member.way(source.ways[way].placement)
-            for member, source, way in zip(app.members, moved, others[other].tolist(), strict=True)
-        ],
-        np.int64,
-    )
     whole = app.whole_assignments()
     if len(whole) > MOST_WHOLE:
         rest = np.random.default_rng([*draw, 1]).permutation(len(whole) - MOST_WHOLE // 2)[: MOST_WHOLE // 2]
         whole = np.concatenate([whole[: MOST_WHOLE // 2], whole[MOST_WHOLE // 2 + rest]])
     # In the order in which they are compiled: where trials are long, there is no time for the last ones.
-    named = {"measured": plans[chosen], "predicted": predicted}
+    named = {"measured": plans[chosen], "predicted": app.taken(by_profile, others[other])}
     named |= {name: one for name, one in plans.items() if name == "alone" or name.startswith("on ")}
     named |= {f"whole {n}": one for n, one in enumerate(whole)}
     distinct: dict[bytes, str] = {}

@@ -19,13 +19,14 @@ from ov_hsdag.cli import console
 from ov_hsdag.devices import extensions, virtual
 from ov_hsdag.devices.device_set import in_upper_case
 from ov_hsdag.integration.core import file_carries
+from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.model.inputs import example_shapes
 from ov_hsdag.model.shapes import counted_input_shapes, fitting_input_shapes, input_name, is_unbounded, sized
 from ov_hsdag.placing.options import Flag, default_of, flags
 from ov_hsdag.storage.files import check_model_output, save_model_atomically
 from ov_hsdag.storage.folder_writing import check_folder_output, write_folder
 from ov_hsdag.storage.model_folder import is_model_folder, longest_context, model_files
-from ov_hsdag.utils.errors import UserError, one_line
+from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 
 
@@ -273,6 +274,16 @@ def new_core() -> ov.Core:
     for path in console.extension or ():
         extensions.add(core, path)
     return core
+
+
+def has_temporary_folder() -> bool:
+    """Whether measuring has a folder for its files; a line says so where it has none."""
+    try:
+        require_temporary_folder()
+    except RunError as error:
+        console.message(f"warning: nothing is measured, the placement is chosen by prediction: {error}")
+        return False
+    return True
 
 
 def write_models(

@@ -75,7 +75,7 @@ def bench(
     planned = any(model.suffix == ".json" for model in models)
     if planned:
         own = {"part": part, "shape": shape, "workload": workload, "context": context, "policies": policies, "ray": ray}
-        plan.check_options({**own, "model": models[1:]}, "a plan")
+        plan.check_options({**own, "model": models[1:]}, "for one model, not for a plan")
         objective = objective if given("--objective") else Plan.load(models[0]).objective
     if part and not any(map(is_model_folder, models)):
         raise UserError("--part names a model of a folder, and no folder is given")

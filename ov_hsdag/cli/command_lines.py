@@ -36,8 +36,8 @@ def again(*more: str, without: Collection[str] = ()) -> list[str]:
 def command_of(placement: Placement) -> str:
     """The command that makes a placement, without paths, as what is inside a model records it; "" where it does not."""
     made_with = placement.settings
-    if made_with is None or placement.chosen in ("affinity", "given"):
-        return ""
+    if made_with is None or made_with.get("command") == "plan" or placement.chosen in ("affinity", "given"):
+        return ""  # a plan's command names other models as well
     given = {
         "--device": placement.hetero,
         "--objective": placement.objective,

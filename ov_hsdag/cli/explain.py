@@ -79,7 +79,7 @@ def explain(
     """
     if model.suffix == ".json":
         own = {name: getattr(placed, name) for name in ("affinity", "shape", "workload", "context", "part")}
-        plan.check_options({**own, "node": node, "type": kind, "all": every}, "a plan")
+        plan.check_options({**own, "node": node, "type": kind, "all": every}, "for one model, not for a plan")
         plan.explained(model, placed, as_json)
         return
     file = common.one_file(model, placed.part, "explain")

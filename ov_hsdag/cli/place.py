@@ -22,7 +22,6 @@ from ov_hsdag.devices.cpu import busy_cores
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.devices.memory import parse_memory
-from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.placement import Placement
@@ -36,7 +35,7 @@ from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.report.write import check_report
 from ov_hsdag.storage.files import check_not_input
 from ov_hsdag.storage.model_folder import is_model_folder, model_files
-from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.errors import UserError
 
 PlacedOutput = Annotated[
     Path | None,
@@ -119,7 +118,7 @@ def place(
         if ray is not None:
             raise UserError("--together places on this machine alone: leave out --ray")
         alone = {flags()[name].name or name: getattr(given, name) for name in _OF_ONE_MODEL}
-        plan.check_options({**alone, "part": part}, "--together")
+        plan.check_options({**alone, "part": part}, "for one model, not for --together")
         spec = of_folder(model, parse_counts(count), given.workload, given.shapes)
         how = {**vars(given), "report": report, "hardlinks": hardlinks, "compress_to_fp16": compress_to_fp16}
         plan.write(spec, device, default_output(model) if output is None else output, model, how, as_json)
@@ -143,7 +142,8 @@ def place(
     from ov_hsdag.placing.place import place as place_model
 
     policy_placers(given.policy)
-    costs = Profile.load(given.profile) if given.profile else None
+    if given.profile:
+        Profile.load(given.profile)
     measured = {file: load_beside(file) for file in files}
     if given.affinity and len(files) > 1:
         raise UserError("--affinity is for one model, and the folder has several to place: name one with --part")
@@ -167,7 +167,7 @@ def place(
         if measure is None:
             # A placement that is given is taken however fast it is.
             decided = affinity is not None or given.experts is not None
-            measure = not decided and not missing and _has_temporary_folder()
+            measure = not decided and not missing and common.has_temporary_folder()
             if not decided and missing:
                 are = "is" if len(missing) == 1 else "are"
                 unmeasured = f"not measured: {', '.join(missing)} {are} not on this machine"
@@ -185,7 +185,7 @@ def place(
             common.warn_of_long_context(file, max(given.context or 0, asked.tokens if asked else 0))
         options = PlaceOptions.of(
             None,
-            {**vars(given), "profile": costs, "affinity": affinity, "measure": measure, "shapes": None, "memory": None},
+            {**vars(given), "affinity": affinity, "measure": measure, "shapes": None, "memory": None},
         )
         placements: dict[Path, Placement] = {}
         busy = busy_cores()
@@ -265,13 +265,3 @@ def default_output(model: Path) -> Path:
     if is_model_folder(model):
         return Path(f"{named.name}_placed")
     return Path(f"{named.name if named.is_dir() else named.stem}_placed.xml")
-
-
-def _has_temporary_folder() -> bool:
-    """Whether measuring has a folder for its files; a line says so where it has none."""
-    try:
-        require_temporary_folder()
-    except RunError as error:
-        console.message(f"warning: nothing is measured, the placement is chosen by prediction: {error}")
-        return False
-    return True

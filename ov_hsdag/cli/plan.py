@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,6 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.devices.memory import parse_memory
@@ -39,7 +39,10 @@ Counts = Annotated[
     ),
 ]
 Output = Annotated[
-    Path | None, common.output_option("DIR", "Folder for the placed models and plan.json; by default APPLICATION_plan.")
+    Path | None,
+    common.output_option(
+        "DIR", "Folder for the placed models and plan.json (of a folder DIR.plan.json); by default APPLICATION_plan."
+    ),
 ]
 
 
@@ -76,9 +79,10 @@ def plan(
     A run of the application is so many inferences of each model. Whole models go to devices; one is split only where
     that gains. Programs that load the written models on the same device list follow the plan unchanged.
     """
-    if report is not None:
-        check_picture(report)
     if application.suffix == ".json":
+        own = {"device": device, "output": output, "objective": objective, "count": count, "shape": shape}
+        check_options({**own, "workload": workload, **vars(given)}, "for placing, and this plan is only shown")
+        check_picture(report)
         with console.result(as_json) as show:
             shown(show, Plan.load(application), report=report)
         return
@@ -92,9 +96,10 @@ def plan(
     listed = device or spec.device
     if listed is None:
         raise UserError('no device is given: give --device, or device = "HETERO:GPU,CPU" in the file')
-    named = application.absolute().name if application.is_dir() else application.stem
+    named = Path(os.path.abspath(application))  # of "..", the folder's name
+    name = named.name if named.is_dir() else named.stem
     how = {**vars(given), "objective": objective or spec.objective or "throughput", "report": report}
-    write(spec, listed, output or Path(f"{named}_plan"), application, how, as_json)
+    write(spec, listed, output or Path(f"{name}_plan"), application, how, as_json)
 
 
 def write(
@@ -102,14 +107,15 @@ def write(
 ) -> None:
     """Places an application's models together and writes them, see `plan`; given: options by name. Raises as that."""
     check_objective(given["objective"])
+    check_picture(given["report"])
     devices = DeviceSet.parse(device)
     memory = given["memory"]
     limits = spec.memory or {} if memory is None else parse_memory(memory, devices.names)
-    profile = Profile.load(given["profile"]) if given["profile"] else None
     policy_placers(given["policy"])
     folders = {one.folder for one in spec.models.values()}
     alone = source if folders == {source} else None  # the output is a copy of it then
     if alone is not None:
+        output = output if output.name else output.absolute()  # "." has no name to write the plan beside
         check_folder_output(output, source)
     else:
         check_writable(output / PLAN)
@@ -122,7 +128,9 @@ def write(
 
     with console.result(as_json) as show:
         core = common.new_core()
-        measure = not absent(core, devices) if given["measure"] is None else given["measure"]
+        measure = given["measure"]
+        if measure is None:
+            measure = not absent(core, devices) and common.has_temporary_folder()
         models, asked = to_place(spec, lambda path: common.read_model(core, path)), given.get("compress_to_fp16")
         half = {name: common.has_fp16_weights(one.model) if asked is None else asked for name, one in models.items()}
         with console.progress(f"placing {len(models)} models on {device}") as tell:
@@ -132,9 +140,8 @@ def write(
                 rates=spec.rates,
                 measure=measure,
                 memory=limits,
-                profile=profile,
                 core=core,
-                **{name: given[name] for name in ("objective", "measure_seconds", "policy")},
+                **{name: given[name] for name in ("objective", "measure_seconds", "profile", "policy")},
                 report=tell,
             )
         with console.progress(f"writing {output}"):
@@ -150,31 +157,33 @@ def write(
             show.next("verify", where, "--device", device)
 
 
-def check_picture(path: Path) -> None:
-    """Raise UserError where the picture of a plan cannot be written."""
+def check_picture(path: Path | None) -> None:
+    """Raise UserError where the picture of a plan, if there is to be one, cannot be written."""
+    if path is None:
+        return
     if path.suffix != ".svg":
         raise UserError(f"the picture of a plan is an .svg: got '{path}'")
     check_writable(path)
 
 
-def check_options(given: Mapping[str, object], what: str) -> None:
-    """Raise UserError where an option is given that is for one model, not for several."""
+def check_options(given: Mapping[str, object], why: str) -> None:
+    """Raise UserError where an option is given that has no use; why: what it is for instead."""
     for name in (name for name, value in given.items() if value):
-        raise UserError(f"--{name.replace('_', '-')} is for one model, not for {what}: leave it out")
+        raise UserError(f"--{name.replace('_', '-')} is {why}: leave it out")
 
 
 def read_plan(where: Path, core: ov.Core, device: str | None, **how: Any) -> Any:
     """A written plan with its models; see `ov_hsdag.placing.together.opened`."""
     found = Plan.load(where)
+    if how.get("memory"):
+        how["memory"] = parse_memory(how["memory"], DeviceSet.parse(device).names if device else found.devices)
     models = {name: common.read_model(core, file) for name, file in found.files(where).items()}
     return opened(found, models, device, core, **how)
 
 
 def explained(where: Path, given: Any, as_json: bool) -> None:
     """Explains the whole of a written plan; given: the options of `explain`."""
-    names = DeviceSet.parse(given.device).names if given.device else Plan.load(where).devices
-    memory = parse_memory(given.memory, names) if given.memory else None
-    how = {"objective": given.objective, "profile": given.profile, "memory": memory}
+    how = {name: getattr(given, name) for name in ("objective", "profile", "memory")}
     with console.result(as_json) as show:
         found, app, now, _ = read_plan(where, common.new_core(), given.device, **how)
         shown(show, found, where, moves=app.moves(now))

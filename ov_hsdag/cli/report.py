@@ -33,7 +33,7 @@ def report(model: common.Model, placed: PlacedModel, output: ReportOutput = None
     plan.json the models are drawn side by side, as .svg.
     """
     if model.suffix == ".json":
-        plan.check_options(vars(placed), "a plan")
+        plan.check_options(vars(placed), "for one model, not for a plan")
         picture = output or Path(f"{model.stem}.svg")
         plan.check_picture(picture)
         with console.result(as_json) as show:

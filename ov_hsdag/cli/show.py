@@ -134,13 +134,9 @@ def _lines(placement: Placement, facts: dict[str, Any]) -> list[str]:
             lines.append(f"  and {len(crossing) - _LINES:,} more (--json has all)")
     if facts["unplaced"]:
         lines.append(f"not placed, they follow their neighbours: {console.count(len(facts['unplaced']), 'operation')}")
-    for text, figures in (
-        ("predicted", placement.predicted),
-        ("measured", (placement.measured or {}).get(placement.chosen)),
-    ):
-        if figures:
-            lines.append(f"{text}: {_figures(figures, placement.measured_against())}")
-    return lines
+    told = {"predicted": placement.predicted, "measured": (placement.measured or {}).get(placement.chosen)}
+    over = placement.measured_against()
+    return lines + [f"{text}: {_figures(figures, over)}" for text, figures in told.items() if figures]
 
 
 def _figures(figures: dict[str, Any], over: str) -> str:

@@ -100,7 +100,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         self._busy_us: dict[str, list[list[float]]] = {}
         self._candidates, self._devices = dict(candidates), devices
         self._simple = [name for name in candidates if name in simple]
-        self._patience = patience
+        self._patience, self._applied = patience, beside is not None
         begin = time.monotonic()
         self._end, self._compiling_ends = begin + limit, begin + COMPILING * limit
         self._report = report or (lambda text: None)
@@ -247,10 +247,8 @@ class Comparison(AbstractContextManager["Comparison"]):
                 continue
             try:
                 outputs[name] = self._compile(name, self._compiling_ends)
-            except WorkerTimeout as error:
-                self._fail(name, str(error))
             except WorkerError as error:
-                if outputs:  # perhaps for lack of memory
+                if outputs and not isinstance(error, WorkerTimeout):  # perhaps for lack of memory
                     self.evict(name)
                     self._waiting.append(name)
                 else:
@@ -325,10 +323,8 @@ class Comparison(AbstractContextManager["Comparison"]):
         others = list(self._workers)
         try:
             outputs = self._compile(name, self._end)
-        except WorkerTimeout:
-            raise
-        except WorkerError:
-            if not others:
+        except WorkerError as error:
+            if not others or isinstance(error, WorkerTimeout):
                 raise
             for other in (*others, name):
                 self.evict(other)
@@ -404,10 +400,10 @@ class Comparison(AbstractContextManager["Comparison"]):
     def rate(self, name: str, seconds: float) -> float:
         """Inferences per second of a candidate in a trial of about so many seconds. Raises WorkerError.
 
-        No long trial begins after the time limit.
+        No long trial begins after the time limit, and of an application, with its whole workloads, none ends after it.
         """
         worker = self._admit(name)
-        if worker.shortest_trial > SECONDS and time.monotonic() >= self._end:
+        if worker.shortest_trial > SECONDS and time.monotonic() + self._applied * worker.shortest_trial >= self._end:
             raise WorkerTimeout(_NO_TIME)
         others = [other for other in self._workers if other != name]
         try:

@@ -83,9 +83,8 @@ class Measurer:
                 comparison.renew(self.reference, simple_candidate(self.reference, self._devices))
                 restarted = True
             pair = (self.reference, _PLACEMENT)
-            found += [
-                one for one in comparison.trials(pair, 1, self._seconds, begin=len(found)) if len(one) == len(pair)
-            ]
+            trials = comparison.trials(pair, 1, self._seconds, begin=len(found))
+            found += [one for one in trials if len(one) == len(pair)]
             if found and max(self._ratios(found)) < worth * (1 - _HOPELESS / len(found)):
                 break
         return replace(self._measurement(found), seconds=time.perf_counter() - begin)

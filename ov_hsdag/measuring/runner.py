@@ -61,6 +61,8 @@ class Runner:
         # µs; empty where it is not known.
         self.busy_us: list[float] = []
         self._timed = inputs
+        self._lengths = [max(round(timed.count), 1) for timed in inputs]
+        self.cycle = sum(self._lengths)  # inferences in one run of the workload, as `start_next` starts them
         self._objective = objective
         self.submodels = submodels_of(compiled)  # 1 on a single device
         self.rates: dict[str, float] = {}  # of each phase in the last trial, inferences per second, by name
@@ -84,14 +86,13 @@ class Runner:
     @property
     def mean_inference(self) -> float:
         """Seconds of an inference in the warm-up, the mean over those of a workload."""
-        counts = [timed.count for timed in self._timed]
-        return sum(n * one.inference for n, one in zip(counts, self.phases, strict=True)) / sum(counts)
+        total = sum(timed.count for timed in self._timed)
+        return sum(one.timed.count * one.inference for one in self.phases) / total
 
     def start_next(self, number: int) -> None:
         """Starts the inference of this number, the phases of a workload one after the other, when a request is idle."""
-        place = number % max(sum(max(round(timed.count), 1) for timed in self._timed), 1)
-        for timed, phase in zip(self._timed, self.phases, strict=True):
-            length = max(round(timed.count), 1)
+        place = number % self.cycle
+        for length, phase in zip(self._lengths, self.phases, strict=True):
             if place < length:
                 changes = place == 0 and len(self.phases) > 1
                 if changes:  # its states are others than those of the phase before
@@ -255,17 +256,16 @@ class _Phase:
         to one in the middle of a later bunch the rate would seem higher than it is. concurrent: trials of other copies.
         """
         self._rewind()
+        concurrent = concurrent or ConcurrentTrials(1)
         finished, requests = self._finished, len(self._replays)
         first = self._filling * requests
         finished.clear()
-        if concurrent is not None:
-            concurrent.start()
+        concurrent.start()
         while len(finished) <= first + requests or time.perf_counter() - finished[first] < seconds:
             self._start()
         last = (len(finished) - 1) // requests * requests
-        if concurrent is not None:
-            concurrent.finish()
-        while concurrent is not None and concurrent.unfinished:
+        concurrent.finish()
+        while concurrent.unfinished:
             self._start()
         self._queue.wait_all()
         return (last - first) / (finished[last] - finished[first])

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from graphlib import TopologicalSorter
 from typing import Any
 
 from numpy.typing import NDArray
@@ -19,7 +20,8 @@ from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.lazy import ov
 
 # Runs that a trial has at least, and that a model may be ahead of the slowest one, beside its requests in flight; the
-# same where a run takes more than so many seconds, as of more runs only few plans would be measured.
+# same where a run takes so many seconds, as of more runs only few plans would be measured. Longer it is only where the
+# longest workload is: of a model that runs very seldom beside others, it does not wait for each inference.
 _FEWEST, _AHEAD, _FEW, _LONG = 3, 2, (1, 1), 2.0
 
 # Seconds without the end of an inference after which one may have failed.
@@ -51,22 +53,25 @@ class Together:
         """runners: of each model, warm. counts, after: see `Beside`."""
         self._runners = [runner for runner in runners if isinstance(runner, Runner)]
         self._objective, self._after = objective, after
-        # A run has at least one inference of each model, so that trials need not be long.
-        self._unit = min(counts) if objective == "throughput" else 1.0
+        # A run has whole workloads, as tokens alone say nothing of prompts, and few of them: trials need not be long.
+        longest = max(one.cycle * one.mean_inference for one in self._runners)
+        seconds = sum(n * one.mean_inference for one, n in zip(self._runners, counts, strict=True))
+        fewest = min(count / one.cycle for one, count in zip(self._runners, counts, strict=True))
+        self._unit = max(fewest, seconds / max(_LONG, 2 * longest)) if objective == "throughput" else 1.0
         self._counts = [count / self._unit for count in counts]
+        self._seconds = seconds / self._unit  # a run
         self.submodels = sum(runner.submodels for runner in self._runners)
         # One item for each inference of a trial of throughput that ends.
         self._ends: queue.SimpleQueue[None] = queue.SimpleQueue()
         for runner in self._runners if objective == "throughput" else ():
             runner.queue.set_callback(partial(_note, runner.finished, self._ends))
         self.rates: dict[str, float] = {}
-        self._seconds = sum(n * one.mean_inference for one, n in zip(self._runners, self._counts, strict=True))  # a run
-        self._fewest, self._ahead = (_FEWEST, _AHEAD) if self._seconds < _LONG else _FEW
+        self._fewest, self._ahead = (_FEWEST, _AHEAD) if round(self._seconds, 6) < _LONG else _FEW
 
     @property
     def shortest_trial(self) -> float:
         """See `Runner.shortest_trial`."""
-        return (self._fewest + self._ahead) * self._seconds
+        return (self._fewest + (self._ahead + 1) * (self._objective == "throughput")) * self._seconds
 
     def rate(self, seconds: float, alone: bool = True) -> float:
         """See `Runner.rate`: runs of the application per second."""
@@ -114,16 +119,13 @@ class Together:
         times: list[float] = []
         for runner in self._runners:
             runner.finished.clear()
+        order = list(TopologicalSorter(dict(enumerate(self._after))).static_order())
         begin = time.perf_counter()
         while len(times) < self._fewest or time.perf_counter() - begin < seconds:
             start = time.perf_counter()
             running: dict[int, Future[None]] = {}
-            while len(running) < len(self._runners):
-                ready = [
-                    n for n in range(len(self._runners)) if n not in running and running.keys() >= {*self._after[n]}
-                ]
-                for number in ready:
-                    running[number] = pool.submit(self._run, number, [running[other] for other in self._after[number]])
+            for number in order:
+                running[number] = pool.submit(self._run, number, [running[other] for other in self._after[number]])
             for one in running.values():
                 one.result()
             times.append(time.perf_counter() - start)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placing.candidates import MARGIN, NamedPlacement, require_runnable
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.utils.byte_sizes import format_bytes
+from ov_hsdag.utils.byte_sizes import exceeding
 from ov_hsdag.utils.errors import RunError, UserError
 
 SPLIT = "split for the others"
@@ -108,7 +108,7 @@ class Application:
 
     def __post_init__(self) -> None:
         """Raises as `check_runs`."""
-        check_runs({one.name: one.count for one in self.members}, {one.name: one.after for one in self.members})
+        check_runs({one.name: (one.count, one.after) for one in self.members}, self.objective)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -133,14 +133,20 @@ class Application:
         for number in reversed(list(TopologicalSorter(after).static_order())):
             behind = [ahead[other] for other, sources in after.items() if number in sources]
             member = self.members[number]
-            alone = member.problem.evaluate(np.stack([way.placement for way in member.ways])).latency_us.min()
-            ahead[number] = float(alone) * member.count + max(behind, default=0.0)
+            whole = member.problem.evaluate(member.problem.singles)  # the same whatever ways are known
+            alone = float(np.where(whole.broken, np.inf, whole.latency_us).min())
+            ahead[number] = alone * member.count + max(behind, default=0.0)
         waiting, found = {number: set(sources) for number, sources in after.items()}, list[int]()
         while waiting:
             ready = [number for number, sources in waiting.items() if sources <= set(found)]
             found.append(max(ready, key=ahead.__getitem__))
             del waiting[found[-1]]
         return found
+
+    def taken(self, other: Application, assignment: NDArray[np.int64]) -> NDArray[np.int64]:
+        """An assignment of an application of the same models as one of this, which gets ways that it lacks."""
+        pairs = zip(self.members, other.members, assignment.tolist(), strict=True)
+        return np.array([own.way(source.ways[way].placement) for own, source, way in pairs], np.int64)
 
     def judge(self, assignments: NDArray[np.integer]) -> Judged:
         """Simulates assignments, int64 [batch, members]; see `Judged`."""
@@ -295,7 +301,9 @@ class Application:
         found["together"] = split[int(self.ranks(np.stack(split)).argmin())]
         fitting = np.isfinite(self.scores(np.stack(list(found.values()))))
         if not fitting.any():
-            raise RunError(self._why_nothing_fits(found["together"]))
+            needs = self.judge(found["together"][None]).memory_bytes[0].tolist()
+            told = exceeding(self.devices, needs, self.members[0].problem.stored_limits)
+            raise RunError(f"the models do not fit together: they need {told}")
         return {name: one for (name, one), fits in zip(found.items(), fitting, strict=True) if fits}
 
     def best(self, found: Mapping[str, NDArray[np.int64]]) -> str:
@@ -312,27 +320,23 @@ class Application:
         """Number of the way that has all of a model on a device; None where the device does not run it."""
         return next((number for number in member.whole if member.ways[number].name == device), None)
 
-    def _why_nothing_fits(self, assignment: NDArray[np.int64]) -> str:
-        needs = self.judge(assignment[None]).memory_bytes[0].tolist()
-        over = [
-            f"{format_bytes(need)} of the {format_bytes(int(limit))} on {name}"
-            for name, need, limit in zip(self.devices, needs, self.limits.tolist(), strict=True)
-            if need > limit
-        ]
-        return f"the models do not fit together: they need {', '.join(over)}"
 
+def check_runs(models: Mapping[str, tuple[float, Sequence[str]]], objective: str) -> None:
+    """UserError: no model, a count that cannot be run, an unknown name or a circle in the order.
 
-def check_runs(counts: Mapping[str, float], after: Mapping[str, Sequence[str]]) -> None:
-    """UserError: no model, a count that is not positive, an unknown name or a circle in the order; by model."""
-    if not counts:
+    models: the count of each, and those that it waits for.
+    """
+    if not models:
         raise UserError("an application has at least one model")
-    for name, count in counts.items():
+    for name, (count, after) in models.items():
         if not 0 < count < float("inf"):
             raise UserError(f"'{name}' has a count of {count:g}: it has to be more than 0")
-        if unknown := sorted(set(after[name]) - set(counts)):
+        if objective == "latency" and not float(count).is_integer():
+            raise UserError(f"'{name}' has a count of {count:g}, and a run alone, for latency, has whole inferences")
+        if unknown := sorted(set(after) - set(models)):
             raise UserError(f"'{name}' comes after '{unknown[0]}', which is no model of the application")
     try:
-        TopologicalSorter(after).prepare()
+        TopologicalSorter({name: after for name, (_, after) in models.items()}).prepare()
     except CycleError as error:
         raise UserError(f"the order goes in a circle: {' after '.join(error.args[1])}") from error
 

@@ -69,7 +69,7 @@ def read_application(path: Path) -> ApplicationSpec:
         data = tomllib.loads(read_bytes(path, SETTINGS).decode("utf-8"))
     except OSError as error:
         raise UserError(f"cannot read '{path}': {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"'{path}' is no TOML: {one_line(error)}") from error
     try:
         _check(data, _KEYS, "the application")
@@ -91,7 +91,7 @@ def read_application(path: Path) -> ApplicationSpec:
         found: dict[str, ModelSpec] = {}
         for name, one in models.items():
             found |= _expanded(name, one, path.parent)
-    except UserError as error:
+    except (UserError, OverflowError) as error:  # a whole number that is larger than any float
         raise UserError(f"{path}: {error}") from error
     # Whoever waits for a pipeline waits for its last models.
     ends = {name: [other for other, spec in found.items() if spec.of == name] for name in models}
@@ -109,6 +109,7 @@ def of_folder(
     folder: Path, counts: Mapping[str, float], workload: str | None, shapes: Sequence[str] | None
 ) -> ApplicationSpec:
     """The application that a pipeline's folder is. counts: of its parts, instead of the usual ones. UserError."""
+    Workload.asked(workload, None)  # also where no model has states
     shape = ",".join(shapes or ()) or None
     return ApplicationSpec(_of_pipeline(ModelSpec(folder, shape=shape, workload=workload), counts))
 

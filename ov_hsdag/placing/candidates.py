@@ -27,7 +27,7 @@ from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import ModelAnalysis
 from ov_hsdag.problem.problem import Evaluation, PlacementProblem
-from ov_hsdag.utils.byte_sizes import format_bytes, round_up
+from ov_hsdag.utils.byte_sizes import exceeding, format_bytes, round_up
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 
@@ -295,14 +295,8 @@ def why_left_out(problem: PlacementProblem, placement: NDArray[np.uint8]) -> str
     for bit, reason in _BROKEN.items():
         if infeasible & bit:
             return f"left out: {reason}"
-    counted = found.memory_bytes[0]
-    figures = zip(problem.devices, problem.stored_bytes(counted), problem.stored_limits, strict=True)
-    over = [
-        f"needs {format_bytes(need)} of the {format_bytes(limit)} on {name}"
-        for (name, need, limit), exceeds in zip(figures, counted > problem.memory_limits, strict=True)
-        if limit is not None and exceeds
-    ]
-    return f"left out: does not fit, {', '.join(over)}"
+    needs = problem.stored_bytes(found.memory_bytes[0])
+    return f"left out: does not fit, needs {exceeding(problem.devices, needs, problem.stored_limits)}"
 
 
 def _evaluate(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> Evaluation:

@@ -37,7 +37,7 @@ from ov_hsdag.problem.experts_away import experts_away, fewest_away
 from ov_hsdag.problem.pricing import ModelAnalysis, Session, WorkloadProblem, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.arguments import check_argument, check_in_memory
-from ov_hsdag.utils.byte_sizes import format_bytes
+from ov_hsdag.utils.byte_sizes import exceeding, format_bytes
 from ov_hsdag.utils.lazy import ov
 
 DEFAULT_CONTEXT = 4096  # what `fit` assumes of decoders where no context is given, tokens
@@ -176,13 +176,10 @@ def verdict(found: Fit, model: str) -> str:
         what = f"{what}, as it is placed on {', '.join(found.split)}"
         if found.fits:
             return f"fits: {what}{_at_most(found, 'split')}"
-        over = [
-            f"{name} needs {format_bytes(need.total)} of {format_bytes(need.room)}"
-            for name, need in found.split.items()
-            if need.room is not None and need.total > need.room
-        ]
+        needs = found.split.values()
+        over = exceeding(found.split, [one.total for one in needs], [one.room for one in needs])
         other = "; another placement fits" if found.other_fits else _more(found)
-        return f"does not fit: {what}{_shared(found)}{''.join(f'; {one}' for one in over)}{other}"
+        return f"does not fit: {what}{_shared(found)}{over and f'; it needs {over}'}{other}"
     if found.single is not None:
         return f"fits: {what} on {found.single} alone{_at_most(found, found.single)}"
     if found.split_fits:
@@ -272,8 +269,7 @@ def fit(
         shapes = {**decoder_shapes(model, batch, 1, workload.tokens), **(shapes or {})}
     analysis = session.analyse(model, shapes)
     contexts = ContextProblems.of(session, analysis, workload) if workload else None
-    problem = contexts.problem if contexts else session.price(analysis, "latency").problem
-    priced = problem
+    priced = contexts.problem if contexts else session.price(analysis, "latency").problem
     problem, candidates = find_within_memory(priced, (), guessed=sizes_are_guessed(analysis))
     require_runnable(problem, candidates)
     if placed is None:
@@ -292,8 +288,7 @@ def fit(
     precisions: dict[str, str] = {}
     if contexts:
         precisions = dict(zip(names, kv_precisions(model, core, session.profile, names), strict=True))
-        for name in singles:
-            largest[name] = contexts.largest([problem.single(names.index(name))])
+        largest |= {name: contexts.largest([problem.single(names.index(name))]) for name in singles}
         largest["split"] = contexts.largest([split], refill=placed is None, host=host)
     return Fit(
         devices=names,

@@ -191,7 +191,7 @@ def place(
         for one in phase_costs.values():
             measured_costs += [name for name in problem.devices if one.device(name) and name not in measured_costs]
         placement = _placement(choice, problem, request, measured_costs, clock)
-        settings = _settings(options, request.limits, definition(session.devices.names))
+        settings = settings_of(options, request.limits, session.devices.names)
         placement = replace(placement, settings=settings)
         if phases and placement.predicted is not None:
             placement.predicted["workload"] = priced.summary(choice.chosen.placement)
@@ -220,7 +220,9 @@ _PHASES = {
 _LONGEST_SECONDS = 10**6  # clocks of the system end somewhere; eleven days are more than anyone waits
 
 
-def _settings(options: PlaceOptions, limits: Mapping[str, int], virtual_devices: str) -> dict[str, Any]:
+def settings_of(
+    options: PlaceOptions, limits: Mapping[str, int], devices: Sequence[str], command: str = "place"
+) -> dict[str, Any]:
     """What the caller gave, for `Placement.settings`."""
     workload, context, profile = options.workload, options.context, options.profile
     if isinstance(workload, Workload):
@@ -233,9 +235,9 @@ def _settings(options: PlaceOptions, limits: Mapping[str, int], virtual_devices:
         "context": context,
         "kv_precision": options.kv_precision,
         "profile": None if profile is None or isinstance(profile, Profile) else Path(profile).name,
-        "virtual_devices": virtual_devices or None,
+        "virtual_devices": definition(devices) or None,
     }
-    return {"command": "place"} | {key: value for key, value in given.items() if value is not None}
+    return {"command": command} | {key: value for key, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -404,8 +406,7 @@ def _candidates(
             " --shape on the command line)",
             stacklevel=3,
         )
-        problem = found_for
-    return problem, candidates
+    return found_for, candidates
 
 
 def _by_profile(problem: PlacementProblem, known: Sequence[NamedPlacement], request: _Request) -> list[NamedPlacement]:
@@ -488,9 +489,7 @@ def _why_predicted(
     chosen: NamedPlacement, problem: PlacementProblem, request: _Request, analysis: ModelAnalysis
 ) -> str:
     """Why a single device was chosen by prediction, as people are told; "" where it was a placement."""
-    if request.decided or not (chosen.placement == chosen.placement[0]).all():
-        return ""
-    if len(problem.devices) == 1:
+    if request.decided or len(problem.devices) == 1 or len(np.unique(chosen.placement)) > 1:
         return ""
     together = describe_dominant_group(problem.graph, problem.groups, analysis.model, analysis.shapes)
     told = f"no split is predicted to gain {MARGIN:.1%}" if problem.groups.max() else "no split of it is possible"

@@ -120,9 +120,10 @@ class Plan:
         reached = (own.get("runs_per_second") or self.predicted["runs_per_second"]) / self.asked
         if reached >= REACHED:
             return f"rates: reached, with {reached:.2f} times what was asked for; the fullest device is {full}"
+        more = ", and so may a plan for throughput, as this one is for latency" if self.objective == "latency" else ""
         return (
             f"rates: not reached, {reached:.2f} times what was asked for: {full} is full, and {share:.0%} of its work"
-            f" is {most}; another device, a smaller {most} or a lower rate of it would help"
+            f" is {most}; another device, a smaller {most} or a lower rate of it would help{more}"
         )
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -146,7 +147,8 @@ class Plan:
             for name, one in self.models.items()
         ]
         limits = {name: f" of {format_bytes(limit)}" for name, limit in self.memory.items()}
-        needs = [f"{format_bytes(n)}{limits.get(name, '')}" for name, n in self.predicted["memory_bytes"].items()]
+        memory = self.predicted["memory_bytes"]
+        needs = [f"{format_bytes(memory[name])}{limits.get(name, '')}" for name in self.devices]
         return [*rows, ("all", "", "", *work(self.predicted["busy_us"]), ""), ("memory", "", "", *needs, "")]
 
     def compared(self) -> list[tuple[str, ...]]:
@@ -197,8 +199,10 @@ class Plan:
                 check_argument(f"{key} of '{name}'", getattr(one, key), kind)
             check_argument("memory", data.get("memory", {}), dict[str, int])
             found = cls(models=models, devices=tuple(data.pop("devices")), **data)
+            for key in ("runs_per_second", "latency_us"):
+                check_argument(f"predicted {key}", found.predicted[key], float)
             for told in (found.summary, found.rows, found.compared):  # which raise what it lacks
                 told()
             return found
-        except (OSError, UserError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, UserError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
             raise UserError(f"'{path}' is no plan of several models: {one_line(error)}") from error

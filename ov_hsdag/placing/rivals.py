@@ -110,13 +110,10 @@ def _placed(problem: PlacementProblem, devices: DeviceSet, placer: Placer, candi
 
 def _named_twins(found: Sequence[Rival]) -> list[Rival]:
     """With `same_as` where an earlier one has the same placement: measuring both would measure noise."""
-    first: dict[bytes, str] = {}
-    result = []
-    for rival in found:
-        key = rival.placement.tobytes() if rival.placement is not None else rival.name.encode()
-        twin = first.setdefault(key, rival.name)
-        result.append(rival if twin == rival.name else replace(rival, same_as=twin))
-    return result
+    first: dict[bytes | str, str] = {}
+    keys = [one.name if one.placement is None else one.placement.tobytes() for one in found]
+    twins = [first.setdefault(key, one.name) for key, one in zip(keys, found, strict=True)]
+    return [replace(one, same_as="" if twin == one.name else twin) for one, twin in zip(found, twins, strict=True)]
 
 
 @dataclass(frozen=True)

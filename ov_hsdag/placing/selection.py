@@ -436,13 +436,8 @@ def _why(
 
 def _needs(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, dict[str, int]]:
     """Bytes that each placement needs on each device."""
-    if not placements:
-        return {}
-    counted = problem.evaluate(np.stack(list(placements.values()))).memory_bytes
-    return {
-        name: dict(zip(problem.devices, problem.stored_bytes(row), strict=True))
-        for name, row in zip(placements, counted, strict=True)
-    }
+    counted = {name: problem.evaluate(one).memory_bytes[0] for name, one in placements.items()}
+    return {name: dict(zip(problem.devices, problem.stored_bytes(row), strict=True)) for name, row in counted.items()}
 
 
 def _most_promising_first(
@@ -471,10 +466,8 @@ def _simple(
     found = dict(zip(problem.devices, problem.singles, strict=True))
     if HETERO_DEFAULT in candidates:
         found[HETERO_DEFAULT] = candidates[HETERO_DEFAULT]
-    if problem.objective == "throughput":
-        hint = _pipeline_hint(model, problem, core)
-        if hint is not None:
-            found[PIPELINE_HINT] = hint
+    if problem.objective == "throughput" and (hint := _pipeline_hint(model, problem, core)) is not None:
+        found[PIPELINE_HINT] = hint
     return {name: placement for name, placement in found.items() if np.isfinite(problem.scores(placement)[0])}
 
 

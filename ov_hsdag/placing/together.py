@@ -27,6 +27,7 @@ from ov_hsdag.measuring.together import Beside
 from ov_hsdag.measuring.trials import Trials
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
+from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.multilevel import Multilevel
@@ -35,6 +36,8 @@ from ov_hsdag.placing import selection
 from ov_hsdag.placing.application import Application, Judged, Member, check_runs, slower
 from ov_hsdag.placing.candidates import find_candidates, placement_of, policy_placers, run
 from ov_hsdag.placing.memory_fit import HostMemory
+from ov_hsdag.placing.options import PlaceOptions
+from ov_hsdag.placing.place import settings_of
 from ov_hsdag.placing.plan import Plan, PlannedModel
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import ModelAnalysis, Session
@@ -144,7 +147,7 @@ def place_together(
     given = {name: replace(one, count=float((counts or {}).get(name, one.count))) for name, one in given.items()}
     for name, one in given.items():
         check_in_memory(f"place '{name}' of", one.model)
-    check_runs({name: one.count for name, one in given.items()}, {name: one.after for name, one in given.items()})
+    check_runs({name: (one.count, one.after) for name, one in given.items()}, objective)
     if len({id(one.model) for one in given.values()}) < len(given):
         raise UserError("a model has two names: give a clone of it under the second, as each is placed for itself")
     core, devices = core or new_core(), DeviceSet.parse(device)
@@ -172,7 +175,10 @@ def place_together(
         plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
         plans |= _by_profile(application, prepared, steps, learned)
         chosen, measured = _measured(application, plans, prepared, steps, end) or (chosen, None)
-    plan = replace(plan_of(application, plans, chosen, measured, prepared, rates), memory=limits)
+    ways = zip(prepared, plans[chosen].tolist(), strict=True)
+    placements = {one.member.name: _written(one, number, profile) for one, number in ways}
+    plan = plan_of(application, plans, chosen, measured, prepared, rates)
+    plan = replace(plan, memory=limits, placements=placements)
     if profile is None and (host := HostMemory.of(core, devices.names, limits)):
         host.warn_beyond(sum(plan.predicted["memory_bytes"][name] for name in host.devices))
     return plan
@@ -209,9 +215,7 @@ def _by_profile(
     name = other.best(plans)
     if name != "together":
         return {}
-    ways = [member.ways[number] for member, number in zip(members, plans[name].tolist(), strict=True)]
-    numbers = [member.way(way.placement) for member, way in zip(application.members, ways, strict=True)]
-    return {f"{name} {selection.BY_PROFILE}": np.array(numbers, np.int64)}
+    return {f"{name} {selection.BY_PROFILE}": application.taken(other, plans[name])}
 
 
 def _as_timed(problem: PlacementProblem, timed: Mapping[str, float]) -> PlacementProblem:
@@ -255,12 +259,12 @@ def _timed(
             start_worker=steps.start_worker,
         ) as comparison:
             posterior = choice.infer(comparison.trials(rounds=_TIMED_ROUNDS, until=end))
+            took = {one: 1e6 / posterior.rate(one) for one in posterior.names}
+            factors = {device: took[device] / alone[device] for device in able if device in took}
+            if not factors:
+                raise _nothing_ran(comparison)
     except RunError as error:
         warnings.warn(f"'{name}' could not be timed, and is placed by the profile: {error}", stacklevel=4)
-        return {}
-    took = {one: 1e6 / posterior.rate(one) for one in posterior.names}
-    factors = {device: took[device] / alone[device] for device in able if device in took}
-    if not factors:
         return {}
     mean = geometric_mean(factors.values())
     timed = {device: factors.get(as_another[device], mean) for device in devices.names}
@@ -322,12 +326,16 @@ def _measured(
             trials = Trials(comparison, simple, predicted, _ERROR, end, TRIAL)
             decision = trials.run()
             if decision is None:
-                raise RunError("; ".join(sorted(set(comparison.failed.values()))) or "the time is too short")
+                raise _nothing_ran(comparison)
             key = "latency_us" if application.objective == "latency" else "runs_per_second"
             return decision.chosen, trials.figures(decision, application.objective, key)
     except RunError as error:
         warnings.warn(f"nothing could be measured, so the plan is chosen by prediction: {error}", stacklevel=3)
         return None
+
+
+def _nothing_ran(comparison: Comparison) -> RunError:
+    return RunError("; ".join(sorted(set(comparison.failed.values()))) or "the time is too short")
 
 
 def opened(
@@ -339,8 +347,10 @@ def opened(
     the plan's. UserError: bad input, or a model without a placement.
     """
     names = plan.devices if device is None else DeviceSet.parse(device).names
-    how |= {"objective": how.get("objective") or plan.objective, "memory": plan.memory | (how.get("memory") or {})}
+    kept = {name: limit for name, limit in plan.memory.items() if name in names}
+    how |= {"objective": how.get("objective") or plan.objective, "memory": kept | (how.get("memory") or {})}
     check_objective(how["objective"])
+    same = names == plan.devices and how["objective"] == plan.objective and how.get("profile") is None
     prepared, numbers = [], []
     for name, one in plan.models.items():
         try:
@@ -358,8 +368,10 @@ def opened(
         prepared.append(Prepared(given, found.analysis, found.phases, member, one.timed))
     app, now = Application(tuple(one.member for one in prepared), how["objective"]), np.array(numbers, np.int64)
     limits = {name: int(limit) for name, limit in zip(names, app.limits, strict=True) if np.isfinite(limit)}
-    predicted = plan_of(app, {"plan": now}, "plan", None, prepared, plan.asked is not None)
-    return replace(predicted, memory=limits), app, now, prepared
+    name, measured = (plan.chosen, plan.measured) if same else ("plan", None)
+    again = plan_of(app, {name: now}, name, measured, prepared, plan.asked is not None)
+    there = {name: replace(one, path=plan.models[name].path) for name, one in again.models.items()}
+    return replace(again, models=there, memory=limits, baselines=plan.baselines if same else {}), app, now, prepared
 
 
 def models_of(application: Application, prepared: Sequence[Prepared]) -> dict[str, Any]:
@@ -404,38 +416,28 @@ def plan_of(
     prepared: Sequence[Prepared],
     rates: bool,
 ) -> Plan:
-    """The plan, written into the models."""
+    """The plan, without memory limits."""
     judged = application.judge(np.stack(list(found.values())))
     figures = {
         name: {**figures_of(application, judged, row), "where": application.describe(one.tolist())}
         for row, (name, one) in enumerate(found.items())
     }
-    models, placements = {}, {}
+    models = {}
     spans = judged.span_us[list(found).index(chosen)].round(3).tolist()
     for one, number, (begin_us, end_us) in zip(prepared, found[chosen].tolist(), spans, strict=True):
         member = one.member
         way, problem = member.ways[number], member.problem
         result, workload = problem.evaluate(way.placement), Workload.asked(one.given.workload, None)
-        settings: dict[str, Any] = {"command": "plan"}
-        if one.given.shapes:
-            settings["shapes"] = {name: [int(size) for size in shape] for name, shape in one.given.shapes.items()}
-        if workload is not None:
-            settings["workload"] = workload.describe()
-        why = "it shares the devices with other models"
-        placement = placement_of(problem, way, member.ways, settings=settings, why=why)
-        placement = replace(placement, affinity=set_affinities(one.analysis.model, placement.affinity))
-        placement.embed(one.analysis.model)
-        placements[member.name] = placement
         models[member.name] = PlannedModel(
             count=one.given.count,
             after=one.given.after,
             where=way.name,
-            devices=placement.used(),
+            devices=tuple(problem.devices[device] for device in np.unique(way.placement)),
             busy_us=dict(zip(application.devices, (member.count * result.busy_us[0]).round(3).tolist(), strict=True)),
             memory_bytes=dict(zip(application.devices, problem.stored_bytes(result.memory_bytes[0]), strict=True)),
             begin_us=begin_us,
             end_us=end_us,
-            workload=settings.get("workload"),
+            workload=None if workload is None else workload.describe(),
             timed=dict(one.timed),
         )
     return Plan(
@@ -447,5 +449,15 @@ def plan_of(
         measured=measured,
         chosen=chosen,
         asked=1.0 if rates else None,
-        placements=placements,
     )
+
+
+def _written(one: Prepared, way: int, profile: Profile | str | PathLike[str] | None) -> Placement:
+    """The placement of a model, by the number of its way, written into the model."""
+    model, problem, ways = one.analysis.model, one.member.problem, one.member.ways
+    options = PlaceOptions(shapes=one.given.shapes, workload=one.given.workload, profile=profile)
+    settings = settings_of(options, {}, problem.devices, "plan")
+    found = placement_of(problem, ways[way], ways, settings=settings, why="it shares the devices with other models")
+    found = replace(found, affinity=set_affinities(model, found.affinity))
+    found.embed(model)
+    return found

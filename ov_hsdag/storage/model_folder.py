@@ -29,6 +29,8 @@ DENOISING_STEPS = 20.0
 
 _CHAT = "prompt=256,generate=64"
 _WORKLOADS = {"decoder_model": "prompt=4,generate=64", "language_model": _CHAT, "model": _CHAT}
+_PER_TOKEN = ("decoder_with_past_model", "text_embeddings_model")
+_COUNTS = dict.fromkeys(_DENOISERS, DENOISING_STEPS) | dict.fromkeys(_PER_TOKEN, 64.0)
 
 # Where transformers' configurations say how many positions a model has.
 _POSITIONS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
@@ -85,8 +87,9 @@ class Role:
 def pipeline(folder: Path) -> dict[str, Role]:
     """The models that a pipeline of openvino.genai or optimum-intel runs, by their parts, in the order of their runs.
 
-    Encoders once, decoders for a prompt and tokens, denoisers for `DENOISING_STEPS`, then what decodes images. Of
-    folders in the folder, as pipelines of diffusers have them, the part is the folder's name. UserError: no model.
+    Encoders once, decoders for a prompt and tokens (those without states for a token each), denoisers for
+    `DENOISING_STEPS`, then what decodes images. Of folders in the folder, as pipelines of diffusers have them, the part
+    is the folder's name. UserError: no model.
     """
     found = models_of(folder) if is_model_folder(folder) else {}
     found |= {
@@ -103,8 +106,9 @@ def pipeline(folder: Path) -> dict[str, Role]:
     roles, before = {}, tuple[str, ...]()
     for stage in stages:
         for name in stage:
-            count = DENOISING_STEPS if name in _DENOISERS else 1.0
-            roles[name] = Role(found[name], count, before, _WORKLOADS.get(name))
+            first = name == "decoder_with_past_model" and "decoder_model" in stage
+            after = ("decoder_model",) if first else before
+            roles[name] = Role(found[name], _COUNTS.get(name, 1.0), after, _WORKLOADS.get(name))
         before = tuple(stage) or before
     return roles
 

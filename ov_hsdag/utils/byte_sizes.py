@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 _UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
@@ -14,6 +15,13 @@ def format_bytes(size: float) -> str:
             # More digits would be noise; with fewer, a need just above a limit would look equal to it.
             return f"{float(f'{size / unit:.4g}'):,g} {name}"
     return "1 byte" if size == 1 else f"{size:,.0f} bytes"
+
+
+def exceeding(devices: Iterable[str], needs: Iterable[int], limits: Iterable[int | None]) -> str:
+    """What devices lack that need more than their limit: "96 MiB of the 64 MiB on CPU", with commas between them."""
+    figures = zip(devices, needs, limits, strict=True)
+    over = [(name, need, limit) for name, need, limit in figures if limit is not None and need > limit]
+    return ", ".join(f"{format_bytes(need)} of the {format_bytes(limit)} on {name}" for name, need, limit in over)
 
 
 def round_up(size: float) -> int:
