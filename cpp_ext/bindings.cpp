@@ -43,6 +43,7 @@ py::dict split_placement(const Graph& graph, const Array<std::uint8_t>& device, 
     result["submodel"] = to_array(split.submodel);
     result["submodel_device"] = to_array(split.submodel_device);
     result["trivial"] = to_array(split.trivial).attr("astype")("bool");
+    result["turn"] = to_array(turns_of(graph, split));
     result["sortable"] = split.sortable;
     result["cyclic"] = to_array(split.cyclic).attr("astype")("bool");
     return result;

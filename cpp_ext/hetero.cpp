@@ -406,4 +406,22 @@ void Splitter::number_submodels() {
     }
 }
 
+std::vector<std::int32_t> turns_of(const Graph& graph, const Split& split) {
+    std::vector<std::int32_t> turn(split.submodel_device.size(), 0);
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (std::int32_t e = 0; e < graph.edges(); ++e) {
+            // A constant is compiled into its consumers.
+            if (graph.kind[graph.source[e]] == NodeKind::kConstant) continue;
+            const std::int32_t from = split.submodel[graph.source[e]];
+            const std::int32_t to = split.submodel[graph.target[e]];
+            if (from < 0 || to < 0 || from == to || turn[to] > turn[from]) continue;
+            if (turn[from] >= split.submodels()) return turn;  // a cycle, which HETERO does not compile
+            turn[to] = turn[from] + 1;
+            changed = true;
+        }
+    }
+    return turn;
+}
+
 }  // namespace ov_hsdag

@@ -39,6 +39,10 @@ struct Split {
     [[nodiscard]] std::int32_t submodels() const { return static_cast<std::int32_t>(submodel_device.size()); }
 };
 
+// The turn in which HETERO compiles each submodel, [submodels]: first what waits for no other, then what waits for
+// those (SubgraphCollector::run). Within a turn the order is a hash table's.
+std::vector<std::int32_t> turns_of(const Graph& graph, const Split& split);
+
 class Splitter {
 public:
     Splitter(const Graph& graph, SplitRule rule);

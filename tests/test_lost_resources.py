@@ -242,7 +242,7 @@ def test_workers_that_are_killed_at_random_cost_their_candidates(
     killer = threading.Thread(target=killing)
     killer.start()
     try:
-        with Comparison(model, PAIR, candidates, "latency", core, simple=PAIR.names, patience=600) as comparison:
+        with Comparison(model, PAIR, candidates, "latency", core, simple=PAIR.names) as comparison:
             found = measurements(candidates, comparison, comparison.trials(rounds=8, seconds=0.05), "latency")
     finally:
         ended.set()
@@ -264,7 +264,7 @@ def test_a_clock_that_is_changed_changes_nothing(
     candidates = {name: Candidate(name) for name in PAIR}
     with (
         Workshop(model, timed_inputs(model), "latency") as older,
-        Comparison(model, PAIR, candidates, "latency", core, simple=PAIR.names, patience=600) as comparison,
+        Comparison(model, PAIR, candidates, "latency", core, simple=PAIR.names) as comparison,
     ):
         found = measurements(candidates, comparison, comparison.trials(rounds=3, seconds=0.05), "latency")
         assert older.folder.exists()

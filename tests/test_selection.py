@@ -170,7 +170,7 @@ def test_why_says_what_the_trials_showed() -> None:
     noisy = [[("CPU_A", 10.0), ("hsdag", 10.0 * factor)] for factor in (0.8, 1.6, 1.1, 0.9)]
     unproven = choice.decide(noisy, ["CPU_A", "hsdag"], simple, {"CPU_A": 1.0, "hsdag": 1.3}, 0.05)
     assert "hsdag is not better beyond the noise, " in why(unproven)
-    assert selection._unsure(unproven, simple) == ("hsdag",) and unproven.ratio("hsdag", "CPU_A").low < 1
+    assert selection._unsure(unproven, simple, {}) == ("hsdag",) and unproven.ratio("hsdag", "CPU_A").low < 1
     alone = decided(CPU_A=10)
     assert why(alone, others=[]) == "no placer finds a better split"
     for failed, told in (

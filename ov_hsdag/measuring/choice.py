@@ -231,12 +231,8 @@ def decide(
     rival = posterior.best(known) if known else ""
     trials = infer(rounds, by_times, _SCEPTICAL)
     others = [name for name in names if name not in known]
-    proven = frozenset(
-        name
-        for name in others
-        if all(trials.ratio(name, other).low > 1 for other in known)
-        and all(posterior.ratio(name, other).low > 1 for other in late)
-    )
+    to_beat = [*((trials, other) for other in known), *((posterior, other) for other in late)]
+    proven = frozenset(name for name in others if all(of.ratio(name, other).low > 1 for of, other in to_beat))
     able = [name for name in names if name in known or name in proven]
     best = posterior.best(able)
     least = posterior.rate(best) / (1 + GAIN)

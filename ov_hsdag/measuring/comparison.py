@@ -29,11 +29,13 @@ from ov_hsdag.measuring.together import Beside
 from ov_hsdag.model.gains import out_of_time
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.workload import Phase
-from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.lazy import ov
 
 ROUNDS, SECONDS = 12, 0.25
 """Of a comparison of all candidates: rounds, and seconds of a trial."""
+
+# Seconds that compiling a candidate may take at least, however small the limit.
+_LEAST_PATIENCE = 5.0
 
 COMPILING = 0.6
 """Share of a time limit after which nothing more is compiled."""
@@ -52,9 +54,6 @@ _SLOWER = 3
 
 _NO_TIME = "there was no time left to measure it"
 _NO_TIME_TO_COMPILE = "there was no time left to compile it"
-
-# Candidates that a line of progress has room to name.
-_NAMED = 2
 
 
 class Comparison(AbstractContextManager["Comparison"]):
@@ -76,7 +75,6 @@ class Comparison(AbstractContextManager["Comparison"]):
         first: Sequence[str] = (),
         shapes: Mapping[str, Sequence[int]] | None = None,
         phases: Sequence[Phase] = (),
-        patience: float = PATIENCE,
         limit: float = math.inf,
         report: Callable[[str], None] | None = None,
         start_worker: StartWorker | None = None,
@@ -88,8 +86,8 @@ class Comparison(AbstractContextManager["Comparison"]):
         names of those that need no placement. The best of them is what batches have in common. needs: bytes that
         candidates need on each device, as the simulator counts them, as far as known. first: names in the order in
         which they are compiled, where there may not be time or memory for all. phases: of a workload, in place of
-        example shapes: rates are those of its inferences together. patience: seconds that compiling one, or a trial,
-        may take. beside: other models that run at the same time, as an application; rates are those of its runs.
+        example shapes: rates are those of its inferences together. limit: seconds, a third of which compiling one, or a
+        trial, may take. beside: other models that run at the same time, as an application; rates are of its runs.
 
         Raises RunError: the model cannot be written, its inputs cannot be made up, or no process can be started.
         """
@@ -97,10 +95,12 @@ class Comparison(AbstractContextManager["Comparison"]):
         self.submodels: dict[str, int] = {}  # that HETERO made
         self.seconds: dict[str, float] = {}  # that compiling took
         self.phase_rates: dict[str, dict[str, list[float]]] = {}  # by phase: inferences per second in each trial
-        self._busy_us: dict[str, list[list[float]]] = {}
+        # `Runner.busy_us` in each trial alone, as far as it is known
+        self.busy_us: dict[str, list[list[float]]] = {}
         self._candidates, self._devices = dict(candidates), devices
         self._simple = [name for name in candidates if name in simple]
-        self._patience, self._applied = patience, beside is not None
+        self._patience = PATIENCE if math.isinf(limit) else max(limit / 3, _LEAST_PATIENCE)
+        self._applied = beside is not None
         begin = time.monotonic()
         self._end, self._compiling_ends = begin + limit, begin + COMPILING * limit
         self._report = report or (lambda text: None)
@@ -139,20 +139,13 @@ class Comparison(AbstractContextManager["Comparison"]):
         It is not tried alone where it fails.
         """
         self._candidates[name] = candidate
-        for of_before in (self.failed, self.phase_rates, self._busy_us):
+        for of_before in (self.failed, self.phase_rates, self.busy_us):
             of_before.pop(name, None)
         self._room.most = math.inf  # what was too much may have been the one before
         try:
             self._check({name: self._compile(name, self._end)})
         except WorkerError as error:
             self._fail(name, str(error))
-
-    def busy_us(self, name: str) -> list[list[float]]:
-        """Processor time of a candidate's submodels in an inference of each trial alone, µs, as far as it is known.
-
-        See `ov_hsdag.measuring.runner.Runner.busy_us`.
-        """
-        return self._busy_us.get(name, [])
 
     def busy_together(self, names: Collection[str], seconds: float) -> dict[str, list[float]]:
         """Processor time of candidates' submodels in an inference, µs, where the trials of all begin at the same time:
@@ -199,13 +192,12 @@ class Comparison(AbstractContextManager["Comparison"]):
         wanted = [name for name in self.ready if names is None or name in names]
         waiting = [name for name in wanted if name in self._waiting]
         batch = [name for name in wanted if name not in waiting]
-        ends = _part_of_time(until, len(batch), len(wanted))
-        found = self._run_batch(batch, rounds, seconds, ends, halving, begin) if batch else []
+        found = self._run_batch(batch, len(wanted), rounds, seconds, until, halving, begin) if batch else []
         while waiting:
             batch = self._next_batch(self._anchor(found), waiting)
             if batch and time.monotonic() < until:
-                ends = _part_of_time(until, len(batch), len(batch) + len(waiting))
-                found += self._run_batch(batch, rounds, seconds, ends, halving, begin)
+                of = len(batch) + len(waiting)
+                found += self._run_batch(batch, of, rounds, seconds, until, halving, begin)
             ran = {name for one in found for name, _ in one}
             for name in (*batch, *waiting) if time.monotonic() >= until else ():
                 if name not in ran:
@@ -272,7 +264,7 @@ class Comparison(AbstractContextManager["Comparison"]):
             if begin >= until:
                 raise WorkerTimeout(_NO_TIME_TO_COMPILE)
             if name not in self._workers:
-                self._workers[name] = self._start(name)
+                self._workers[name] = self._workshop.start(name)
             worker = self._workers[name]
             return worker.compile(self._candidates[name], min(self._patience, until - begin))
         except WorkerTimeout as error:
@@ -284,12 +276,6 @@ class Comparison(AbstractContextManager["Comparison"]):
             if name in self._workers:
                 self.submodels[name] = self._workers[name].submodels
             self.seconds[name] = time.monotonic() - begin
-
-    def _start(self, name: str) -> Worker:
-        try:
-            return self._workshop.start(name)
-        except RunError as error:
-            raise WorkerError(str(error)) from error
 
     def _check(self, outputs: Mapping[str, list[NDArray[Any]]]) -> None:
         """What computes something else has failed, however fast it is."""
@@ -343,12 +329,13 @@ class Comparison(AbstractContextManager["Comparison"]):
     # What is compared.
 
     def _run_batch(
-        self, names: Sequence[str], rounds: int, seconds: float, until: float, halving: bool, first: int
+        self, names: Sequence[str], of: int, rounds: int, seconds: float, until: float, halving: bool, first: int
     ) -> list[choice.Round]:
         begin = time.monotonic()
+        until = begin + len(names) / of * (until - begin)  # the others have the rest
         alive, found = list(names), list[choice.Round]()
         for number in range(rounds):
-            what = ", ".join(alive) if len(alive) <= _NAMED else f"{len(alive)} candidates"
+            what = ", ".join(alive) if len(alive) < 3 else f"{len(alive)} candidates"  # what a line has room for
             so_far = time.monotonic() - begin
             left = (rounds - number) * so_far / number if number else math.inf
             self._report(self._told(f"measuring {what}, round {number + first + 1}", left if rounds > 1 else math.inf))
@@ -426,19 +413,13 @@ class Comparison(AbstractContextManager["Comparison"]):
         for phase, of_phase in worker.rates.items():
             known.setdefault(phase, []).append(of_phase)
         if len(worker.busy_us) == worker.submodels:
-            self._busy_us.setdefault(name, []).append(worker.busy_us)
+            self.busy_us.setdefault(name, []).append(worker.busy_us)
         return rate
 
     def _told(self, text: str, left: float = math.inf) -> str:
         """The text with the seconds that are left: to the time limit, or less where `left` is."""
         left = min(max(self._end - time.monotonic(), 0.0), left)
         return text if math.isinf(left) else f"{text} ({left:.0f} s left)"
-
-
-def _part_of_time(until: float, part: int, whole: int) -> float:
-    """The time until which a part of what is left may last."""
-    now = time.monotonic()
-    return until if part == whole else now + part / whole * (until - now)
 
 
 def measurements(

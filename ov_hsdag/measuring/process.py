@@ -90,7 +90,7 @@ def require_temporary_folder() -> None:
         raise _no_folder(error) from error
 
 
-class WorkerError(Exception):
+class WorkerError(RunError):
     """A worker could not do what it was asked for: why, in one line."""
 
 
@@ -152,11 +152,11 @@ class Workshop(contextlib.AbstractContextManager["Workshop"]):
             raise
 
     def start(self, name: str = "") -> Worker:
-        """A new worker, still importing when this returns. Raises RunError where no process can be started."""
+        """A new worker, still importing when this returns. Raises WorkerError where no process can be started."""
         try:
             started = self._start_worker(self.folder, self._objective, name)
         except OSError as error:
-            raise RunError(f"cannot start a process for measuring: {error}") from error
+            raise WorkerError(f"cannot start a process for measuring: {error}") from error
         self._workers.append(started)
         return started
 

@@ -131,13 +131,9 @@ class Runner:
     def _busy_us(self, used: Sequence[int]) -> list[float]:
         """See `busy_us`. used: processor time of each thread in the trial, ns."""
         own, rest = divmod(len(used), self.submodels)
-        if rest:  # threads of several submodels, of devices with more than one
-            least = sorted(used, reverse=True)[: self.submodels][-1]
-            most = [ns for ns in used if ns >= least]
-        else:  # one runs a submodel, others call back
-            most = [max(used[first : first + own]) for first in range(0, len(used), own or 1)]
-        known = len(most) == self.submodels and min(most) > 0
-        return [ns / 1e3 / len(self.finished) for ns in most] if known else []
+        # Of a submodel's threads the busiest runs it, others call back.
+        most = [max(used[own * n : own * (n + 1)]) for n in range(self.submodels)] if own and not rest else [0]
+        return [ns / 1e3 / len(self.finished) for ns in most] if min(most) > 0 else []
 
     def outputs(self) -> list[NDArray[Any]]:
         """What it computes in the first inference of each phase. Raises RuntimeError where inference fails."""

@@ -9,6 +9,7 @@ from typing import Any
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.evaluator import in_unit
+from ov_hsdag.model.gains import out_of_time
 
 SECONDS = 0.1
 """Of a trial: many short ones tell more than few long ones, until pipelines fill and empty for most of the time."""
@@ -32,9 +33,12 @@ class Trials:
         error: float,
         end: float,
         seconds: float = SECONDS,
+        singles: Collection[str] = (),
     ) -> None:
         """simple: names of candidates that need no placement. predicted: rates of all, in a common unit, and the error
-        of their logarithm. end: of the time, in `time.monotonic`. seconds: of a trial."""
+        of their logarithm. end: of the time, in `time.monotonic`. seconds: of a trial. singles: simple ones that
+        what is chosen has to beat also where there was no time for them."""
+        self._singles = singles
         self._comparison, self._simple = comparison, simple
         self._predicted, self._error = dict(predicted), error
         self._end, self._seconds, self._longest = end, seconds, 0.0
@@ -62,7 +66,8 @@ class Trials:
     def decision(self) -> choice.Decision | None:
         """By the trials so far."""
         names = self._choices()
-        return choice.decide(self._rounds, names, self._simple, *self._beliefs(), self._late()) if names else None
+        late = [name for name in self._singles if out_of_time(self._comparison.failed.get(name, ""))]
+        return choice.decide(self._rounds, names, self._simple, *self._beliefs(), late) if names else None
 
     def figures(self, decision: choice.Decision | None, objective: str, key: str) -> dict[str, dict[str, Any]]:
         """Of each candidate, None where it failed: under `key` its rate or latency in µs; ratio and its ci, how many
@@ -83,10 +88,6 @@ class Trials:
     def _beliefs(self) -> tuple[Mapping[str, float], float | Mapping[str, float], Mapping[str, float] | None]:
         """Predicted rates, their error, and rates that follow from processor times; see `choice.decide`."""
         return self._predicted, self._error, None
-
-    def _late(self) -> Collection[str]:
-        """Simple ones that there was no time for, and that what is chosen has to beat; see `choice.decide`."""
-        return ()
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
         names = self._choices()

@@ -20,6 +20,7 @@ import queue
 import shutil
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -47,6 +48,9 @@ def files(number: int) -> tuple[str, str]:
 # Threads that HETERO makes for itself, before those of its submodels: one starts inferences, one calls back (2024.6 to
 # 2026.4).
 _OF_HETERO = 2
+
+# Seconds until the last callback of a trial has ended: what frees a queue of requests waits for it and has the GIL.
+_LAST_CALL = 0.02
 
 ON_EACH = "MULTI:"
 """What the device of a command begins with where the whole model is to run on each of those that follow."""
@@ -123,15 +127,16 @@ class Station:
 
     def compile(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Compiles, warms up and infers once."""
+        if self._runner is not None:
+            time.sleep(_LAST_CALL)
         self._runner = None  # frees its memory before the next is compiled
         ways = json.loads(Path(command["ways"]).read_text(encoding="utf-8"))
         runners = [self._runners(number, way) for number, way in enumerate(ways)]
         runner: Runner | Copies | Together = runners[0]
         if self._settings["counts"] != [1.0]:
             runner = Together(runners, self._objective, self._settings["counts"], self._settings["after"])
-        if command["outputs"] is not None:
-            # Texts would be pickles, and the pairs of outputs stay pairs without them.
-            np.savez(command["outputs"], *(array for array in self.outputs(runner) if array.dtype.kind in "biuf"))
+        # Texts would be pickles, and the pairs of outputs stay pairs without them.
+        np.savez(command["outputs"], *(array for array in self.outputs(runner) if array.dtype.kind in "biuf"))
         self._runner = runner
         return {"submodels": runner.submodels, "shortest_trial": runner.shortest_trial}
 
@@ -160,10 +165,9 @@ class Station:
         finally:
             remove_affinities(model)
         hetero = device.startswith("HETERO:")
-        threads = threads[_OF_HETERO * hetero :]
         split = len(names) if hetero else 1
         requests = requests_in_flight(2 * split, split, submodels_of(compiled))
-        return Runner(compiled, self._inputs[number], self._objective, requests, threads)
+        return Runner(compiled, self._inputs[number], self._objective, requests, threads[_OF_HETERO * hetero :])
 
     def outputs(self, runner: Runner | Copies | Together) -> list[NDArray[Any]]:
         """What the compiled model computes."""

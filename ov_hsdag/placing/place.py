@@ -24,7 +24,6 @@ from ov_hsdag.devices.virtual import definition, new_core
 from ov_hsdag.explaining.dominant_group import describe_dominant_group
 from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.explaining.report_data import ReportSource
-from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.model import complete
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.experts import experts
@@ -180,9 +179,7 @@ def place(
         with clock("measure"):
             known = bool(phase_costs) or (costs is not None and _holds(costs, analysis, request))
             how = {"shapes": shapes, "phases": phases, "seconds": left, "measured_costs": known, "report": report}
-            choice = _measured(choice, model, problem, request, **how)
-            if busy > _BUSY and not choice.unsure and not request.decided:
-                choice = replace(choice, unsure=_doubted(choice, problem))
+            choice = _measured(choice, model, problem, request, disturbed=busy > _BUSY, **how)
     if request.host is not None:
         counted = problem.evaluate(choice.chosen.placement).memory_bytes[0]
         request.host.warn_beyond(request.host.needed(problem, counted))
@@ -453,21 +450,6 @@ def _measured(
     if not request.decided and failed and not out_of_time(failed):
         return replace(choice, chosen=_least_risky(problem, choice.candidates, held), why="no placement ran")
     return choice
-
-
-def _doubted(choice: _Choice, problem: PlacementProblem) -> tuple[str, ...]:
-    """The placer whose measured placement was predicted to be much better than the simple candidate that was chosen.
-
-    Where other programs were at work on the devices, trials say less than they seem to.
-    """
-    simple = {*problem.devices, HETERO_DEFAULT, PIPELINE_HINT}
-    ran = {name for name, one in (choice.measured or {}).items() if not one["failed"]}
-    rates = {one.name: 1 / float(problem.scores(one.placement)[0]) for one in choice.candidates if one.name in ran}
-    if choice.chosen.name not in simple or not set(rates).intersection(problem.devices) or set(rates) <= simple:
-        return ()
-    best = max(rates.keys() - simple, key=rates.__getitem__)
-    single = max(rate for name, rate in rates.items() if name in problem.devices)
-    return (placer_of(best),) if rates[best] > selection.MAY_GAIN * single else ()
 
 
 def _least_risky(

@@ -60,9 +60,6 @@ BY_PROFILE = "(by profile)"
 CORRECTED = "search (corrected)"
 """Name of what the search finds with costs that are corrected by what was measured, with a number for later ones."""
 
-# Seconds that compiling a candidate may take at least, however small the budget.
-_PATIENCE = 5.0
-
 _NONE_RAN = "no placement ran"
 
 MAY_GAIN = 1.1
@@ -111,6 +108,7 @@ def select(
     phases: Sequence[Phase] = (),
     seconds: float = SECONDS,
     measured_costs: bool = False,
+    disturbed: bool = False,
     report: Callable[[str], None] | None = None,
     start_worker: StartWorker | None = None,
 ) -> Result:
@@ -124,8 +122,9 @@ def select(
     model: of the problem, normalized; not changed. problem: tells which candidates are feasible, and what they are
     predicted to do and to need. candidates: placements by name, uint8 [groups]; those of single devices have the
     device's name. seconds: time budget; the best simple one and the best placement by prediction come first.
-    measured_costs: whether the problem's costs were measured on these devices, so that predictions are better. report:
-    takes a line for people at each step, with the seconds that are left.
+    measured_costs: whether the problem's costs were measured on these devices, so that predictions are better.
+    disturbed: others use the devices, so that trials say less than they seem to. report: takes a line for people at
+    each step, with the seconds that are left.
     """
     devices = DeviceSet(problem.devices)
     simple = _simple(model, problem, candidates, core)
@@ -151,7 +150,6 @@ def select(
             first=_most_promising_first(problem, simple, others),
             shapes=shapes,
             phases=phases,
-            patience=max(seconds / 3, _PATIENCE),
             limit=seconds,
             report=report,
             start_worker=start_worker,
@@ -183,7 +181,8 @@ def select(
     if decision is None:
         return Result(measured, None, placements)
     why = _why(decision, list(others), devices, simple, comparison.failed)
-    return Result(measured, decision.chosen, placements, why, _unsure(decision, simple))
+    unsure = _unsure(decision, simple, _predicted(problem, placements) if disturbed else {})
+    return Result(measured, decision.chosen, placements, why, unsure)
 
 
 class _Trials(Trials):
@@ -201,7 +200,8 @@ class _Trials(Trials):
     ) -> None:
         """What is found on the way is added to placements; equal: all devices are; for the others see `Trials`."""
         self._problem, self._placements, self._begin = problem, placements, time.monotonic()
-        super().__init__(comparison, simple, _predicted(problem, placements), error, end)
+        singles = [name for name in problem.devices if name in simple]
+        super().__init__(comparison, simple, _predicted(problem, placements), error, end, singles=singles)
         self._copies_rounds, self._equal, self._apart = 0, equal, False
         self._orders: dict[str, NDArray[np.uint8]] = {}  # devices of each candidate's submodels
         self._fresh: set[str] = set()  # found by a search, and not yet in a trial at the same time
@@ -259,9 +259,7 @@ class _Trials(Trials):
         times = {} if self._apart else self._times
         splits = [name for name in self._choices() if name not in self._simple and name in times]
         splits = [name for name in splits if times[name][0].all() and self._comparison.compiled([name])]
-        if len(splits) < 2:
-            return False
-        lost = {*choice.beaten(decision.posterior, splits)}
+        lost = {*choice.beaten(decision.posterior, decision.names)}
         if self._fresh and self._together:  # two odd trials of these make losers of them, or of those before
             lost -= {*self._fresh, *self._together[-1]}
         splits = [name for name in splits if name not in lost]
@@ -291,7 +289,7 @@ class _Trials(Trials):
         found: dict[str, tuple[NDArray[np.float64], float]] = {}
         trials: dict[str, int] = {}
         for name in self._placements:
-            alone = self._comparison.busy_us(name)
+            alone = self._comparison.busy_us.get(name, [])
             us = self._by_device(name, [statistics.median(one) for one in zip(*alone, strict=True)])
             if us.max() > 0:
                 trials[name] = len(alone)
@@ -338,10 +336,6 @@ class _Trials(Trials):
             errors[name] = float(weights.sum()) ** -0.5
         return rates, errors, known
 
-    def _late(self) -> list[str]:
-        failed = self._comparison.failed
-        return [name for name in self._problem.devices if name in self._simple and out_of_time(failed.get(name, ""))]
-
     def _choices(self) -> list[str]:
         return [name for name in self._alive() if name != COPIES]
 
@@ -383,12 +377,17 @@ def _predicted(problem: PlacementProblem, placements: Mapping[str, Placed]) -> d
     return found
 
 
-def _unsure(decision: choice.Decision, simple: Collection[str]) -> tuple[str, ...]:
-    """Placers of placements that may be better by `MAY_GAIN` than the chosen simple one, and are not proven to be."""
-    if decision.chosen not in simple:
-        return ()
-    names = [name for name in decision.names if name not in simple and name not in decision.proven]
+def _unsure(decision: choice.Decision, simple: Collection[str], predicted: Mapping[str, float]) -> tuple[str, ...]:
+    """Placers of placements that may be better by `MAY_GAIN` than the chosen simple one, and are not proven to be.
+
+    By trials, or else the best by rates that are predicted.
+    """
+    names = [name for name in decision.names if name not in simple] if decision.chosen in simple else []
     likely = [name for name in names if decision.ratio(name, decision.chosen).high > MAY_GAIN]
+    likely = [name for name in likely if name not in decision.proven]
+    if not likely and names and predicted:
+        best = max(names, key=predicted.__getitem__)
+        likely = [best] if predicted[best] > MAY_GAIN * predicted[decision.chosen] else []
     return tuple(dict.fromkeys(map(placer_of, likely)))
 
 
@@ -444,12 +443,8 @@ def _most_promising_first(
     problem: PlacementProblem, simple: Mapping[str, Placed], others: Mapping[str, Placed]
 ) -> list[str]:
     """The best single device and the best placement by prediction, the other devices, copies, and the others."""
-
-    def ranked(placements: Mapping[str, Placed]) -> list[str]:
-        scores = {name: float(problem.scores(placement)[0]) for name, placement in placements.items()}
-        return sorted(scores, key=scores.__getitem__)
-
-    known, placed = ranked(simple), ranked(others)
+    rates = _predicted(problem, {**simple, **others})
+    known, placed = (sorted(names, key=rates.__getitem__, reverse=True) for names in (simple, others))
     singles = [name for name in known if name in problem.devices]
     first = singles or known
     return [*dict.fromkeys([*first[:1], *placed[:1], *singles, COPIES, *known, *placed])]

@@ -316,7 +316,6 @@ def _measured(
             simple=simple,
             needs=needs,
             first=first,
-            patience=max(left / 3, 5.0),
             limit=left,
             report=steps.tell,
             start_worker=steps.start_worker,

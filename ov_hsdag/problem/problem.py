@@ -308,6 +308,7 @@ class PlacementProblem:
             submodel: number of each node's submodel, -1 for a node in none, int32 [nodes].
             submodel_device: device numbers, uint8 [submodels].
             trivial: submodels that compute nothing, bool [submodels].
+            turn: in which HETERO compiles each, several in one, int32 [submodels].
             sortable: whether HETERO can order the submodels.
             cyclic: nodes whose submodel waits for itself, bool [nodes]; empty where `sortable`.
         """
@@ -316,23 +317,13 @@ class PlacementProblem:
     def submodels_in_order(self, placement: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
         """Device numbers of the submodels that compute something, in the order in which HETERO compiles them.
 
-        In turns it takes all that wait for none but those before (`SubgraphCollector::run`), in an order that is a hash
-        table's: where these are on several devices, which one comes first is not known, and the result is empty.
+        Which of those of one turn comes first is not known: where these are on several devices, the result is empty.
         """
         split = self.split(placement)
-        submodel, turn = split["submodel"], np.zeros(len(split["submodel_device"]), np.int64)
-        source, target = submodel[self.graph.input_source], submodel[self.graph.input_node]
-        moved = self.graph.kinds[self.graph.input_source] != NodeKind.CONSTANT  # those are copied, not waited for
-        moved &= (source >= 0) & (target >= 0) & (source != target)
-        for _ in turn:
-            before = turn.copy()
-            np.maximum.at(turn, target[moved], before[source[moved]] + 1)
-            if (turn == before).all():
-                break
-        order = np.argsort(turn, kind="stable")
+        order = np.argsort(split["turn"], kind="stable")
         order = order[~split["trivial"][order]]
-        device = np.asarray(split["submodel_device"], np.uint8)[order]
-        return device[:0] if ((np.diff(turn[order]) == 0) & (np.diff(device) != 0)).any() else device
+        turn, device = split["turn"][order], split["submodel_device"][order]
+        return device[:0] if ((np.diff(turn) == 0) & (np.diff(device) != 0)).any() else device
 
     def affinity(self, placement: NDArray[np.integer[Any]]) -> dict[str, str]:
         """Friendly name → device name for one placement [groups]."""
