@@ -60,8 +60,6 @@ BY_PROFILE = "(by profile)"
 CORRECTED = "search (corrected)"
 """Name of what the search finds with costs that are corrected by what was measured, with a number for later ones."""
 
-_NONE_RAN = "no placement ran"
-
 MAY_GAIN = 1.1
 """Where an interval reaches this gain, and loss as well, measuring has not told whether a placement is better."""
 
@@ -127,8 +125,12 @@ def select(
     each step, with the seconds that are left.
     """
     devices = DeviceSet(problem.devices)
-    simple = _simple(model, problem, candidates, core)
-    others = _others(problem, candidates, simple)
+    every = _simple(model, problem, candidates, core)
+    # HETERO with all on one device is that device, in a slower way.
+    alone = {every[name].tobytes(): name for name in devices if name in every}
+    device_of = {name: alone.get(one.tobytes(), name) for name, one in every.items()}
+    simple = {name: every[name] for name in dict.fromkeys(device_of.values())}
+    others = _others(problem, candidates, every)
     placed = {name: one for name, one in simple.items() if name == PIPELINE_HINT} | others  # run as it would be written
     ways = {name: simple_candidate(name, devices) for name in simple if name not in placed}
     ways |= {name: Candidate.placed(devices, problem.affinity(placement)) for name, placement in placed.items()}
@@ -161,8 +163,7 @@ def select(
         # Where the profile says otherwise, costs that were measured are not sure.
         sure = measured_costs and not any(name.endswith(BY_PROFILE) for name in others)
         first, *more = (identity(core, name) for name in devices)
-        equal = all(one == first for one in more)
-        trials = _Trials(comparison, problem, placements, simple, _ERRORS[sure], end, equal)
+        trials = _Trials(comparison, problem, placements, simple, _ERRORS[sure], end, all(one == first for one in more))
         decision = trials.run()
         if decision is None:
             reasons = {f"{placer_of(name)}: {why}" for name, why in comparison.failed.items() if name != COPIES}
@@ -171,13 +172,15 @@ def select(
         for name in on:  # the first copy's outputs are compared with others', and so are each device's
             if name in comparison.failed and not out_of_time(comparison.failed[name]):
                 comparison.failed[COPIES] = f"{name}: {comparison.failed[name]}"
-        measured = trials.measured(decision)
+        found = trials.measured(decision)
+        measured = {name: found[device_of.get(name, name)] for name in dict.fromkeys([*every, *found])}
         if on and decision is not None:
             over = None if measured[COPIES]["failed"] else decision.ratio(COPIES, decision.chosen)
             measured[COPIES] |= ratio_figures("times_chosen", "times_chosen_ci", over)
         for name, one in measured.items() if phases else ():
             if not one["failed"]:
                 one["workload"] = _parts(comparison, name, phases, problem.objective)
+    placements |= every
     if decision is None:
         return Result(measured, None, placements)
     why = _why(decision, list(others), devices, simple, comparison.failed)
@@ -200,8 +203,7 @@ class _Trials(Trials):
     ) -> None:
         """What is found on the way is added to placements; equal: all devices are; for the others see `Trials`."""
         self._problem, self._placements, self._begin = problem, placements, time.monotonic()
-        singles = [name for name in problem.devices if name in simple]
-        super().__init__(comparison, simple, _predicted(problem, placements), error, end, singles=singles)
+        super().__init__(comparison, simple, _predicted(problem, placements), error, end, singles=problem.devices)
         self._copies_rounds, self._equal, self._apart = 0, equal, False
         self._orders: dict[str, NDArray[np.uint8]] = {}  # devices of each candidate's submodels
         self._fresh: set[str] = set()  # found by a search, and not yet in a trial at the same time
@@ -382,9 +384,9 @@ def _unsure(decision: choice.Decision, simple: Collection[str], predicted: Mappi
 
     By trials, or else the best by rates that are predicted.
     """
-    names = [name for name in decision.names if name not in simple] if decision.chosen in simple else []
+    known = {*simple, *decision.proven} if decision.chosen in simple else {*decision.names}
+    names = [name for name in decision.names if name not in known]
     likely = [name for name in names if decision.ratio(name, decision.chosen).high > MAY_GAIN]
-    likely = [name for name in likely if name not in decision.proven]
     if not likely and names and predicted:
         best = max(names, key=predicted.__getitem__)
         likely = [best] if predicted[best] > MAY_GAIN * predicted[decision.chosen] else []
@@ -408,23 +410,22 @@ def _why(
     decision: choice.Decision,
     others: Sequence[str],
     devices: DeviceSet,
-    simple: Mapping[str, Placed],
+    simple: Collection[str],
     failed: Mapping[str, str],
 ) -> str:
     """Why a candidate was chosen, as people are told; "" where it is its gain over the best single device."""
     rival, leader = decision.rival, decision.leader
     if decision.chosen not in simple:
-        # A device, or HETERO's own choice where that gives one of them everything.
-        singles = [simple[name] for name in devices.names if name in simple]
-        if not rival or any(np.array_equal(simple[rival], single) for single in singles):
+        if not rival or rival in devices:
             return ""
         gain = decision.ratio(decision.chosen, rival)
         return f"{times(gain.median, (gain.low, gain.high), rival)}, the best that needs no placement"
     if not others:
         return "no placer finds a better split"
     if not any(name in decision.names for name in others):
-        short = any(out_of_time(failed.get(name, "")) for name in others)
-        return "the time for measuring was too short to run a placement (--measure-seconds)" if short else _NONE_RAN
+        if any(out_of_time(failed.get(name, "")) for name in others):
+            return "the time for measuring was too short to run a placement (--measure-seconds)"
+        return "no placement ran"
     if leader in simple:
         return f"no placement was better than {decision.chosen}"
     gain = decision.ratio(leader, rival)
@@ -446,8 +447,7 @@ def _most_promising_first(
     rates = _predicted(problem, {**simple, **others})
     known, placed = (sorted(names, key=rates.__getitem__, reverse=True) for names in (simple, others))
     singles = [name for name in known if name in problem.devices]
-    first = singles or known
-    return [*dict.fromkeys([*first[:1], *placed[:1], *singles, COPIES, *known, *placed])]
+    return [*dict.fromkeys([*(singles or known)[:1], *placed[:1], *singles, COPIES, *known, *placed])]
 
 
 def _warn(why: str) -> None:
