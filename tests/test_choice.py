@@ -183,6 +183,9 @@ def test_choices() -> None:
     for split, late, of in (("mincut", [], "mincut"), ("mincut", ["B"], "A"), ("hsdag", ["B"], "hsdag")):
         rounds = [[("A", 1.0), (split, rates[split])]] * 20
         assert decide(rounds, ["A", split], SIMPLE, predicted, 0.14, late=late).chosen == of
+    assert decide([[("mincut", 1.0)]], ["mincut"], SIMPLE, predicted, 0.14, late=["B"]).chosen == "mincut", (
+        "nothing else ran"
+    )
     # What is least surely worse than the leader runs against it, though another is the best.
     rounds = [[("A", 1.0), ("B", rate), ("hsdag", 1.1)] for rate in (0.86, 1.06)] + [[("A", 1.0), ("hsdag", 1.1)]] * 30
     unsure = decide(rounds, ["A", "B", "hsdag"], SIMPLE)

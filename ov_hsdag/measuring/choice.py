@@ -183,7 +183,7 @@ class Decision:
     names: tuple[str, ...]  # of those to choose from, the simplest first
     posterior: Posterior  # of all candidates
     trials: Posterior  # the same without the predictions
-    # placements that are better than each simple candidate whatever was predicted; with no simple candidate there, all
+    # placements that are better than each simple candidate whatever was predicted, and than late ones as predicted
     proven: frozenset[str]
     leader: str  # name of the best by the posterior, proven or not
     rival: str  # name of the best simple candidate, "" where none is there
@@ -234,7 +234,7 @@ def decide(
     to_beat = [*((trials, other) for other in known), *((posterior, other) for other in late)]
     proven = frozenset(name for name in others if all(of.ratio(name, other).low > 1 for of, other in to_beat))
     able = [name for name in names if name in known or name in proven]
-    best = posterior.best(able)
+    best = posterior.best(able or names)
     least = posterior.rate(best) / (1 + GAIN)
     chosen = next((name for name in known if posterior.rate(name) >= least), best)
     doubt = "" if leader in known else min(known, key=lambda one: trials.ratio(leader, one).low, default="")

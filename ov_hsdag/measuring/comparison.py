@@ -35,7 +35,7 @@ ROUNDS, SECONDS = 12, 0.25
 """Of a comparison of all candidates: rounds, and seconds of a trial."""
 
 # Seconds that compiling a candidate may take at least, however small the limit.
-_LEAST_PATIENCE = 5.0
+_LEAST_PATIENCE = 10.0
 
 COMPILING = 0.6
 """Share of a time limit after which nothing more is compiled."""
@@ -86,8 +86,8 @@ class Comparison(AbstractContextManager["Comparison"]):
         names of those that need no placement. The best of them is what batches have in common. needs: bytes that
         candidates need on each device, as the simulator counts them, as far as known. first: names in the order in
         which they are compiled, where there may not be time or memory for all. phases: of a workload, in place of
-        example shapes: rates are those of its inferences together. limit: seconds, a third of which compiling one, or a
-        trial, may take. beside: other models that run at the same time, as an application; rates are of its runs.
+        example shapes: rates are those of its inferences together. limit: seconds, a third of which one may compile, or
+        run in a trial. beside: other models that run at the same time, as an application; rates are of its runs.
 
         Raises RunError: the model cannot be written, its inputs cannot be made up, or no process can be started.
         """
@@ -346,7 +346,7 @@ class Comparison(AbstractContextManager["Comparison"]):
                 except WorkerError as error:
                     self._fail(name, str(error))
             found.append(one)
-            alive = [name for name in alive if name not in self.failed]
+            alive = [name for name in alive if name in dict(one)]
             if halving and number and alive:
                 lost = choice.beaten(choice.infer(found), alive)
                 alive = [name for name in alive if name not in lost]

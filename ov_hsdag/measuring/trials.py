@@ -103,10 +103,11 @@ class Trials:
         return [name for name in self._comparison.ready if name in ran]
 
     def _add(self, names: Collection[str], rounds: int, turn: int) -> None:
-        begin, known = time.monotonic(), self._comparison.compiled(names)
+        begin, late = time.monotonic(), [name for name in names if not self._comparison.compiled([name])]
         found = self._comparison.trials(names, rounds, self._seconds, until=self._end, begin=turn)
-        if known:  # else they were compiled meanwhile
-            self._longest = max(self._longest, (time.monotonic() - begin) / max(sum(map(len, found)), 1))
+        compiling = sum(self._comparison.seconds.get(name, 0.0) for name in late)
+        took = (time.monotonic() - begin - compiling) / max(sum(map(len, found)), 1)
+        self._longest = max(self._longest, took)
         self._rounds += found
 
 

@@ -108,7 +108,7 @@ class Application:
 
     def __post_init__(self) -> None:
         """Raises as `check_runs`."""
-        check_runs({one.name: (one.count, one.after) for one in self.members}, self.objective)
+        check_runs({one.name: (one.count, one.after) for one in self.members})
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -321,7 +321,7 @@ class Application:
         return next((number for number in member.whole if member.ways[number].name == device), None)
 
 
-def check_runs(models: Mapping[str, tuple[float, Sequence[str]]], objective: str) -> None:
+def check_runs(models: Mapping[str, tuple[float, Sequence[str]]]) -> None:
     """UserError: no model, a count that cannot be run, an unknown name or a circle in the order.
 
     models: the count of each, and those that it waits for.
@@ -331,8 +331,6 @@ def check_runs(models: Mapping[str, tuple[float, Sequence[str]]], objective: str
     for name, (count, after) in models.items():
         if not 0 < count < float("inf"):
             raise UserError(f"'{name}' has a count of {count:g}: it has to be more than 0")
-        if objective == "latency" and not float(count).is_integer():
-            raise UserError(f"'{name}' has a count of {count:g}, and a run alone, for latency, has whole inferences")
         if unknown := sorted(set(after) - set(models)):
             raise UserError(f"'{name}' comes after '{unknown[0]}', which is no model of the application")
     try:

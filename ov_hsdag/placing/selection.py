@@ -119,16 +119,15 @@ def select(
 
     model: of the problem, normalized; not changed. problem: tells which candidates are feasible, and what they are
     predicted to do and to need. candidates: placements by name, uint8 [groups]; those of single devices have the
-    device's name. seconds: time budget; the best simple one and the best placement by prediction come first.
+    device's name. seconds: time budget; the best single device and the best placement by prediction come first.
     measured_costs: whether the problem's costs were measured on these devices, so that predictions are better.
     disturbed: others use the devices, so that trials say less than they seem to. report: takes a line for people at
     each step, with the seconds that are left.
     """
     devices = DeviceSet(problem.devices)
     every = _simple(model, problem, candidates, core)
-    # HETERO with all on one device is that device, in a slower way.
-    alone = {every[name].tobytes(): name for name in devices if name in every}
-    device_of = {name: alone.get(one.tobytes(), name) for name, one in every.items()}
+    first: dict[bytes, str] = {}  # HETERO with all on one device is that device, in a slower way
+    device_of = {name: first.setdefault(one.tobytes(), name) for name, one in every.items()}
     simple = {name: every[name] for name in dict.fromkeys(device_of.values())}
     others = _others(problem, candidates, every)
     placed = {name: one for name, one in simple.items() if name == PIPELINE_HINT} | others  # run as it would be written
@@ -162,8 +161,8 @@ def select(
     with comparison:
         # Where the profile says otherwise, costs that were measured are not sure.
         sure = measured_costs and not any(name.endswith(BY_PROFILE) for name in others)
-        first, *more = (identity(core, name) for name in devices)
-        trials = _Trials(comparison, problem, placements, simple, _ERRORS[sure], end, all(one == first for one in more))
+        own, *more = (identity(core, name) for name in devices)
+        trials = _Trials(comparison, problem, placements, simple, _ERRORS[sure], end, all(one == own for one in more))
         decision = trials.run()
         if decision is None:
             reasons = {f"{placer_of(name)}: {why}" for name, why in comparison.failed.items() if name != COPIES}
@@ -179,7 +178,7 @@ def select(
             measured[COPIES] |= ratio_figures("times_chosen", "times_chosen_ci", over)
         for name, one in measured.items() if phases else ():
             if not one["failed"]:
-                one["workload"] = _parts(comparison, name, phases, problem.objective)
+                one["workload"] = _parts(comparison, device_of.get(name, name), phases, problem.objective)
     placements |= every
     if decision is None:
         return Result(measured, None, placements)

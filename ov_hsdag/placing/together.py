@@ -147,7 +147,9 @@ def place_together(
     given = {name: replace(one, count=float((counts or {}).get(name, one.count))) for name, one in given.items()}
     for name, one in given.items():
         check_in_memory(f"place '{name}' of", one.model)
-    check_runs({name: (one.count, one.after) for name, one in given.items()}, objective)
+        if objective == "latency" and not rates and not one.count.is_integer():
+            raise UserError(f"'{name}' has a count of {one.count:g}: a run alone, for latency, has whole inferences")
+    check_runs({name: (one.count, one.after) for name, one in given.items()})
     if len({id(one.model) for one in given.values()}) < len(given):
         raise UserError("a model has two names: give a clone of it under the second, as each is placed for itself")
     core, devices = core or new_core(), DeviceSet.parse(device)
