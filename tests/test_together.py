@@ -140,7 +140,6 @@ class TestPlans:
         for members, told in (
             ((), "at least one model"),
             ((replace(one, count=0.0),), "has a count of 0"),
-            ((replace(one, count=0.5),), "has a count of 0.5, and a run alone"),
             ((replace(one, after=("other",)),), "'other', which is no model"),
             ((replace(one, after=("m1",)), replace(two, after=("m0",))), "goes in a circle"),
         ):
@@ -149,10 +148,11 @@ class TestPlans:
         model = convolutions(8)
         for wrong, told in (
             ({"a": model, "b": model}, "a model has two names"),
+            ({"a": ov_hsdag.ModelOf(model, count=0.5)}, "has a count of 0.5: a run alone"),
             ({"a": ov_hsdag.ModelOf(model, after=("a",))}, "goes in a circle"),  # before anything is analysed
         ):
             with pytest.raises(UserError, match=told):
-                ov_hsdag.place_together(wrong, "HETERO:GPU.7,NPU.7")
+                ov_hsdag.place_together(wrong, "HETERO:GPU.7,NPU.7", objective="latency")
 
     def test_the_order_is_the_same_whatever_splits_are_known(self) -> None:
         members = []
