@@ -168,4 +168,4 @@ def test_applications_are_judged(tmp_path: Path) -> None:
     several_models.main([str(tmp_path / "app.toml"), "--seconds=5", "--rounds=1", f"--output={output}"])
     (row,) = json.loads(output.read_text())["applications"]
     assert row["models"] == {"hear/encoder_model": 1, "hear/decoder_model": 1} and not row["failed"]
-    assert row["ran"] >= 4 and row["measured"]["of_single"] > 0
+    assert row["ran"] >= 3 and row["measured"]["of_single"] > 0
