@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +17,6 @@ from benchmarks.common.machine import about
 from benchmarks.common.workers import in_processes
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError, one_line
-from research import corpus
 from research.baselines.budget import Budget, Environment, Judge
 
 T = TypeVar("T", bound=Hashable)
@@ -99,38 +96,6 @@ def _without(tree: Any, rows: Collection[str]) -> Any:
     if isinstance(tree, Mapping):
         return {key: _without(value, rows) for key, value in tree.items() if key not in rows}
     return tree
-
-
-@dataclass(frozen=True, eq=False)
-class Templates:
-    """Graphs of models, which travel with runs: the folder that they are read from is on one machine.
-
-    Each is equal to itself alone, so that functions that cache by it need not compare graphs.
-    """
-
-    of: Mapping[str, PlacementProblem]  # the template of each model
-    families: Mapping[str, str]  # of the models
-
-    @classmethod
-    def load(cls, folder: Path, models: Iterable[str]) -> Templates:
-        """Those of models that `research.corpus.make` has put into a folder."""
-        paths = {model: next(iter(folder.glob(f"*/{model}.npz"))) for model in models}
-        return cls(
-            {model: PlacementProblem.load(path) for model, path in paths.items()},
-            {model: path.parent.name for model, path in paths.items()},
-        )
-
-
-def templates_of(models: Collection[str], folder: Path | None) -> Templates:
-    """Graphs of models of the zoo.
-
-    models: their names. folder: a corpus, to which those are added that it lacks; None: a temporary one. Raises
-    RunError: a model of the zoo cannot be built or extracted.
-    """
-    with tempfile.TemporaryDirectory() as temporary:
-        there = folder or Path(temporary)
-        corpus.make(there, models, report=lambda text: print(text, file=sys.stderr))
-        return Templates.load(there, models)
 
 
 class Runs(Generic[T, R]):
