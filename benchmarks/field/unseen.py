@@ -47,6 +47,7 @@ from ov_hsdag.placing.place import place
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.storage.files import write_json
+from ov_hsdag.utils.errors import RunError
 from research.zoo.models.base import ZooModel, model
 from research.zoo.models.inputs import Input, image, inputs, text
 from research.zoo.models.recipes import Transformers
@@ -269,7 +270,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         core = virtual.new_core()
         print(f"seed {args.seed}\n{'':28} {'':>9} {'best':>8} {'luckiest':>8} {'single':>8} {'copies':>8} {'limit':>8}")
         for one in drawn(args.seed, args.models):
-            rows.append(judged(one, core, args))
+            try:
+                rows.append(judged(one, core, args))
+            except RunError as error:  # too little memory for this one
+                print(f"{one.name:28} {error}", flush=True)
+                continue
             if args.output:
                 write_json(args.output, {"seed": args.seed, "about": about(), "models": rows})
             for how in ("measured", "predicted"):
