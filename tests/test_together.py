@@ -25,6 +25,7 @@ from ov_hsdag.cli.command_lines import command_of
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.runner import Runner
 from ov_hsdag.measuring.together import Together
+from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placing import application as applications
@@ -490,6 +491,20 @@ def test_trials_have_whole_workloads(
     together = Together(runners, "throughput", counts, [[], []])
     assert together.shortest_trial < 5 and together.rate(0.0) > 0
     assert all(len(one.finished) >= number for one, number in zip(runners, least, strict=True))
+    time.sleep(0.02)  # as above
+
+
+@pytest.mark.parametrize("others", ["CPU_A", "CPU_B", "HETERO:CPU_A,CPU_B"])
+def test_devices_work_at_the_same_time(core: ov.Core, others: str) -> None:
+    """A run takes as long as the device that has most to do; a split holds all of its devices."""
+    split = convolutions(16)
+    names = [one.get_friendly_name() for one in split.get_ordered_ops()]
+    set_affinities(split, {name: f"CPU_{'AB'[2 * number // len(names)]}" for number, name in enumerate(names)})
+    models = (convolutions(8), "CPU_A"), (split, others)
+    runners = [Runner(core.compile_model(one, on), timed_inputs(one), "throughput", 2) for one, on in models]
+    seconds = [count * one.mean_inference for count, one in zip((1.0, 3.0), runners, strict=True)]
+    run = max(seconds) if others == "CPU_B" else sum(seconds)
+    assert Together(runners, "throughput", [1.0, 3.0], [[], []]).shortest_trial == pytest.approx(6 * run)
     time.sleep(0.02)  # as above
 
 

@@ -137,10 +137,6 @@ def infer(
         """Sums over the trials of each round."""
         return np.add.reduceat(values, begins) if len(begins) else values
 
-    def variance(rows: NDArray[np.float64], covariance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of the products of rows with the solution."""
-        return np.asarray((rows @ covariance * rows).sum(axis=1))
-
     noise, drift = _NOISE**2, _DRIFT**2
     weight, trust = np.ones(len(trials)), np.ones(count)
     for _ in range(_ITERATIONS):

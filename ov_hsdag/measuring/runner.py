@@ -56,7 +56,7 @@ class Runner:
         inputs: of what is timed, the phases of a workload one after the other. requests: in flight, at least. threads:
         that compiling made, in order: those of CPU devices, one of which runs each submodel.
         """
-        self._compiled, self._threads = compiled, threads
+        self.compiled, self._threads = compiled, threads
         # Processor time of each submodel in an inference of the last trial, in the order in which they were compiled,
         # µs; empty where it is not known.
         self.busy_us: list[float] = []
@@ -139,10 +139,10 @@ class Runner:
         """What it computes in the first inference of each phase. Raises RuntimeError where inference fails."""
         found = []
         for phase in self.phases:
-            request = self._compiled.create_infer_request()
+            request = self.compiled.create_infer_request()
             phase.replay.first.set(request)
             infer(request, phase.timed.steps[0])
-            for port in range(len(self._compiled.outputs)):
+            for port in range(len(self.compiled.outputs)):
                 array = np.array(request.get_output_tensor(port).data)
                 found.append(array if array.size <= _COMPARED else array.reshape(-1)[-_COMPARED:])
         return found

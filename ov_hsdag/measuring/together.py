@@ -55,7 +55,11 @@ class Together:
         self._objective, self._after = objective, after
         # A run has whole workloads, as tokens alone say nothing of prompts, and few of them: trials need not be long.
         longest = max(one.cycle * one.mean_inference for one in self._runners)
-        seconds = sum(n * one.mean_inference for one, n in zip(self._runners, counts, strict=True))
+        busy: dict[str, float] = {}  # seconds of each device in a run, a split on all of its devices
+        for one, count in zip(self._runners, counts, strict=True):
+            for name in one.compiled.get_property("EXECUTION_DEVICES") if objective == "throughput" else [""]:
+                busy[name] = busy.get(name, 0.0) + count * one.mean_inference
+        seconds = max(busy.values())
         fewest = min(count / one.cycle for one, count in zip(self._runners, counts, strict=True))
         self._unit = max(fewest, seconds / max(_LONG, 2 * longest)) if objective == "throughput" else 1.0
         self._counts = [count / self._unit for count in counts]
