@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import openvino as ov
@@ -43,6 +44,22 @@ def compared(core: ov.Core, machine: Machine, **options: object) -> Comparison:
     return Comparison(
         tiny_model(), PAIR, candidates, "throughput", core, simple=SIMPLE, start_worker=machine.start, **options
     )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5])
+def test_more_candidates_than_processes(core: ov.Core, most: int) -> None:
+    machine = Machine(SPEEDS)
+    started: list[Worker] = []
+
+    def start(folder: Path, objective: str, name: str) -> Worker:
+        if sum(one.alive for one in started) == most:
+            raise OSError("Resource temporarily unavailable")
+        started.append(FakeWorker(machine, name))
+        return started[-1]
+
+    machine.start = start  # type: ignore[method-assign]
+    with compared(core, machine) as found:
+        assert ran(found.trials(seconds=0.0)) == set(SPEEDS) and not found.failed
 
 
 @pytest.mark.parametrize("room", [1, 2, 3, 4, 5, 100])
