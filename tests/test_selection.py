@@ -171,6 +171,11 @@ def test_why_says_what_the_trials_showed() -> None:
     unproven = choice.decide(noisy, ["CPU_A", "hsdag"], simple, {"CPU_A": 1.0, "hsdag": 1.3}, 0.05)
     assert "hsdag is not better beyond the noise, " in why(unproven)
     assert selection._unsure(unproven, simple, {}) == ("hsdag",) and unproven.ratio("hsdag", "CPU_A").low < 1
+    predicted = {"CPU_A": 1.0, "CPU_B": 2.0, "hsdag": 1.8}
+    trials = [[("CPU_A", 10.0), ("hsdag", 18.0)]] * 6
+    late = choice.decide(trials, ["CPU_A", "hsdag"], simple, predicted, late=["CPU_B"])
+    told = why(late, failed={"CPU_B": "there was no time left to measure it"})
+    assert late.chosen == "CPU_A" and told.startswith("hsdag may be worse than CPU_B, which there was no time to")
     alone = decided(CPU_A=10)
     assert why(alone, others=[]) == "no placer finds a better split"
     for failed, told in (

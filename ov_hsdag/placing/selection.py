@@ -80,8 +80,7 @@ class Result:
     chosen: str | None  # name of the candidate to use; None where nothing ran
     placements: dict[str, Placed]  # of all candidates, uint8 [groups]
     why: str = ""  # why it was chosen, where that is no gain; else ""
-    # placers whose placements may well be better than the simple candidate that was chosen: trials were too few, or
-    # differed too much, to tell
+    # placers of placements that may well be better than the simple candidate that was chosen: trials could not tell
     unsure: tuple[str, ...] = ()
 
 
@@ -430,6 +429,9 @@ def _why(
     gain = decision.ratio(leader, rival)
     if gain.median < 1 + choice.GAIN:
         return f"{placer_of(leader)} is within {choice.GAIN:.0%} of {rival}, kept simple"
+    late = next((name for name in devices if out_of_time(failed.get(name, ""))), "")
+    if late and decision.trials.ratio(leader, rival).low > 1:
+        return f"{placer_of(leader)} may be worse than {late}, which there was no time to measure (--measure-seconds)"
     return f"{placer_of(leader)} is not better beyond the noise, {times(gain.median, (gain.low, gain.high), rival)}"
 
 
