@@ -43,14 +43,9 @@ COMPILING = 0.6
 # A candidate whose trials are long is compiled only where there is time for so many rounds of it.
 _FEWEST_ROUNDS = 3
 
-# A trial may take so many times what its first inferences let expect, and so many seconds more.
-_TRIAL_TIMES, _TRIAL_MORE = 8, 10.0
-
-# Trials at the same time may take so many times what each is asked for.
-_MOST_TOGETHER = 4
-
-# How much longer than its warm-up says a long trial may take.
-_SLOWER = 3
+# A trial may take so many times what its first inferences let expect, and so many seconds more; a long one so often
+# what its warm-up says; trials at the same time so many times what each is asked for.
+_TRIAL_TIMES, _TRIAL_MORE, _SLOWER, _MOST_TOGETHER = 8, 10.0, 3, 4
 
 _NO_TIME = "there was no time left to measure it"
 _NO_TIME_TO_COMPILE = "there was no time left to compile it"

@@ -19,10 +19,10 @@ from ov_hsdag.measuring.runner import Copies, Runner
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.lazy import ov
 
-# Runs that a trial has at least, and that a model may be ahead of the slowest one, beside its requests in flight; the
-# same where a run takes so many seconds, as of more runs only few plans would be measured. Longer it is only where the
-# longest workload is: of a model that runs very seldom beside others, it does not wait for each inference.
-_FEWEST, _AHEAD, _FEW, _LONG = 3, 2, (1, 1), 2.0
+# Runs that a trial has at least, and before it counts; the same where a run takes so many seconds, as of more runs only
+# few plans would be measured. Longer it is only where the longest workload is: of a model that runs very seldom beside
+# others, it does not wait for each inference.
+_FEWEST, _BEFORE, _FEW, _LONG = 3, 2, (1, 1), 2.0
 
 # Seconds without the end of an inference after which one may have failed.
 _SILENCE = 5.0
@@ -70,12 +70,12 @@ class Together:
         for runner in self._runners if objective == "throughput" else ():
             runner.queue.set_callback(partial(_note, runner.finished, self._ends))
         self.rates: dict[str, float] = {}
-        self._fewest, self._ahead = (_FEWEST, _AHEAD) if round(self._seconds, 6) < _LONG else _FEW
+        self._fewest, self._before = (_FEWEST, _BEFORE) if round(self._seconds, 6) < _LONG else _FEW
 
     @property
     def shortest_trial(self) -> float:
         """See `Runner.shortest_trial`."""
-        return (self._fewest + (self._ahead + 1) * (self._objective == "throughput")) * self._seconds
+        return (self._fewest + (self._before + 1) * (self._objective == "throughput")) * self._seconds
 
     def rate(self, seconds: float, alone: bool = True) -> float:
         """See `Runner.rate`: runs of the application per second."""
@@ -90,9 +90,10 @@ class Together:
             runner.finished.clear()
         started, begin, done = [0] * len(self._runners), 0, 0
         while not begin or done - begin < self._fewest or self._ended(done) - self._ended(begin) < seconds:
+            # Whatever could go on alone is a run ahead at most: in a short trial, its lead is time taken from others.
+            slowest = min(some / count for some, count in zip(started, self._counts, strict=True))
             for number, (runner, count) in enumerate(zip(self._runners, self._counts, strict=True)):
-                most = (done + self._ahead) * count + len(runner.queue)
-                while started[number] < most and runner.queue.is_ready():
+                while started[number] < (slowest + 1) * count and runner.queue.is_ready():
                     runner.start_next(started[number])
                     started[number] += 1
             try:
@@ -101,7 +102,7 @@ class Together:
                 self._wait()  # raises what an inference failed of
             runs = (len(one.finished) / count for one, count in zip(self._runners, self._counts, strict=True))
             done = math.floor(min(runs) + 1e-9)
-            begin = begin or (done if done > self._ahead else 0)
+            begin = begin or (done if done > self._before else 0)
         self._wait()
         while not self._ends.empty():
             self._ends.get()

@@ -33,8 +33,8 @@ _MIRRORED = 1000
 # Norms of the devices' loads that climbing goes by: in the largest alone, most changes change nothing.
 _POWERS = (3, 8, 32)
 
-# Assignments that splits are tried from, and passes over the models from each.
-_STARTS, _PASSES = 3, 3
+# Assignments that splits are tried from, passes over the models from each, and whole ones that one split is tried in.
+_STARTS, _PASSES, _SOME = 3, 3, 50
 
 # Behind all times, µs.
 _NO_FIT = 1e18
@@ -288,7 +288,7 @@ class Application:
         """Assignments by name, those that need no split first; the best of them is never worse than any whole one.
 
         "on GPU": everything on one device, where that fits; "whole": the best with each model on one device; "alone":
-        each where it would be best without the others; "together": with splits. Raises RunError: nothing fits.
+        each where it is best without the others; "one split", "together": with splits. Raises RunError: nothing fits.
         """
         for member in self.members:
             require_runnable(member.problem, member.ways)
@@ -298,7 +298,11 @@ class Application:
         found |= {"whole": whole[0], "alone": np.array([one.argmin() for one in alone], np.int64)}
         starts = [*whole[: _STARTS - 1], found["alone"]]
         split = [self.with_splits(start, search or Multilevel()) for start in starts]
-        found["together"] = split[int(self.ranks(np.stack(split)).argmin())]
+        numbers = np.arange(len(self.members))
+        ways = [(numbers == number, way) for number in numbers for way in range(len(self.members[number].ways))]
+        single = np.concatenate([np.where(place, way, whole[:_SOME]) for place, way in ways])
+        kinds = {"one split": single, "together": np.stack(split)}
+        found |= {name: rows[self.ranks(rows).argmin()] for name, rows in kinds.items()}
         fitting = np.isfinite(self.scores(np.stack(list(found.values()))))
         if not fitting.any():
             needs = self.judge(found["together"][None]).memory_bytes[0].tolist()

@@ -215,7 +215,7 @@ def _by_profile(
     except RunError:  # the search found nothing that fits
         return {}
     name = other.best(plans)
-    if name != "together":
+    if name not in ("one split", "together"):
         return {}
     return {f"{name} {selection.BY_PROFILE}": application.taken(other, plans[name])}
 
@@ -256,7 +256,7 @@ def _timed(
             steps.session.core,
             shapes=analysis.shapes,
             phases=phases,
-            limit=end - time.monotonic(),
+            limit=1.5 * (end - time.monotonic()),  # part of it is left for rounds of two, and there are none
             report=lambda text: steps.tell(f"{name}: {text}"),
             start_worker=steps.start_worker,
         ) as comparison:
