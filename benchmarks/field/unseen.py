@@ -288,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         means = " ".join(f"{statistics.geometric_mean(ratios):8.3f}" for ratios in columns)
         worst = " ".join(f"{min(ratios):8.3f}" for ratios in columns)
         print(f"{'geometric mean':28} {how:>9} {means}\n{'worst':28} {how:>9} {worst}")
-    return 0
+    return 0 if rows else 1
 
 
 if __name__ == "__main__":
