@@ -138,7 +138,7 @@ def choose_on(
     for turn in itertools.count():
         rounds.append([(name, rate(name)) for name in choice.in_order(pair, turn)])
         decision = choice.decide(rounds, names, simple, predicted, error)
-        if turn and (decision.settled or over()):
+        if turn and (decision.regret < choice.REGRET or over()):
             return decision
         if turn:
             pair = list(choice.next_pair(decision, names, turn + 1))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from ov_hsdag.measuring.choice import GAIN, Decision, Ratio, Round, beaten, decide, in_order, infer, next_pair
+from ov_hsdag.measuring.choice import GAIN, REGRET, Decision, Ratio, Round, beaten, decide, in_order, infer, next_pair
+from ov_hsdag.measuring.comparison import Comparison
+from ov_hsdag.measuring.trials import FIRST_ROUNDS, Trials
 from tests.simulated_machine import SharedHost, choose_on
 
 SIMPLE = {"A", "B", "hetero"}
@@ -174,10 +178,10 @@ def test_choices() -> None:
     assert steady(B=1, hsdag=1.5).rival == "B" and steady(B=1, hsdag=1.5).proven == {"hsdag"}
     assert beaten(infer([[("A", 1.0), ("hsdag", 1.5)]] * 3), ["A", "hsdag"]) == ["A"]
     once = decide([[("A", 1.0), ("hsdag", 1.1)]], ["A", "hsdag"], SIMPLE, {"A": 1.0, "hsdag": 1.3}, 0.05)
-    assert once.chosen == "A" and once.leader == "hsdag" and not once.settled, "not proven by one round"
+    assert once.chosen == "A" and once.leader == "hsdag" and once.regret > REGRET, "not proven by one round"
     assert next_pair(once, once.names) == ("A", "hsdag")
     near = decide([[("A", 1.0), ("mincut", 1.489), ("hsdag", 1.5)]] * 20, ["A", "mincut", "hsdag"], SIMPLE)
-    assert near.chosen == "hsdag" and near.settled, "of two splits the better one"
+    assert near.chosen == "hsdag" and near.regret < REGRET, "of two splits the better one"
     # A device that there was no time for may be better than a split of little gain, and hardly than one of much.
     rates, predicted = {"A": 1.0, "mincut": 1.05, "hsdag": 1.7}, {"A": 1.0, "B": 0.9, "mincut": 1.1, "hsdag": 1.6}
     for split, late, of in (("mincut", [], "mincut"), ("mincut", ["B"], "A"), ("hsdag", ["B"], "hsdag")):
@@ -190,3 +194,27 @@ def test_choices() -> None:
     rounds = [[("A", 1.0), ("B", rate), ("hsdag", 1.1)] for rate in (0.86, 1.06)] + [[("A", 1.0), ("hsdag", 1.1)]] * 30
     unsure = decide(rounds, ["A", "B", "hsdag"], SIMPLE)
     assert (unsure.chosen, unsure.rival, unsure.doubt) == ("A", "A", "B") and next_pair(unsure, unsure.names)[0] == "B"
+
+
+@pytest.mark.parametrize(("regret", "rounds"), [(0.9 * REGRET, FIRST_ROUNDS), (1.9 * REGRET, 9), (2.1 * REGRET, 50)])
+def test_long_trials_may_leave_more_regret(monkeypatch: pytest.MonkeyPatch, regret: float, rounds: int) -> None:
+    class Seconds:
+        """Two candidates that run, a round in a second."""
+
+        now, ready, names = 0.0, ["A", "hsdag"], ["A", "hsdag"]
+        failed: Mapping[str, str] = {}
+        seconds: Mapping[str, float] = {}
+
+        def compiled(self, names: Collection[str]) -> bool:
+            return True
+
+        def trials(self, names: Collection[str], rounds: int, *_: float, **more: float) -> list[Round]:
+            self.now += rounds
+            return [[("A", 1.0), ("hsdag", 1.2)]] * rounds
+
+    known = decide([[("A", 1.0), ("hsdag", 1.2)]] * 2, ["A", "hsdag"], SIMPLE)
+    ran = Seconds()
+    monkeypatch.setattr("ov_hsdag.measuring.trials.time.monotonic", lambda: ran.now)
+    monkeypatch.setattr("ov_hsdag.measuring.choice.decide", lambda *_: replace(known, regret=regret))
+    Trials(cast(Comparison, cast(Any, ran)), SIMPLE, {"A": 1.0, "hsdag": 1.2}, 0.1, end=50.5).run()
+    assert ran.now == pytest.approx(rounds, abs=1)

@@ -1,19 +1,19 @@
 """How near `place` comes to the best on models that no table has: architectures whose sizes a seed draws.
 
     python -m benchmarks.field.unseen [--seed N] [--models N] [--seconds S] [--rounds N] [--bf16] [--repeats N]
-        [--busy N] [--latency] [--memory SHARE] [--output FILE.json]
+        [--busy N [N ...]] [--latency] [--memory SHARE] [--output FILE.json]
 
 Two one-core devices made of the CPU plugin, f32 (with --bf16 unlike ones, see `unlike`), throughput or latency;
 --memory: each has so much of what the model needs. Each model is placed by prediction and by measuring (--repeats:
-several times; --busy: beside so many processes that do nothing but count). All candidates that any of these tried, and
-for throughput a copy on each device where there is memory, then run in many short trials in turns, with two loops that
-do nothing but count on the two cores between them: what the slower one counts, over the mean of both, is what the host
-lets a pair have that is in balance. All is compiled four times, in processes of their own: two compilations of one
-split differ by 2%. Printed: what was placed over the best candidate (of one half of the compilations, judged by the
-other), the one with the best figures, the best single device, copies, and copies times that share; and how long it
-took. The shortest version that means something is three models and 40 rounds, a quarter of an hour, and more where an
-inference takes tens of milliseconds. Rounds differ by 8%, so that after 150 a ratio is known to 1%; what is surely
-worse than the best after two compilations does not run in the others.
+several times; --busy: beside so many processes that do nothing but count, of several numbers beside each in turn). All
+candidates that any of these tried, and for throughput a copy on each device where there is memory, then run in many
+short trials in turns, with two loops that do nothing but count on the two cores between them: what the slower one
+counts, over the mean of both, is what the host lets a pair have that is in balance. All is compiled four times, in
+processes of their own: two compilations of one split differ by 2%. Printed: what was placed over the best candidate (of
+one half of the compilations, judged by the other), the one with the best figures, the best single device, copies, and
+copies times that share; and how long it took. The shortest version that means something is three models and 40 rounds,
+a quarter of an hour, and more where an inference takes tens of milliseconds. Rounds differ by 8%, so that after 150 a
+ratio is known to 1%; what is surely worse than the best after a compilation does not run in the others.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ from research.zoo.models.recipes import Transformers
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 HOST_SECONDS, EVERY = 0.5, 5  # of two loops that count, and after how many rounds they run
-COMPILED = 4  # times; the last two without what is surely worse than the best and was not chosen
+COMPILED = 4  # times; after the first without what is surely worse than the best and was not chosen
+NEAR = 0.98  # of the best
 FIGURES = ("of_best", "of_luckiest", "of_single", "of_copies", "of_limit")
 
 
@@ -152,10 +153,10 @@ def drawn(seed: int, count: int) -> list[ZooModel]:
 
 
 def tried(
-    one: ZooModel, core: Any, seconds: float, repeats: int, beside: int, asked: dict[str, Any]
+    one: ZooModel, core: Any, seconds: float, beside: Sequence[int], asked: dict[str, Any]
 ) -> tuple[dict[str, dict[str, str]], str, list[tuple[str, float]]]:
     """Distinct affinities that measuring tried, by name; the name of what was predicted; and of what was chosen, and in
-    how many seconds, each time. asked: objective and limits, as of `place`."""
+    how many seconds, each time, with so many busy processes beside. asked: objective and limits, as of `place`."""
     found: list[tuple[Any, selection.Result]] = []
 
     def recorded(*args: Any, **more: Any) -> selection.Result:
@@ -176,9 +177,9 @@ def tried(
         return names[key]
 
     chosen = []
-    for _ in range(repeats):
+    for count in beside:
         begin = time.perf_counter()
-        with mock.patch.object(selection, "select", recorded), busy(beside):
+        with mock.patch.object(selection, "select", recorded), busy(count):
             measured = place(one.build(), DEVICES.hetero, core=core, measure=True, measure_seconds=seconds, **asked)
         took = time.perf_counter() - begin
         problem, result = found[-1]
@@ -202,7 +203,8 @@ def judged(one: ZooModel, core: Any, args: argparse.Namespace) -> dict[str, Any]
     held = int(problem.evaluate(problem.singles).memory_bytes.max())
     memory = dict.fromkeys(DEVICES, int(args.memory * held)) if args.memory else None
     asked = {"objective": objective, "memory": memory}
-    affinities, predicted, chosen = tried(one, core, args.seconds, args.repeats, args.busy, asked)
+    beside = [count for _ in range(args.repeats) for count in args.busy]
+    affinities, predicted, chosen = tried(one, core, args.seconds, beside, asked)
     candidates = {name: Candidate.placed(DEVICES, affinity) for name, affinity in affinities.items()}
     copies = {} if memory or args.latency else {COPIES: Candidate.copies(DEVICES.names)}
     candidates |= copies
@@ -219,8 +221,7 @@ def judged(one: ZooModel, core: Any, args: argparse.Namespace) -> dict[str, Any]
                     shares += [host_share(pool)] if number % EVERY == 0 else []
                 failed |= comparison.failed
             known = choice.infer([*chain(*trials)])
-            lost = choice.beaten(known, candidates.keys() & {*known.names}) if len(trials) > 1 else []
-            worse = {*lost} - asked_for
+            worse = {*choice.beaten(known, candidates.keys() & {*known.names})} - asked_for
             candidates = {name: one for name, one in candidates.items() if name not in worse}
     # Every second compilation, and the others. The best of one half is judged by the other: the best of all, of many
     # and noisy ones, is partly luck.
@@ -233,13 +234,13 @@ def judged(one: ZooModel, core: Any, args: argparse.Namespace) -> dict[str, Any]
     rivals |= {"of_single": found.best(singles)} if singles else {}
     rivals |= {"of_copies": COPIES} if copies else {}
 
-    def figures(name: str, took: float | None = None) -> dict[str, Any]:
+    def figures(name: str, took: float | None = None, count: int = 0) -> dict[str, Any]:
         ratios = {rival: found.ratio(name, other).median for rival, other in rivals.items()}
         ratios["of_best"] = statistics.geometric_mean(half.ratio(name, best).median for half, best in judges)
         ratios |= {"of_limit": ratios["of_copies"] / host} if copies else {}
-        return {"chosen": name, "seconds": took, **ratios}
+        return {"chosen": name, "seconds": took, "busy": count, **ratios}
 
-    rows = [figures(name, took) for name, took in chosen]
+    rows = [figures(name, took, count) for (name, took), count in zip(chosen, beside, strict=True)]
     return {
         "model": one.name,
         "best": found.best(ran),
@@ -258,7 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--busy", type=int, default=0)
+    parser.add_argument("--busy", type=int, nargs="+", default=[0])
     parser.add_argument("--latency", action="store_true")
     parser.add_argument("--memory", type=float)
     parser.add_argument("--output", type=Path)
@@ -281,9 +282,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for figures in rows[-1][how]:
                     cells = " ".join(f"{figures.get(key, math.nan):8.3f}" for key in FIGURES)
                     took = "" if figures["seconds"] is None else f", {figures['seconds']:.0f} s"
+                    took += f" beside {figures['busy']}" if figures["busy"] else ""
                     print(f"{one.name:28} {how:>9} {cells}  {figures['chosen']}{took}", flush=True)
-    for how in ("measured", "predicted"):
-        known = [figures for row in rows for figures in row[how]]
+    for how, count in [*(("measured", count) for count in args.busy), ("predicted", 0)]:
+        known = [figures for row in rows for figures in row[how] if figures["busy"] == count]
+        near = sum(figures["of_best"] >= NEAR for figures in known)
+        print(f"{how} beside {count} busy processes: {near} of {len(known)} within {1 - NEAR:.0%} of the best")
         columns = [[one[key] for one in known if key in one] or [math.nan] for key in FIGURES]
         means = " ".join(f"{statistics.geometric_mean(ratios):8.3f}" for ratios in columns)
         worst = " ".join(f"{min(ratios):8.3f}" for ratios in columns)

@@ -195,11 +195,6 @@ class Decision:
             return Ratio(found.median, min(found.low, self.trials.ratio(name, over).low), found.high)
         return found
 
-    @property
-    def settled(self) -> bool:
-        """Whether more trials can hardly gain anything."""
-        return self.regret < REGRET
-
 
 def decide(
     rounds: Sequence[Round],

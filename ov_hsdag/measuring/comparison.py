@@ -329,9 +329,8 @@ class Comparison(AbstractContextManager["Comparison"]):
         alive, found = list(names), list[choice.Round]()
         for number in range(rounds):
             what = ", ".join(alive) if len(alive) < 3 else f"{len(alive)} candidates"  # what a line has room for
-            so_far = time.monotonic() - begin
-            left = (rounds - number) * so_far / number if number else math.inf
-            self._report(self._told(f"measuring {what}, round {number + first + 1}", left if rounds > 1 else math.inf))
+            left = (rounds - number) * (time.monotonic() - begin) / number if number else math.inf
+            self._report(self._told(f"measuring {what}, round {number + first + 1}", left))
             one: list[tuple[str, float]] = []
             for name in choice.in_order(alive, number + first):
                 try:
@@ -410,8 +409,8 @@ class Comparison(AbstractContextManager["Comparison"]):
         return rate
 
     def _told(self, text: str, left: float = math.inf) -> str:
-        """The text with the seconds that are left: to the time limit, or less where `left` is."""
-        left = min(max(self._end - time.monotonic(), 0.0), left)
+        """The text with the seconds that are left: to the time limit, where there is none as `left` says."""
+        left = left if math.isinf(self._end) else max(self._end - time.monotonic(), 0.0)
         return text if math.isinf(left) else f"{text} ({left:.0f} s left)"
 
 

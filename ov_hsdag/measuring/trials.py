@@ -20,6 +20,10 @@ FIRST_ROUNDS = 2
 # Rounds of two candidates, one of which has to be compiled first for lack of memory.
 _VISIT = 4
 
+# After so many times as long as the first rounds took, trials may leave twice the regret of `choice.REGRET`: errors
+# fall with the square root of their number, so that half of it would take four times as long.
+_PATIENCE = 4.0
+
 
 class Trials:
     """All candidates run in two rounds, then the two whose comparison can change the decision most, until it is settled
@@ -42,6 +46,7 @@ class Trials:
         self._comparison, self._simple = comparison, simple
         self._predicted, self._error = dict(predicted), error
         self._end, self._seconds, self._longest = end, seconds, 0.0
+        self._spent = self._first = 0.0  # seconds of all trials, and of the first rounds
         self._rounds: list[choice.Round] = []
 
     def run(self) -> choice.Decision | None:
@@ -52,7 +57,7 @@ class Trials:
             lost = {*choice.beaten(decision.posterior, decision.names)} - {decision.rival}
             left = [name for name in self._comparison.ready if name not in lost]
             self._add(left, FIRST_ROUNDS - 1, 1)
-        turn = FIRST_ROUNDS
+        turn, self._first = FIRST_ROUNDS, self._spent
         while (decision := self.decision()) is not None:
             pair = self._next(decision, turn)
             # A round of two has to end in time.
@@ -91,7 +96,11 @@ class Trials:
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
         names = self._choices()
-        return None if decision.settled or len(names) < 2 else choice.next_pair(decision, names, turn)
+        return None if self._settled(decision) or len(names) < 2 else choice.next_pair(decision, names, turn)
+
+    def _settled(self, decision: choice.Decision) -> bool:
+        """Whether more trials can hardly gain anything, or not what they take."""
+        return decision.regret < choice.REGRET * (1 + (self._spent > _PATIENCE * self._first))
 
     def _choices(self) -> list[str]:
         """What may be chosen, the simplest first."""
@@ -106,8 +115,9 @@ class Trials:
         begin, late = time.monotonic(), [name for name in names if not self._comparison.compiled([name])]
         found = self._comparison.trials(names, rounds, self._seconds, until=self._end, begin=turn)
         compiling = sum(self._comparison.seconds.get(name, 0.0) for name in late)
-        took = (time.monotonic() - begin - compiling) / max(sum(map(len, found)), 1)
-        self._longest = max(self._longest, took)
+        took = time.monotonic() - begin - compiling
+        self._spent += took
+        self._longest = max(self._longest, took / max(sum(map(len, found)), 1))
         self._rounds += found
 
 

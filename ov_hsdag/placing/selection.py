@@ -41,7 +41,7 @@ _MEASURED = 6
 
 # Of copies against the best placement, rounds at most; every third round is one while it is open which is better, and
 # the difference is not known to so much.
-_COPIES_ROUNDS, _COPIES_EVERY, _COPIES_SURE = 16, 3, 0.02
+_COPIES_ROUNDS, _COPIES_EVERY, _COPIES_SURE = 8, 3, 0.03
 
 # Standard deviation of the logarithm of what is predicted of a rate: with measured costs and with others, with exact
 # processor times, which do not tell how much of the time the busiest device is at work, and of these in a trial.
@@ -340,17 +340,18 @@ class _Trials(Trials):
         return [name for name in self._alive() if name != COPIES]
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
-        if self._fruitless < 1 + decision.settled:
+        due = self._fresh or (not self._settled(decision) and turn % _TOGETHER_EVERY == 0)
+        if self._fruitless < 1 + self._settled(decision):
             if (name := self._search_again(decision)) is not None:
                 return decision.leader, name
             self._fruitless += 1
             decision = self.decision() or decision  # the search may have had a trial at the same time
-        elif (self._fresh or (not decision.settled and turn % _TOGETHER_EVERY == 0)) and self._run_together(decision):
+        elif due and self._run_together(decision):
             decision = self.decision() or decision
         if COPIES in self._alive() and self._copies_rounds < _COPIES_ROUNDS:
             ratio = decision.posterior.ratio(COPIES, decision.leader)
             unknown = ratio.low < 1 < ratio.high and ratio.high > ratio.low * (1 + 2 * _COPIES_SURE)
-            if unknown and (decision.settled or turn % _COPIES_EVERY == 0):
+            if unknown and (self._settled(decision) or turn % _COPIES_EVERY == 0):
                 self._copies_rounds += 1
                 return decision.leader, COPIES
         return super()._next(decision, turn)
