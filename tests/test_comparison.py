@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -129,6 +130,18 @@ def test_memory_admits_before_anything_fails(core: ov.Core, monkeypatch: pytest.
         rates = found.trials(seconds=0.0)
         assert ran(rates) == set(SPEEDS) and not found.failed
         assert machine.most <= 3
+    compiled = list[str]()
+
+    class Logged(FakeWorker):
+        def compile(self, candidate: Candidate, limit: float) -> list[np.ndarray]:
+            compiled.append(self.name)
+            return super().compile(candidate, limit)
+
+    machine.start = lambda folder, objective, name: Logged(machine, name)  # type: ignore[method-assign]
+    first = ["CPU_B", "hsdag", "hetero", "CPU_A"]  # what waits keeps this order
+    with compared(core, machine, needs=needs, first=first) as found:
+        found.trials(seconds=0.0)
+        assert [*dict.fromkeys(compiled)][:4] == first
 
 
 def test_room_counts_each_memory(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,6 +239,32 @@ def test_what_ran_has_not_failed_where_compiling_it_again_takes_too_long(core: o
         assert not found.failed and set(found.ready) == set(SPEEDS)
 
 
+@pytest.mark.parametrize(
+    ("limit", "models", "given", "told"),
+    [
+        (60.0, 1, 20.0, "there was no time left to compile it"),
+        (60.0, 3, 30.0, "there was no time left to compile it"),
+        (math.inf, 1, 120.0, "no answer within 120 s of compiling"),
+        (math.inf, 3, 360.0, "no answer within 360 s of compiling"),
+    ],
+)
+def test_who_compiles_longer_than_a_budget_allows_has_not_failed(
+    core: ov.Core, limit: float, models: int, given: float, told: str
+) -> None:
+    """A single device of which that is so still has to be beaten. Models of an application compile one by one."""
+    machine, limits = Machine(SPEEDS), list[float]()
+
+    class Slow(FakeWorker):
+        def compile(self, candidate: Candidate, limit: float) -> list[np.ndarray]:
+            limits.append(limit)
+            raise WorkerTimeout(f"no answer within {limit:.0f} s of compiling")
+
+    machine.start = lambda folder, objective, name: Slow(machine, name)  # type: ignore[method-assign]
+    beside = Beside([], [], [1.0] * models, [[]] * models, range(models)) if models > 1 else None
+    with compared(core, machine, limit=limit, beside=beside) as found:
+        assert set(found.failed.values()) == {told} and max(limits) == pytest.approx(given, abs=1)
+
+
 @pytest.mark.parametrize("seconds", [4.0, 20.0])
 def test_where_trials_are_long_the_most_promising_are_measured(core: ov.Core, seconds: float) -> None:
     machine = Machine(SPEEDS)
@@ -240,7 +279,7 @@ def test_where_trials_are_long_the_most_promising_are_measured(core: ov.Core, se
 def test_no_trial_of_an_application_ends_too_late(core: ov.Core) -> None:
     machine = Machine(SPEEDS)
     machine.shortest_trial = 20.0
-    beside = Beside([], [], [2.0], [[]])
+    beside = Beside([], [], [2.0], [[]], [0])
     with compared(core, machine, limit=15, beside=beside) as found:
         assert not found.trials(rounds=1) and set(found.failed) == set(SPEEDS) and not machine.trials
 

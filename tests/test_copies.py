@@ -111,7 +111,8 @@ class FailsLater(Trial):
 
 
 def copies_of(*trials: Trial) -> Copies:
-    fakes: list[Any] = [SimpleNamespace(phases=[trial]) for trial in trials]
+    threads = np.zeros((0, 2), np.int64)
+    fakes: list[Any] = [SimpleNamespace(phases=[trial], used_ns=lambda: threads) for trial in trials]
     return Copies(fakes, timed_inputs(ZOO["squeezenet"].build()))
 
 
@@ -124,6 +125,13 @@ def test_all_start_together_and_none_ends_before_all_have_finished() -> None:
     one, two = Trial("one", log, all_started), Trial("two", log, lambda log, _: "one finished" in log)
     assert within(60, lambda: copies_of(one, two).rate(1.0)) == pytest.approx(2.0)
     assert set(log[:2]) == {"one started", "two started"} and log[2:4] == ["one finished", "two finished"]
+
+
+@pytest.mark.parametrize(("alone", "rate"), [(True, 6.0), (False, 2.0)])
+def test_what_other_programs_take_is_given_back(monkeypatch: pytest.MonkeyPatch, alone: bool, rate: float) -> None:
+    monkeypatch.setattr("ov_hsdag.measuring.runner.undisturbed", lambda rate, *_: 3 * rate)  # as a runner's
+    both = copies_of(*(Trial(name, [], lambda *_: True) for name in ("one", "two")))
+    assert within(60, lambda: both.rate(1.0, alone)) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("broken", [FailsFirst, FailsLater])

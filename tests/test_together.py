@@ -27,6 +27,8 @@ from ov_hsdag.measuring.runner import Runner
 from ov_hsdag.measuring.together import Together
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
+from ov_hsdag.model.replay import Replay
+from ov_hsdag.model.workload import Workload
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placing import application as applications
 from ov_hsdag.placing import together
@@ -37,6 +39,7 @@ from ov_hsdag.storage.model_folder import pipeline
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.commands import assert_one_error_line, ran, run
 from tests.conftest import GENEROUS
+from tests.decoders import stateful_decoder
 from tests.graphs import convolutions, every_placement, random_inputs, random_problem
 from tests.worker_faults import starting
 
@@ -157,6 +160,19 @@ class TestPlans:
         ):
             with pytest.raises(UserError, match=told):
                 ov_hsdag.place_together(wrong, "HETERO:GPU.7,NPU.7", objective="latency")
+        for seconds in (0.0, 1e12, math.nan):
+            with pytest.raises(UserError, match="measuring must have more than 0 and at most"):
+                ov_hsdag.place_together({"a": model}, "HETERO:GPU.7,NPU.7", measure_seconds=seconds)
+
+    def test_equal_devices_leave_room_for_what_differs(self) -> None:
+        """Of four models on eight equal devices 1,680 assignments are the same."""
+        problem = random_problem(5, nodes=4, devices=8, objective="throughput")
+        problem = replace(problem, node_us=np.repeat(problem.node_us[:, :1], 8, axis=1))
+        ways = [NamedPlacement(name, problem.single(place)) for place, name in enumerate(problem.devices)]
+        members = [Member(f"m{number}", problem, count, [*ways]) for number, count in enumerate((2.0, 2.0, 2.0, 2.5))]
+        app = Application(tuple(members), "throughput")
+        best, second = app.distinct_whole(2)
+        assert len(set(best.tolist())) == 4 and len(set(second.tolist())) == 3
 
     def test_the_order_is_the_same_whatever_splits_are_known(self) -> None:
         members = []
@@ -369,6 +385,7 @@ class TestOnDevices:
             ("--shape", "other=[1]", "unknown input 'other'"),
             ("--report", "page.html", "is an .svg"),
             ("--workload", "nonsense", "cannot read workload"),
+            ("--workload", "prompt=1,generate=2", "has no states, so it has no workload"),
         ):
             assert_one_error_line(run(*command, option, value), told_of)
         monkeypatch.chdir(source / "unet")
@@ -452,6 +469,18 @@ class TestWrittenPlans:
         slow.write_text(json.dumps(data))
         assert_one_error_line(run("explain", slow), "is no plan of several models: timed of 'who' must be")
 
+    def test_what_was_timed_holds_for_its_own_prices(self, written: Path) -> None:
+        data, other = json.loads(written.read_text()), written.with_name("other.json")
+        data["models"]["who"] |= {"timed": {"CPU_A": 3.0, "CPU_B": 2.0}, "count": 0.5}
+        other.write_text(json.dumps(data))
+        told = "'who' has a count of 0.5: a run alone, for latency, has whole inferences"
+        assert_one_error_line(run("explain", other, "--objective", "latency"), told)
+        data["models"]["who"]["count"] = 4
+        other.write_text(json.dumps(data))
+        words = ("--objective", "latency", "--json")
+        scaled, plain = (json.loads(ran("explain", one, *words).stdout) for one in (other, written))
+        assert scaled["predicted"] == plain["predicted"]
+
     def test_what_is_wrong_is_told(self, written: Path, tmp_path: Path) -> None:
         saved, plan, plain = tmp_path / "saved.json", ov_hsdag.Plan.load(written), convolutions(8)
         replace(plan, models={name: replace(one, path=None) for name, one in plan.models.items()}).save(saved)
@@ -464,13 +493,34 @@ class TestWrittenPlans:
         assert_one_error_line(run("explain", saved), "'who': the model carries no placement")
 
 
+def test_requests_go_on_where_another_begins_with_a_prompt(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each conversation has its own states: only the request that had the prompt is set back for tokens."""
+    model, rewound = stateful_decoder(1), list[Replay]()
+    rewind = Replay.rewind
+    monkeypatch.setattr(Replay, "rewind", lambda self: (rewound.append(self), rewind(self)))
+    inputs = timed_inputs(model, phases=Workload(prompt=8, generate=6).phases(model))
+    runner = Runner(core.compile_model(model, "CPU_A"), inputs, "throughput", 4)
+    together = Together([runner], "throughput", [7.0], [[]], [0])
+    tokens = runner.phases[1]
+    rewound.clear()
+    assert together.rate(0.0) > 0
+    runs = together._at[0] / 7
+    assert together._at[0] == len(runner.finished) >= 3 * 7
+    assert sum(one in tokens._replays for one in rewound) <= runs + 1, "not all four for each prompt"
+    begins, start, before = list[int](), Runner.start_next, together._at[0]
+    monkeypatch.setattr(Runner, "start_next", lambda self, number: (begins.append(number), start(self, number)))
+    together.rate(0.0)
+    assert begins[0] == before, "a trial may have less than a workload, and others of them the rest"
+    time.sleep(0.02)  # OpenVINO's callbacks still want the GIL, with which freeing their queues waits for them
+
+
 @pytest.mark.parametrize(("long", "runs"), [(math.inf, 3), (0.0, 1)])
 def test_trials_leave_nothing_behind(core: ov.Core, monkeypatch: pytest.MonkeyPatch, long: float, runs: int) -> None:
     monkeypatch.setattr("ov_hsdag.measuring.together._LONG", long)
     made = [convolutions(8), convolutions(16)]
     for objective, kept in (("latency", [runs, 3 * runs]), ("throughput", None)):
         runners = [Runner(core.compile_model(one, "CPU_A"), timed_inputs(one), objective, 8) for one in made]
-        together = Together(runners, objective, [1.0, 3.0], [[], [0]])
+        together = Together(runners, objective, [1.0, 3.0], [[], [0]], [0, 1])
         for _ in range(2):
             assert together.rate(0.0) > 0 and together._ends.empty()
             done = [len(one.finished) for one in runners]
@@ -493,7 +543,7 @@ def test_trials_have_whole_workloads(
         Runner(core.compile_model(convolutions(width), "CPU_A"), inputs, "throughput", 2)
         for width, inputs in ((8, phases), (16, frame))
     ]
-    together = Together(runners, "throughput", counts, [[], []])
+    together = Together(runners, "throughput", counts, [[], []], [0, 1])
     assert together.shortest_trial < 5 and together.rate(0.0) > 0
     assert all(len(one.finished) >= number for one, number in zip(runners, least, strict=True))
     time.sleep(0.02)  # as above
@@ -509,7 +559,7 @@ def test_devices_work_at_the_same_time(core: ov.Core, others: str) -> None:
     runners = [Runner(core.compile_model(one, on), timed_inputs(one), "throughput", 2) for one, on in models]
     seconds = [count * one.mean_inference for count, one in zip((1.0, 3.0), runners, strict=True)]
     run = max(seconds) if others == "CPU_B" else sum(seconds)
-    assert Together(runners, "throughput", [1.0, 3.0], [[], []]).shortest_trial == pytest.approx(6 * run)
+    assert Together(runners, "throughput", [1.0, 3.0], [[], []], [0, 1]).shortest_trial == pytest.approx(6 * run)
     time.sleep(0.02)  # as above
 
 
@@ -574,4 +624,4 @@ def test_who_waits_for_a_pipeline_waits_for_its_end(tmp_path: Path) -> None:
     file.write_text('[models.hear]\npath = "whisper"\n[models.sum]\npath = "a.xml"\nafter = ["hear"]\ncount = 2')
     found: Mapping[str, Any] = read_application(file).models
     assert found["sum"].after == ("hear/decoder_with_past_model",) and found["sum"].count == 2
-    assert found["hear/decoder_model"].workload == "prompt=4,generate=64"
+    assert found["hear/decoder_model"].usual == "prompt=4,generate=64"

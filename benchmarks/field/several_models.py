@@ -130,6 +130,8 @@ def judged(
         "chosen": chosen,
         "ran": len(ran),
         "failed": {name: why for name, why in failed.items() if not out_of_time(why)},
+        # of each plan: runs per second, the same predicted, and whether it has splits
+        "plans": {name: [found.rate(name), 1e6 / scores[name], name not in wholes] for name in ran},
         "both": sum(map(found.rate, singles)) / max(map(found.rate, singles)) if len(singles) > 1 else None,
         "error": float(np.median(np.abs(np.expm1(errors)))),
         "spearman": spearman(rates, expected),

@@ -117,8 +117,9 @@ def write(
     if alone is not None:
         output = output if output.name else output.absolute()  # "." has no name to write the plan beside
         check_folder_output(output, source)
-    else:
-        check_writable(output / PLAN)
+    where = output.with_name(f"{output.name}.{PLAN}") if alone else output / PLAN
+    check_writable(where)
+    if alone is None:
         for name, one in spec.models.items():
             target = output / (one.of if one.folder else f"{name}.xml")
             common.check_output(target, one.folder or one.path)
@@ -146,8 +147,8 @@ def write(
             )
         with console.progress(f"writing {output}"):
             written = {name: (one.model, half[name]) for name, one in models.items()}
+            where.unlink(missing_ok=True)  # where writing ends early, an old plan is not that of new models
             found = _written(found, spec, written, output, alone, given.get("hardlinks", True))
-        where = output.with_name(f"{output.name}.{PLAN}") if alone else output / PLAN
         found.save(where)
         shown(show, found, where, given["report"])
         if absent(core, devices):

@@ -33,10 +33,12 @@ def busy_cores() -> float:
 
 
 def processor_seconds() -> float:
-    """Processor time that programs have had on the usable cores since the system began; 0 where it does not say."""
+    """Processor time that programs have had on the usable cores since the system began; 0 where it does not say, or
+    where a control group lets this process use fewer: what others use is none of its own then."""
     used = 0
     with contextlib.suppress(OSError, ValueError), open("/proc/stat", encoding="ascii") as file:
         usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        usable = usable if cgroups.cpu_limit() >= len(usable) else set()
         for name, *ticks in (line.split() for line in file):
             if name in usable:  # user, nice, system, idle, waiting for input and output, interrupts
                 used += sum(map(int, (*ticks[:3], *ticks[5:7])))

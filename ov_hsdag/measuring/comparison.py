@@ -94,7 +94,9 @@ class Comparison(AbstractContextManager["Comparison"]):
         self.busy_us: dict[str, list[list[float]]] = {}
         self._candidates, self._devices = dict(candidates), devices
         self._simple = [name for name in candidates if name in simple]
-        self._patience = PATIENCE if math.isinf(limit) else max(limit / 3, _LEAST_PATIENCE)
+        together = len(beside.counts) if beside else 1  # models that compile one after the other
+        self._usual = together * PATIENCE
+        self._patience = self._usual if math.isinf(limit) else max(limit / 3, together * _LEAST_PATIENCE)
         self._applied = beside is not None
         begin = time.monotonic()
         self._end, self._compiling_ends = begin + limit, begin + COMPILING * limit
@@ -185,7 +187,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         first. halving: those that are surely worse than the best take part no more and make room.
         """
         wanted = [name for name in self.ready if names is None or name in names]
-        waiting = [name for name in wanted if name in self._waiting]
+        waiting = [name for name in self._waiting if name in wanted]
         batch = [name for name in wanted if name not in waiting]
         found = self._run_batch(batch, len(wanted), rounds, seconds, until, halving, begin) if batch else []
         while waiting:
@@ -223,7 +225,7 @@ class Comparison(AbstractContextManager["Comparison"]):
 
     def _compile_what_fits(self, order: Sequence[str]) -> None:
         together = self._room.together(order)
-        self._waiting = [name for name in self._candidates if name not in together]
+        self._waiting = [name for name in order if name not in together]
         # All import OpenVINO at once; they compile one after the other, as each may use the whole machine.
         self._workers[together[0]] = self._workshop.start(together[0])
         with suppress(WorkerError):  # where there are too many processes, one is started again when it is compiled
@@ -262,7 +264,7 @@ class Comparison(AbstractContextManager["Comparison"]):
             return worker.compile(self._candidates[name], min(self._patience, until - begin))
         except WorkerTimeout as error:
             # It was not given the time that a compilation may take, or it has been compiled and run before.
-            if until - begin < self._patience or (name in self.phase_rates and until < math.inf):
+            if min(self._patience, until - begin) < self._usual or (name in self.phase_rates and until < math.inf):
                 raise WorkerTimeout(_NO_TIME_TO_COMPILE) from error
             raise
         finally:

@@ -135,6 +135,7 @@ class Workshop(contextlib.AbstractContextManager["Workshop"]):
             "extensions": list(extensions),
             "counts": list(beside.counts) if beside else [1.0],
             "after": [list(one) for one in beside.after] if beside else [[]],
+            "order": list(beside.order) if beside else [0],
         }
         try:
             for number, (one, timed) in enumerate(parts):

@@ -66,7 +66,7 @@ class Runner:
         self._objective = objective
         self.submodels = submodels_of(compiled)  # 1 on a single device
         self.rates: dict[str, float] = {}  # of each phase in the last trial, inferences per second, by name
-        self._others = np.zeros(2)  # processor time of other programs in the last trials, and how long these took, s
+        self._disturbance = _Disturbance([self])
         requests = max(requests, int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")))
         self.queue = ov.AsyncInferQueue(compiled, requests if objective == "throughput" else 1)
         # When inferences of the last trial's last phase ended, seconds of `time.perf_counter`. The callback must not
@@ -75,7 +75,8 @@ class Runner:
         finished = self.finished
         self.queue.set_callback(lambda request, _: finished.append(time.perf_counter()))
         filling = max(min(self.submodels - 1, _FILLING), 0)
-        self.phases = [_Phase(self.queue, timed, finished, filling) for timed in self._timed]
+        last: list[Replay | None] = [None] * len(self.queue)
+        self.phases = [_Phase(self.queue, timed, finished, filling, last) for timed in self._timed]
 
     @property
     def shortest_trial(self) -> float:
@@ -94,10 +95,7 @@ class Runner:
         place = number % self.cycle
         for length, phase in zip(self._lengths, self.phases, strict=True):
             if place < length:
-                changes = place == 0 and len(self.phases) > 1
-                if changes:  # its states are others than those of the phase before
-                    self.queue.wait_all()
-                phase.start(first=changes or number == 0)
+                phase.start(first=number == 0)
                 return
             place -= length
 
@@ -107,24 +105,17 @@ class Runner:
         Of a workload it is that of all its inferences: their number over the sum of their times. alone: no other trial
         runs at the same time.
         """
-        before, begin = self._used(), time.perf_counter()
-        others = processor_seconds() - time.process_time()
+        self._disturbance.begin()
         for phase in self.phases:
             share = seconds / len(self.phases)
             rate = phase.throughput(share) if self._objective == "throughput" else 1 / phase.latency(share)
             self.rates[phase.timed.name] = rate
         if len(self.phases) == 1 and self._objective == "throughput":
-            took, others = time.perf_counter() - begin, processor_seconds() - time.process_time() - others
-            used = self._used() - before
+            used, self.rates[self._timed[0].name] = self._disturbance.end(rate, alone)
             self.busy_us = self._busy_us(used[:, 0].tolist())
-            lost = used[used.sum(axis=1).argmax(), 1] / 1e9 / took if len(used) else 0.0
-            if alone:
-                self._others = _FADING * self._others + (others, took)
-                other, own = self._others[0] / self._others[1], used[:, 0].sum() / 1e9 / took
-                self.rates[self._timed[0].name] = undisturbed(rate, lost, other, own)
         return mean_rate(self.rates, self._timed)
 
-    def _used(self) -> NDArray[np.int64]:
+    def used_ns(self) -> NDArray[np.int64]:
         """Processor time of each thread, and the time for which it waited for a core, ns [threads, 2]."""
         return np.array([(processor_ns(one), waiting_ns(one)) for one in self._threads], np.int64).reshape(-1, 2)
 
@@ -157,6 +148,7 @@ class Copies:
     def __init__(self, runners: Sequence[Runner], phases: Sequence[TimedInputs]) -> None:
         """runners: one for each device, for throughput, with the same phases."""
         self._runners, self._timed = runners, phases
+        self._disturbance = _Disturbance(runners)
         self.rates: dict[str, float] = {}  # see `Runner`; of all copies together
 
     @property
@@ -166,6 +158,7 @@ class Copies:
 
     def rate(self, seconds: float, alone: bool = True) -> float:
         """See `Runner.rate`: inferences of all copies per second."""
+        self._disturbance.begin()
         with ThreadPoolExecutor(len(self._runners)) as pool:
             for number, timed in enumerate(self._timed):
                 concurrent = ConcurrentTrials(len(self._runners))
@@ -175,12 +168,39 @@ class Copies:
                 for error in errors:
                     if not isinstance(error, threading.BrokenBarrierError):
                         raise error
-                self.rates[timed.name] = sum(trial.result() for trial in trials)
+                rate = sum(trial.result() for trial in trials)
+                self.rates[timed.name] = self._disturbance.end(rate, alone)[1] if len(self._timed) == 1 else rate
         return mean_rate(self.rates, self._timed)
 
     def outputs(self) -> list[NDArray[Any]]:
         """See `Runner.outputs`: of the first copy, as each device is compared on its own besides."""
         return self._runners[0].outputs()
+
+
+class _Disturbance:
+    """What other programs use while trials of throughput run."""
+
+    def __init__(self, runners: Sequence[Runner]) -> None:
+        self._runners = runners
+        self._others = np.zeros(2)  # processor time of other programs in the last trials, and how long these took, s
+
+    def _now(self) -> tuple[NDArray[np.int64], float, float]:
+        used = np.concatenate([one.used_ns() for one in self._runners])
+        return used, time.perf_counter(), processor_seconds() - time.process_time()
+
+    def begin(self) -> None:
+        """Before a trial."""
+        self._before = self._now()
+
+    def end(self, rate: float, alone: bool) -> tuple[NDArray[np.int64], float]:
+        """After it: what each thread used, see `Runner.used_ns`, and its rate without other programs."""
+        now = self._now()
+        used, took, others = now[0] - self._before[0], now[1] - self._before[1], now[2] - self._before[2]
+        if not alone:
+            return used, rate
+        lost = used[used.sum(axis=1).argmax(), 1] / 1e9 / took if len(used) else 0.0
+        self._others = _FADING * self._others + (others, took)
+        return used, undisturbed(rate, lost, self._others[0] / self._others[1], used[:, 0].sum() / 1e9 / took)
 
 
 class ConcurrentTrials:
@@ -217,10 +237,18 @@ class ConcurrentTrials:
 class _Phase:
     """One kind of inferences on the requests of a queue."""
 
-    def __init__(self, queue: ov.AsyncInferQueue, timed: TimedInputs, finished: list[float], filling: int) -> None:
-        """Warms up. finished: when inferences ended, of all phases. filling: rounds before a trial counts."""
+    def __init__(
+        self,
+        queue: ov.AsyncInferQueue,
+        timed: TimedInputs,
+        finished: list[float],
+        filling: int,
+        last: list[Replay | None],
+    ) -> None:
+        """Warms up. finished: when inferences ended, of all phases. filling: rounds before a trial counts. last: what
+        each request ran last, of any phase."""
         self.timed, self._filling = timed, filling
-        self._queue, self._finished = queue, finished
+        self._queue, self._finished, self._last = queue, finished, last
         self.replay = Replay(queue[0], timed)  # of the first request
         others = [Replay(request, timed, self.replay.first) for request in list(queue)[1:]]
         self._replays = [self.replay, *others]
@@ -286,6 +314,7 @@ class _Phase:
         if len(self.timed.steps) > 1:
             for replay in self._replays:
                 replay.rewind()
+            self._last[:] = self._replays
 
     def start(self, *, first: bool) -> None:
         """Starts a request; the first one of several in a row begins with the first step."""
@@ -294,8 +323,16 @@ class _Phase:
         self._start()
 
     def _start(self) -> None:
-        """Starts a request, which takes the time in which its states are set as well."""
-        self._queue.start_async(self._replays[self._queue.get_idle_request_id()].next())
+        """Starts a request, which takes the time in which its states are set as well.
+
+        Only a request whose states are those of another phase is set back: the others go on, as conversations do.
+        """
+        idle = self._queue.get_idle_request_id()
+        replay = self._replays[idle]
+        if self._last[idle] is not replay:
+            replay.rewind()
+            self._last[idle] = replay
+        self._queue.start_async(replay.next())
 
 
 def undisturbed(rate: float, lost: float, others: float, own: float) -> float:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from graphlib import TopologicalSorter
 from typing import Any
 
 from numpy.typing import NDArray
@@ -36,6 +35,7 @@ class Beside:
     inputs: Sequence[Sequence[TimedInputs]]  # of the others
     counts: Sequence[float]  # inferences of each in a run of the application, of the first one too
     after: Sequence[Sequence[int]]  # numbers of the models that each waits for, of the first one too
+    order: Sequence[int]  # numbers of all models, in which those that can run at the same time begin
 
 
 class Together:
@@ -49,10 +49,12 @@ class Together:
         objective: str,
         counts: Sequence[float],
         after: Sequence[Sequence[int]],
+        order: Sequence[int],
     ) -> None:
-        """runners: of each model, warm. counts, after: see `Beside`."""
+        """runners: of each model, warm. counts, after, order: see `Beside`."""
         self._runners = [runner for runner in runners if isinstance(runner, Runner)]
-        self._objective, self._after = objective, after
+        self._objective, self._after, self._order = objective, after, order
+        self._at = [0] * len(self._runners)  # inference that each trial begins with: it may be less than a workload
         # A run has whole workloads, as tokens alone say nothing of prompts, and few of them: trials need not be long.
         longest = max(one.cycle * one.mean_inference for one in self._runners)
         busy: dict[str, float] = {}  # seconds of each device in a run, a split on all of its devices
@@ -94,7 +96,7 @@ class Together:
             slowest = min(some / count for some, count in zip(started, self._counts, strict=True))
             for number, (runner, count) in enumerate(zip(self._runners, self._counts, strict=True)):
                 while started[number] < (slowest + 1) * count and runner.queue.is_ready():
-                    runner.start_next(started[number])
+                    runner.start_next(self._at[number] + started[number])
                     started[number] += 1
             try:
                 self._ends.get(timeout=_SILENCE)
@@ -104,6 +106,7 @@ class Together:
             done = math.floor(min(runs) + 1e-9)
             begin = begin or (done if done > self._before else 0)
         self._wait()
+        self._at = [at + some for at, some in zip(self._at, started, strict=True)]
         while not self._ends.empty():
             self._ends.get()
         return (done - begin) / (self._ended(done) - self._ended(begin))
@@ -124,12 +127,11 @@ class Together:
         times: list[float] = []
         for runner in self._runners:
             runner.finished.clear()
-        order = list(TopologicalSorter(dict(enumerate(self._after))).static_order())
         begin = time.perf_counter()
         while len(times) < self._fewest or time.perf_counter() - begin < seconds:
             start = time.perf_counter()
             running: dict[int, Future[None]] = {}
-            for number in order:
+            for number in self._order:
                 running[number] = pool.submit(self._run, number, [running[other] for other in self._after[number]])
             for one in running.values():
                 one.result()

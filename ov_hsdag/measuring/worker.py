@@ -134,7 +134,7 @@ class Station:
         runners = [self._runners(number, way) for number, way in enumerate(ways)]
         runner: Runner | Copies | Together = runners[0]
         if self._settings["counts"] != [1.0]:
-            runner = Together(runners, self._objective, self._settings["counts"], self._settings["after"])
+            runner = Together(runners, self._objective, *(self._settings[key] for key in ("counts", "after", "order")))
         # Texts would be pickles, and the pairs of outputs stay pairs without them.
         np.savez(command["outputs"], *(array for array in self.outputs(runner) if array.dtype.kind in "biuf"))
         self._runner = runner

@@ -27,9 +27,6 @@ SPLIT = "split for the others"
 # Whole-device assignments that are all looked at; of more, those that single changes of good ones lead to.
 _ENUMERATED = 100_000
 
-# Whole-device assignments of which distinct ones are taken: with equal devices many only exchange them.
-_MIRRORED = 1000
-
 # Norms of the devices' loads that climbing goes by: in the largest alone, most changes change nothing.
 _POWERS = (3, 8, 32)
 
@@ -194,7 +191,7 @@ class Application:
 
     def distinct_whole(self, count: int) -> NDArray[np.int64]:
         """The best of these that fit, so many at most; of those that only exchange equal devices one."""
-        found = self.whole_assignments()[:_MIRRORED]
+        found = self.whole_assignments()
         judged = self.judge(found)
         return found[judged.distinct(np.flatnonzero(judged.over == 0))][:count]
 
@@ -296,11 +293,12 @@ class Application:
         found = {f"on {device}": one for device, one in self.on_each_device().items()}
         alone = [member.problem.scores(np.stack([way.placement for way in member.ways])) for member in self.members]
         found |= {"whole": whole[0], "alone": np.array([one.argmin() for one in alone], np.int64)}
-        starts = [*whole[: _STARTS - 1], found["alone"]]
+        distinct = whole[self.judge(whole).distinct(np.arange(len(whole)))]
+        starts = [*distinct[: _STARTS - 1], found["alone"]]
         split = [self.with_splits(start, search or Multilevel()) for start in starts]
         numbers = np.arange(len(self.members))
         ways = [(numbers == number, way) for number in numbers for way in range(len(self.members[number].ways))]
-        single = np.concatenate([np.where(place, way, whole[:_SOME]) for place, way in ways])
+        single = np.concatenate([np.where(place, way, distinct[:_SOME]) for place, way in ways])
         kinds = {"one split": single, "together": np.stack(split)}
         found |= {name: rows[self.ranks(rows).argmin()] for name, rows in kinds.items()}
         fitting = np.isfinite(self.scores(np.stack(list(found.values()))))
@@ -325,7 +323,7 @@ class Application:
         return next((number for number in member.whole if member.ways[number].name == device), None)
 
 
-def check_runs(models: Mapping[str, tuple[float, Sequence[str]]]) -> None:
+def check_runs(models: Mapping[str, tuple[float, Sequence[str]]], objective: str = "throughput") -> None:
     """UserError: no model, a count that cannot be run, an unknown name or a circle in the order.
 
     models: the count of each, and those that it waits for.
@@ -335,6 +333,8 @@ def check_runs(models: Mapping[str, tuple[float, Sequence[str]]]) -> None:
     for name, (count, after) in models.items():
         if not 0 < count < float("inf"):
             raise UserError(f"'{name}' has a count of {count:g}: it has to be more than 0")
+        if objective == "latency" and count % 1:
+            raise UserError(f"'{name}' has a count of {count:g}: a run alone, for latency, has whole inferences")
         if unknown := sorted(set(after) - set(models)):
             raise UserError(f"'{name}' comes after '{unknown[0]}', which is no model of the application")
     try:

@@ -43,7 +43,8 @@ class ModelSpec:
     count: float = 1.0  # runs of it in one run of the application
     after: tuple[str, ...] = ()  # models whose outputs it waits for
     shape: str | None = None  # example shapes of its inputs, as `parse_shapes` reads them
-    workload: str | None = None  # if it has states
+    workload: str | None = None  # that was asked for, if it has states
+    usual: str | None = None  # workload of such a part of a pipeline otherwise
     folder: Path | None = None  # the pipeline's folder that it is in
     of: str = ""  # name of the model, or of the pipeline, in the application
 
@@ -121,9 +122,10 @@ def to_place(spec: ApplicationSpec, read: Callable[[Path], ov.Model]) -> dict[st
         model = loaded[name]
         beside = [loaded[other] for other, more in spec.models.items() if more.of == one.of]  # inputs may be theirs
         shapes, *_ = example_shapes([model, *beside], parse_shapes([one.shape] if one.shape else ()))
-        if one.workload is not None and one.folder is None and not model.get_sinks():
-            raise UserError(f"'{name}' has no states, so it has no workload of prompt and tokens")
-        found[name] = ModelOf(model, one.count, one.after, shapes, one.workload if model.get_sinks() else None)
+        if one.workload is not None and not any(other.get_sinks() for other in (model, *beside)):
+            raise UserError(f"'{one.of or one.folder}' has no states, so it has no workload of prompt and tokens")
+        workload = (one.workload or one.usual) if model.get_sinks() else None
+        found[name] = ModelOf(model, one.count, one.after, shapes, workload)
     return found
 
 
@@ -187,7 +189,7 @@ def _of_pipeline(whole: ModelSpec, counts: Mapping[str, Any]) -> dict[str, Model
             path=role.path,
             count=whole.count * own,
             after=tuple(f"{prefix}{source}" for source in role.after) or whole.after,
-            workload=whole.workload or (None if any(name in (whole.shape or "") for name in TOKENS) else role.workload),
+            usual=None if any(name in (whole.shape or "") for name in TOKENS) else role.workload,
             folder=whole.path,
         )
     return found

@@ -177,7 +177,9 @@ def place(
     if measure:
         left = request.measure_seconds - clock.seconds.get("calibrate", 0.0)
         with clock("measure"):
-            known = bool(phase_costs) or (costs is not None and _holds(costs, analysis, request))
+            names, timed = set(session.devices.names), [phase_costs.get(phase.name) for phase in phases if phase.count]
+            known = all(one is not None and names <= set(one.devices) for one in timed)
+            known = known if phases else costs is not None and _holds(costs, analysis, request)
             how = {"shapes": shapes, "phases": phases, "seconds": left, "measured_costs": known, "report": report}
             choice = _measured(choice, model, problem, request, disturbed=busy > _BUSY, **how)
     if request.host is not None:
@@ -257,14 +259,19 @@ class _Request:
         return self.given is not None or self.experts is not None
 
 
+def check_seconds(what: str, seconds: float | None) -> None:
+    """UserError: a time limit that cannot be kept."""
+    if seconds is not None and not 0 < seconds <= _LONGEST_SECONDS:
+        raise UserError(f"{what} must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {seconds}")
+
+
 def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions, core: ov.Core | None) -> _Request:
     """Everything that can be wrong with the arguments is found here, before the model is changed."""
     check_in_memory("place", model)
     measure_seconds = selection.SECONDS if options.measure_seconds is None else options.measure_seconds
     search_seconds, costs, profile = options.search_seconds, options.costs, options.profile
     for what, seconds in (("measuring", measure_seconds), ("the search", search_seconds)):
-        if seconds is not None and not 0 < seconds <= _LONGEST_SECONDS:
-            raise UserError(f"{what} must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {seconds}")
+        check_seconds(what, seconds)
     check_objective(options.objective)
     devices = DeviceSet.parse(device)
     if options.static and (options.workload is not None or options.context is not None):

@@ -47,6 +47,9 @@ _COPIES_ROUNDS, _COPIES_EVERY, _COPIES_SURE = 8, 3, 0.03
 # processor times, which do not tell how much of the time the busiest device is at work, and of these in a trial.
 _ERRORS, _TIMES_ERROR, _TIMES_NOISE = {True: 0.05, False: 0.14}, 0.02, 0.1
 
+# Standard deviation of the logarithm of what cores' speeds differ by in all trials of a placing.
+_CORES_APART = 0.03
+
 # Trials at the same time: seconds of one, every how many rounds of two there is one, and how many other trials one is
 # worth where it tells how fast a device is.
 _TOGETHER_SECONDS, _TOGETHER_EVERY, _TOGETHER_WORTH = 1.0, 4, 8
@@ -307,10 +310,12 @@ class _Trials(Trials):
             known = counts.sum() + _TOGETHER_WORTH * len(self._together)
             off = np.average([np.log(found[name][0]) for name in names] - logs, axis=0, weights=counts)
             logs += off.mean() + (off - off.mean()) * counts.sum() / known
-            if self._equal:  # how they differed meanwhile is no matter of theirs, unless it is much
+            if self._equal:  # they differ by what costs do not tell of layers, or as cores did meanwhile
                 costs = self._problem.breakdown(np.stack([self._placements[name] for name in names])).busy_us
                 off = (np.log(costs.sum(axis=2)) - logs).mean(axis=0)
-                logs += off - off.mean() if np.ptp(off) < math.log(UNEQUAL) else 0.0
+                noise = math.hypot(_CORES_APART, _TIMES_NOISE * math.sqrt(2 / known))
+                share = noise**2 / (noise**2 + self._error**2)
+                logs += share * (off - off.mean()) if np.ptp(off) < math.log(UNEQUAL) else 0.0
             for name, row in zip(names, logs, strict=True):
                 own = inferred[int(row.argmax())].error(name)
                 found[name] = np.exp(row), math.hypot(_TIMES_ERROR, own, _TIMES_NOISE / math.sqrt(known))
@@ -433,6 +438,8 @@ def _why(
     late = next((name for name in devices if out_of_time(failed.get(name, ""))), "")
     if late and decision.trials.ratio(leader, rival).low > 1:
         return f"{placer_of(leader)} may be worse than {late}, which there was no time to measure (--measure-seconds)"
+    rival = decision.doubt or rival
+    gain = decision.ratio(leader, rival)
     return f"{placer_of(leader)} is not better beyond the noise, {times(gain.median, (gain.low, gain.high), rival)}"
 
 

@@ -37,7 +37,7 @@ from ov_hsdag.placing.application import Application, Judged, Member, check_runs
 from ov_hsdag.placing.candidates import find_candidates, placement_of, policy_placers, run
 from ov_hsdag.placing.memory_fit import HostMemory
 from ov_hsdag.placing.options import PlaceOptions
-from ov_hsdag.placing.place import settings_of
+from ov_hsdag.placing.place import check_seconds, settings_of
 from ov_hsdag.placing.plan import Plan, PlannedModel
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import ModelAnalysis, Session
@@ -96,6 +96,7 @@ class Prepared:
     phases: tuple[Phase, ...]
     member: Member
     timed: Mapping[str, float]  # see `PlannedModel.timed`
+    seconds: float = 0.0  # that timing it took
 
 
 def place_together(
@@ -140,16 +141,14 @@ def place_together(
     tell = report or (lambda _: None)
     check_objective(objective)
     seconds = max(selection.SECONDS, _SECONDS * len(models)) if measure_seconds is None else measure_seconds
-    end = time.monotonic() + seconds
+    check_seconds("measuring", seconds)
     given = {name: one if isinstance(one, ModelOf) else ModelOf(one) for name, one in models.items()}
     if unknown := sorted(set(counts or {}) - set(given)):
         raise UserError(f"there is a count of '{unknown[0]}', which is no model of the application")
     given = {name: replace(one, count=float((counts or {}).get(name, one.count))) for name, one in given.items()}
     for name, one in given.items():
         check_in_memory(f"place '{name}' of", one.model)
-        if objective == "latency" and not rates and not one.count.is_integer():
-            raise UserError(f"'{name}' has a count of {one.count:g}: a run alone, for latency, has whole inferences")
-    check_runs({name: (one.count, one.after) for name, one in given.items()})
+    check_runs({name: (one.count, one.after) for name, one in given.items()}, objective)
     if len({id(one.model) for one in given.values()}) < len(given):
         raise UserError("a model has two names: give a clone of it under the second, as each is placed for itself")
     core, devices = core or new_core(), DeviceSet.parse(device)
@@ -176,6 +175,7 @@ def place_together(
         whole = application.distinct_whole(WHOLE)
         plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
         plans |= _by_profile(application, prepared, steps, learned)
+        end = time.monotonic() + seconds - sum(one.seconds for one in prepared)
         chosen, measured = _measured(application, plans, prepared, steps, end) or (chosen, None)
     ways = zip(prepared, plans[chosen].tolist(), strict=True)
     placements = {one.member.name: _written(one, number, profile) for one, number in ways}
@@ -191,11 +191,11 @@ def _prepared(name: str, given: ModelOf, steps: _Steps, seconds: float) -> Prepa
     asked = Workload.asked(given.workload, None)
     phases = asked.phases_with(given.model, given.shapes) if asked else ()
     analysis = steps.session.analyse(given.model, given.shapes, phases)
-    problem = steps.session.price(analysis, steps.objective, None, phases).problem
+    problem, begin = steps.session.price(analysis, steps.objective, None, phases).problem, time.monotonic()
     timed = _timed(name, problem, analysis, phases, steps, seconds) if seconds else {}
-    problem = _as_timed(problem, timed)
-    count = given.count * (sum(phase.count for phase in phases) or 1.0)
-    return Prepared(given, analysis, phases, Member(name, problem, count, [], given.after), timed)
+    took, count = time.monotonic() - begin, given.count * (sum(phase.count for phase in phases) or 1.0)
+    member = Member(name, _as_timed(problem, timed), count, [], given.after)
+    return Prepared(given, analysis, phases, member, timed, took)
 
 
 def _by_profile(
@@ -324,7 +324,8 @@ def _measured(
             **models_of(application, prepared),
         ) as comparison:
             predicted = {name: 1 / scores[name] for name in names}
-            trials = Trials(comparison, simple, predicted, _ERROR, end, TRIAL)
+            singles = [name for name in simple if name.startswith("on ")]
+            trials = Trials(comparison, simple, predicted, _ERROR, end, TRIAL, singles)
             decision = trials.run()
             if decision is None:
                 raise _nothing_ran(comparison)
@@ -351,7 +352,9 @@ def opened(
     kept = {name: limit for name, limit in plan.memory.items() if name in names}
     how |= {"objective": how.get("objective") or plan.objective, "memory": kept | (how.get("memory") or {})}
     check_objective(how["objective"])
-    same = names == plan.devices and how["objective"] == plan.objective and how.get("profile") is None
+    check_runs({name: (one.count, one.after) for name, one in plan.models.items()}, how["objective"])
+    priced_so = how["objective"] == plan.objective and how.get("profile") is None  # as when models were timed
+    same = names == plan.devices and priced_so
     prepared, numbers = [], []
     for name, one in plan.models.items():
         try:
@@ -360,7 +363,7 @@ def opened(
             raise UserError(f"'{name}': {error}") from error
         assert found.analysis is not None
         # What boundaries take is of all devices together.
-        timed = {key: factor for key, factor in one.timed.items() if key != _BOUNDARIES or names == plan.devices}
+        timed = {key: factor for key, factor in one.timed.items() if priced_so and (same or key != _BOUNDARIES)}
         problem = _as_timed(found.explanation.problem, timed)
         count = one.count * (sum(phase.count for phase in found.phases) or 1.0)
         member = Member(name, problem, count, [run(placer, problem) for placer in simple_placers(problem)], one.after)
@@ -383,6 +386,7 @@ def models_of(application: Application, prepared: Sequence[Prepared]) -> dict[st
         [timed_inputs(one.model, one.shapes, phases) for one, phases in others],
         [one.member.count for one in prepared],
         application.sources,
+        application.order,
     )
     return {"shapes": first[0].shapes, "phases": first[1], "beside": beside}
 
