@@ -231,10 +231,8 @@ class ModelCalibration:
             return None
         split = self._prepared.model.clone()
         set_affinities(split, problem.affinity(placement))
-        device, counted = f"HETERO:{name},{helper}", self._has_memory({name: 2})
-        return self._node_times(
-            split, device, name, deadline, inside=inside, split=placement.tobytes(), counted=counted
-        )
+        pair, counted = f"HETERO:{name},{helper}", self._has_memory({name: 2})
+        return self._node_times(split, pair, name, deadline, inside=inside, split=placement.tobytes(), counted=counted)
 
     def measure_boundaries(self) -> None:
         """Scale factors on what partition boundaries cost, where all devices were measured."""
@@ -249,16 +247,8 @@ class ModelCalibration:
             self.factors = np.ones(5)
             return
         try:
-            us, alone_us = measure_latencies(
-                self._prepared.model,
-                problem,
-                alone,
-                self._compiled,
-                self._inputs,
-                placements,
-                self._advance,
-                self._deadline,
-            )
+            how = (self._compiled, self._inputs, placements, self._advance, self._deadline)
+            us, alone_us = measure_latencies(self._prepared.model, problem, alone, *how)
         except RuntimeError as error:
             raise RunError(f"calibrating failed: {one_line(error)}") from error
         if len(us):
@@ -286,22 +276,14 @@ class ModelCalibration:
     def costs(self) -> ModelCosts:
         """What was measured."""
         problem = self.problem
-        fused_with, fusion_penalty_us = problem.fusions
+        us, (fused_with, penalty_us) = problem.node_us, problem.fusions
         when = when_measured()
         devices = {
-            name: DeviceCosts(
-                self._identity[name],
-                when,
-                problem.node_us[:, column],
-                fused_with[:, column],
-                fusion_penalty_us[:, column],
-            )
+            name: DeviceCosts(self._identity[name], when, us[:, column], fused_with[:, column], penalty_us[:, column])
             for column, name in enumerate(self.times)
         }
-        boundaries = BoundaryCosts(
-            problem.devices, problem.submodel_us, problem.transfer_us, problem.transfer_us_per_byte
-        )
-        return ModelCosts(graph_hash(self._prepared.graph), devices, None if self.factors is None else boundaries)
+        between = BoundaryCosts(problem.devices, problem.submodel_us, problem.transfer_us, problem.transfer_us_per_byte)
+        return ModelCosts(graph_hash(self._prepared.graph), devices, None if self.factors is None else between)
 
     def _problem(self, times: Mapping[str, NodeTimes]) -> PlacementProblem:
         """The problem of placing the model on devices for latency, without memory limits.

@@ -22,7 +22,7 @@ from ov_hsdag.integration.core import file_carries
 from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.model.inputs import example_shapes
 from ov_hsdag.model.shapes import counted_input_shapes, fitting_input_shapes, input_name, is_unbounded, sized
-from ov_hsdag.placing.options import Flag, default_of, flags
+from ov_hsdag.placing.options import default_of, flags
 from ov_hsdag.storage.files import check_model_output, save_model_atomically
 from ov_hsdag.storage.folder_writing import check_folder_output, write_folder
 from ov_hsdag.storage.model_folder import is_model_folder, longest_context, model_files
@@ -33,16 +33,13 @@ from ov_hsdag.utils.lazy import ov
 def _option(name: str) -> Any:
     """The flag of an option, for an annotated parameter of a command."""
     flag = flags()[name]
-    own = _name(name, flag)
+    own = (flag.name or name).replace("_", "-")
     text = f"--{own}/--no-{own}" if flag.kind is bool else f"--{own}"
     return typer.Option(text, metavar=flag.metavar or None, help=flag.help, min=flag.least)
 
 
-def _name(name: str, flag: Flag) -> str:
-    return (flag.name or name).replace("_", "-")
-
-
-def _type(name: str, flag: Flag) -> Any:
+def _type(name: str) -> Any:
+    flag = flags()[name]
     plain: Any = Path if flag.kind == "file" else flag.kind
     if flag.several:
         return list[plain] | None
@@ -51,14 +48,8 @@ def _type(name: str, flag: Flag) -> Any:
 
 def options_of(*names: str) -> type[Any]:
     """A dataclass of options of placing as they are given, for `with_options_of`: texts, numbers and paths."""
-    found = {name: flags()[name] for name in names}
-    return make_dataclass(
-        "Given",
-        [
-            (name, Annotated[_type(name, flag), _option(name)], field(default=default_of(name)))
-            for name, flag in found.items()
-        ],
-    )
+    given = [(name, Annotated[_type(name), _option(name)], field(default=default_of(name))) for name in names]
+    return make_dataclass("Given", given)
 
 
 ProfileFile = Annotated[Path | None, _option("profile")]

@@ -78,22 +78,18 @@ def calibrate(
         with console.progress("calibrating") as tell:
             found = calibrate_machine(device, loaded, shapes=examples, seconds=seconds, core=core, report=tell)
         found.save(output)
-        for path, costs in zip(models, found.costs, strict=True):
+        told = []
+        for path, costs, times in zip(models, found.costs, found.times, strict=True):
             costs.save(path_beside(path))
+            latency_us = {one.device: one.latency_us for one in times.values()}
+            told.append({"model": str(path), "costs": str(path_beside(path)), "latency_us": latency_us})
         data: dict[str, Any] = {
             "profile": str(output),
             "devices": {
                 name: {"layers_error": one.microbenchmarks, "borders_error": one.boundaries}
                 for name, one in found.reports.items()
             },
-            "models": [
-                {
-                    "model": str(path),
-                    "costs": str(path_beside(path)),
-                    "latency_us": {one.device: one.latency_us for one in times.values()},
-                }
-                for path, times in zip(models, found.times, strict=True)
-            ],
+            "models": told,
             "seconds": time.perf_counter() - begin,
         }
         show(data, _text(data, output), _table(found.document, data["devices"]))
@@ -172,13 +168,7 @@ def _table(document: dict[str, Any], errors: dict[str, Any]) -> Table:
         peak, precision = entry["peak_gflops"]["value"][entry["precision"]], entry["precision"]
         shares = entry["efficiency"]["value"]
         best = max(shares.get(f"{kind}@{precision}", 0.0) for kind in ("Convolution", "MatMul"))
-        table.add_row(
-            name,
-            precision,
-            f"{peak * best:.0f}",
-            f"{entry['gbps']['value']['default']:.0f}",
-            f"{entry['launch_us']['value']:.1f}",
-            f"{entry['submodel_us']['value']:.1f}",
-            f"{errors[name]['layers_error']:.0%}",
-        )
+        rates = [f"{peak * best:.0f}", f"{entry['gbps']['value']['default']:.0f}"]
+        starts = [f"{entry[key]['value']:.1f}" for key in ("launch_us", "submodel_us")]
+        table.add_row(name, precision, *rates, *starts, f"{errors[name]['layers_error']:.0%}")
     return table

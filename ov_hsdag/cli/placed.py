@@ -162,23 +162,12 @@ def table(placement: Placement) -> Table:
         predicted = (placement.predicted if chosen else placement.baselines.get(name)) or {}
         real = (measured or {}).get(name, {})
         note = why_no_figure(real.get("failed") or "") or placement.notes.get(name, "")
-        rows.append(
-            Row(
-                name,
-                real.get("submodels") or predicted.get("submodels"),
-                _scaled(predicted.get(key), scale),
-                _scaled(real.get(key), scale),
-                placement.measured_gain(name) if ran else placement.predicted_gain(name),
-                real.get("times_best_single_ci"),
-                note,
-                chosen,
-            )
-        )
+        submodels = real.get("submodels") or predicted.get("submodels")
+        figures = [None if one is None else one * scale for one in (predicted.get(key), real.get(key))]
+        gain = placement.measured_gain(name) if ran else placement.predicted_gain(name)
+        interval = real.get("times_best_single_ci")
+        rows.append(Row(name, submodels, figures[0], figures[1], gain, interval, note, chosen))
     return candidates_table(rows, placement.objective, measured=ran)
-
-
-def _scaled(value: float | None, scale: float) -> float | None:
-    return None if value is None else value * scale
 
 
 _WIDEST = 100  # columns that a picture takes at most

@@ -135,15 +135,9 @@ def write(
         models, asked = to_place(spec, lambda path: common.read_model(core, path)), given.get("compress_to_fp16")
         half = {name: common.has_fp16_weights(one.model) if asked is None else asked for name, one in models.items()}
         with console.progress(f"placing {len(models)} models on {device}") as tell:
+            how = {name: given[name] for name in ("objective", "measure_seconds", "profile", "policy")}
             found = place_together(
-                models,
-                device,
-                rates=spec.rates,
-                measure=measure,
-                memory=limits,
-                core=core,
-                **{name: given[name] for name in ("objective", "measure_seconds", "profile", "policy")},
-                report=tell,
+                models, device, rates=spec.rates, measure=measure, memory=limits, core=core, report=tell, **how
             )
         with console.progress(f"writing {output}"):
             written = {name: (one.model, half[name]) for name, one in models.items()}

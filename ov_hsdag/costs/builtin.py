@@ -19,10 +19,6 @@ _DEFAULTS = {"CPU": "core_ultra_7_155h", "GPU": "iris_xe", "NPU": "npu_core_ultr
 # Of several GPUs in a list at most one is integrated: those that are not at hand count as cards.
 _CARD = "arc_a770"
 
-_CORE = "cpu_core"
-
-_CORE_AMX = "cpu_core_amx"
-
 
 def builtin_profile(names: Sequence[str], core: ov.Core | None = None) -> Profile:
     """Put a profile together from the built-in ones. UserError: a device that no built-in profile can stand for.
@@ -97,7 +93,7 @@ def _matching(kind: str, full_name: str) -> DeviceProfile | None:
 
 def _one_core(core: ov.Core | None) -> DeviceProfile:
     """A core of this machine's kind, of the common kind where `core` is None."""
-    return load_builtin(_CORE_AMX if core is not None and cpu.has_amx_bf16() else _CORE).standing_in()
+    return load_builtin("cpu_core_amx" if core is not None and cpu.has_amx_bf16() else "cpu_core").standing_in()
 
 
 def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> DeviceProfile:
@@ -116,18 +112,13 @@ def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> Devi
 
 
 def costs_line(
-    used: Sequence[str],
-    where: Path | None,
-    profile: object,
-    names: Sequence[str],
-    core: ov.Core,
-    flag: str = "--profile",
+    used: Sequence[str], where: Path | None, given: object, names: Sequence[str], core: ov.Core, flag: str = "--profile"
 ) -> str:
     """Where costs of operations come from: measured on `used` (in `where`), or a profile, which `flag` gives."""
     parts = [f"measured on {', '.join(used)}{f' ({where})' if where else ''}"] if used else []
     others = [name for name in names if name not in used]
-    if others and profile:
-        parts.append(f"{profile} for {', '.join(others)}")
+    if others and given:
+        parts.append(f"{given} for {', '.join(others)}")
     elif others:
         known = builtin_profile(names, core)
         profiles = ", ".join(f"{known.device(name).builtin} for {name}" for name in others)

@@ -147,12 +147,7 @@ def report_data(
     more = {
         "summary": {name: value for name, value in summary.items() if name not in ("cuts", "submodels")},
         "nodes": nodes,
-        "names": {
-            "parent": tree.parent,
-            "part": [texts[part] for part in tree.part],
-            "name": tree.name,
-            "scope": tree.scope,
-        },
+        "names": {**vars(tree), "part": [texts[part] for part in tree.part]},
         "edges": _edges(explained, position),
         "done": {
             "date": datetime.now().astimezone().isoformat(" ", "minutes"),
@@ -179,7 +174,6 @@ def _nodes(
         why.append(texts[reason.text])
         kinds.append(texts[reason.kind])
         other.append(position.get(reason.other, -1))
-    supported = problem.supported[drawn]
     weights, states = _held(explained)
     return {
         "type": [texts[graph.types[node]] for node in drawn],
@@ -188,10 +182,7 @@ def _nodes(
         "submodel": explained.submodel[drawn],
         "group": problem.groups[drawn],
         "us": explained.node_us[drawn],
-        "us_on": [
-            np.where(supported[:, device], problem.node_us[drawn, device], np.inf)
-            for device in range(len(problem.devices))
-        ],
+        "us_on": np.where(problem.supported[drawn], problem.node_us[drawn], np.inf).T,
         "move_us": [explained.move_us[problem.groups[drawn], device] for device in range(len(problem.devices))],
         "weights": _of_readers(graph, weights, drawn),
         "states": states[drawn],

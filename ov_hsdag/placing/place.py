@@ -177,8 +177,8 @@ def place(
     if measure:
         left = request.measure_seconds - clock.seconds.get("calibrate", 0.0)
         with clock("measure"):
-            names, timed = set(session.devices.names), [phase_costs.get(phase.name) for phase in phases if phase.count]
-            known = all(one is not None and names <= set(one.devices) for one in timed)
+            timed = [phase_costs.get(phase.name) for phase in phases if phase.count]
+            known = all(one is not None and all(map(one.device, session.devices)) for one in timed)
             known = known if phases else costs is not None and _holds(costs, analysis, request)
             how = {"shapes": shapes, "phases": phases, "seconds": left, "measured_costs": known, "report": report}
             choice = _measured(choice, model, problem, request, disturbed=busy > _BUSY, **how)

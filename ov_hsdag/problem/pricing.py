@@ -145,15 +145,8 @@ class Session:
         problem = self._problem(analysis, objective, list(priced.values()), graphs.values())
         if not phases:
             return WorkloadProblem(problem, {}, {}, {})
-        return WorkloadProblem(
-            problem=problem,
-            phases={
-                name: replace(problem, graph=part.graph, moved_bytes=None, **part.costs)
-                for name, part in priced.items()
-            },
-            counts=counts,
-            output_bytes={name: graph.output_bytes for name, graph in graphs.items()},
-        )
+        each = {name: replace(problem, graph=one.graph, moved_bytes=None, **one.costs) for name, one in priced.items()}
+        return WorkloadProblem(problem, each, counts, {name: graph.output_bytes for name, graph in graphs.items()})
 
     def _problem(
         self, analysis: ModelAnalysis, objective: str, parts: Sequence[_Priced], graphs: Iterable[ComputationGraph]

@@ -145,13 +145,6 @@ def _by_input(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str,
     return named
 
 
-def _ratios(ratio: float, interval: Sequence[float] | None, over_single: bool) -> dict[str, Any]:
-    """Of `Placement.measured`. over_single: whether they are over the best single device."""
-    ends = None if interval is None else list(interval)
-    single = {"times_best_single": ratio, "times_best_single_ci": ends} if over_single else {}
-    return {"ratio": ratio, "ci": ends, **single}
-
-
 def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
     """The chosen placement, with figures of itself and of single devices: measured in the same rounds, or predicted.
 
@@ -161,19 +154,18 @@ def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
     chosen = outcome.choice.measurement
     measured: dict[str, Any] | None = None
     singles = outcome.record["singles"]
-    if not outcome.record["about"]["simulated"] and math.isfinite(chosen.value):
+
+    def figures_of(value: float, ratio: float, interval: Sequence[float] | None, submodels: int) -> dict[str, Any]:
+        """Of `Placement.measured`; times over the best single device where the reference is one."""
+        ends = None if interval is None else list(interval)
         over_single = outcome.record["reference"] in problem.devices
-        measured = {
-            name: {
-                key: chosen.reference * ratio**sign,
-                **_ratios(ratio, None, over_single),
-                "submodels": 1,
-                "failed": None,
-            }
-            for name, ratio in singles.items()
-        }
-        figures = {key: chosen.value, **_ratios(chosen.ratio, chosen.interval if chosen.ratios else None, over_single)}
-        measured[outcome.choice.name] = {**figures, "submodels": chosen.submodels, "failed": None}
+        single = {"times_best_single": ratio, "times_best_single_ci": ends} if over_single else {}
+        return {key: value, "ratio": ratio, "ci": ends, **single, "submodels": submodels, "failed": None}
+
+    if not outcome.record["about"]["simulated"] and math.isfinite(chosen.value):
+        measured = {name: figures_of(chosen.reference * ratio**sign, ratio, None, 1) for name, ratio in singles.items()}
+        interval = chosen.interval if chosen.ratios else None
+        measured[outcome.choice.name] = figures_of(chosen.value, chosen.ratio, interval, chosen.submodels)
     placement = Placement(
         devices=problem.devices,
         affinity=problem.affinity(outcome.choice.placement),
