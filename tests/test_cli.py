@@ -455,6 +455,16 @@ class TestProfile:
         ran("plan", tmp_path / "app.toml", *options, "--no-measure", "--output", tmp_path / "plan")
         for made in (out, tmp_path / "plan" / "plan.json"):
             assert "was made with the profile profile.json" in ran("explain", made).stderr
+        # What a model was timed at is in relation to that profile.
+        data, slow = json.loads(made.read_text()), made.with_name("slow.json")
+        data["models"]["a"]["timed"] = {"GPU": 3.0, "NPU": 3.0}
+        slow.write_text(json.dumps(data))
+        for profile, factor in ((options[2:], 3.0), ((), 1.0)):
+            busy = [
+                json.loads(ran("explain", plan, *profile, "--json").stdout)["models"]["a"]["busy_us"].values()
+                for plan in (slow, made)
+            ]
+            assert sum(busy[0]) == pytest.approx(factor * sum(busy[1]), rel=1e-3) and sum(busy[1]) > 0
 
 
 INTERRUPTED = """

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 import ov_hsdag
 from ov_hsdag.cli.placed import copies, notes
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.measuring.runner import ConcurrentTrials, Copies, Runner
+from ov_hsdag.measuring.runner import ConcurrentTrials, Copies, Disturbance, Runner
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placers.contiguous import Contiguous
@@ -111,8 +113,7 @@ class FailsLater(Trial):
 
 
 def copies_of(*trials: Trial) -> Copies:
-    threads = np.zeros((0, 2), np.int64)
-    fakes: list[Any] = [SimpleNamespace(phases=[trial], used_ns=lambda: threads) for trial in trials]
+    fakes: list[Any] = [SimpleNamespace(phases=[trial], disturbance=Disturbance([])) for trial in trials]
     return Copies(fakes, timed_inputs(ZOO["squeezenet"].build()))
 
 
@@ -129,8 +130,12 @@ def test_all_start_together_and_none_ends_before_all_have_finished() -> None:
 
 @pytest.mark.parametrize(("alone", "rate"), [(True, 6.0), (False, 2.0)])
 def test_what_other_programs_take_is_given_back(monkeypatch: pytest.MonkeyPatch, alone: bool, rate: float) -> None:
-    monkeypatch.setattr("ov_hsdag.measuring.runner.undisturbed", lambda rate, *_: 3 * rate)  # as a runner's
+    """Of each copy its own: that of one device is no other's."""
+    monkeypatch.setattr("ov_hsdag.measuring.runner.undisturbed", lambda rate, lost, *_: rate * (1 + 4 * (lost > 0)))
     both = copies_of(*(Trial(name, [], lambda *_: True) for name in ("one", "two")))
+    waited = iter((0, 10**9))
+    monkeypatch.setattr("ov_hsdag.measuring.runner.waiting_ns", lambda thread: next(waited))
+    both._runners[1].disturbance = Disturbance([0])
     assert within(60, lambda: both.rate(1.0, alone)) == pytest.approx(rate)
 
 
@@ -270,3 +275,18 @@ def test_an_inference_that_fails_is_an_exception_and_the_others_go_on(two_cpu_co
         queue.wait_all()
     with pytest.raises(UserError):
         ov_hsdag.Copies([])
+
+
+def test_what_ran_is_freed_at_once(two_cpu_core: ov.Core) -> None:
+    """A worker frees one model before it compiles the next."""
+    model = ZOO["squeezenet"].build()
+    compiled, inputs = two_cpu_core.compile_model(model, "CPU_A"), timed_inputs(model)
+    runner = Runner(compiled, inputs, "throughput", 2)
+    known = weakref.ref(runner)
+    gc.disable()
+    try:
+        assert runner.rate(0.05) > 0
+        del runner
+        assert known() is None
+    finally:
+        gc.enable()

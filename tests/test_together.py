@@ -155,7 +155,7 @@ class TestPlans:
         model = convolutions(8)
         for wrong, told in (
             ({"a": model, "b": model}, "a model has two names"),
-            ({"a": ov_hsdag.ModelOf(model, count=0.5)}, "has a count of 0.5: a run alone"),
+            ({"a": ov_hsdag.ModelOf(model, count=0.5)}, "runs 0.5 times: a run alone"),
             ({"a": ov_hsdag.ModelOf(model, after=("a",))}, "goes in a circle"),  # before anything is analysed
         ):
             with pytest.raises(UserError, match=told):
@@ -473,7 +473,7 @@ class TestWrittenPlans:
         data, other = json.loads(written.read_text()), written.with_name("other.json")
         data["models"]["who"] |= {"timed": {"CPU_A": 3.0, "CPU_B": 2.0}, "count": 0.5}
         other.write_text(json.dumps(data))
-        told = "'who' has a count of 0.5: a run alone, for latency, has whole inferences"
+        told = "'who' runs 0.5 times: a run alone, for latency, has whole inferences"
         assert_one_error_line(run("explain", other, "--objective", "latency"), told)
         data["models"]["who"]["count"] = 4
         other.write_text(json.dumps(data))

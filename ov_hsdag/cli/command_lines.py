@@ -38,15 +38,13 @@ def command_of(placement: Placement) -> str:
     made_with = placement.settings
     if made_with is None or made_with.get("command") == "plan" or placement.chosen in ("affinity", "given"):
         return ""  # a plan's command names other models as well
+    told = ("workload", "context", "kv_precision", "profile")
     given = {
         "--device": placement.hetero,
         "--objective": placement.objective,
         "--shape": [sized(name, shape) for name, shape in made_with.get("shapes", {}).items()],
         "--memory": ",".join(f"{name}={limit}" for name, limit in made_with.get("memory", {}).items()) or None,
-        **{
-            f"--{key.replace('_', '-')}": made_with.get(key)
-            for key in ("workload", "context", "kv_precision", "profile")
-        },
+        **{f"--{key.replace('_', '-')}": made_with.get(key) for key in told},
     }
     return command_line(made_with.get("command", "place"), "MODEL", *options(given))
 

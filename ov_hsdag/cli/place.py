@@ -210,17 +210,11 @@ def place(
         for file in files:
             placement, written = placements[file], output / file.name if folder else output
             used = (placement.predicted or {}).get("measured_costs", [])
-            lines = placed.notes(
-                placement,
-                [
-                    costs_line(used, path_beside(file) if measured[file] else None, given.profile, devices.names, core),
-                    ""
-                    if asked or given.context
-                    else common.assumed_shapes(loaded[file], shapes[file], (placement.settings or {}).get("shapes")),
-                    unmeasured,
-                ],
-                busy,
-            )
+            stored = path_beside(file) if measured[file] else None
+            costs = costs_line(used, stored, given.profile, devices.names, core)
+            counted = (placement.settings or {}).get("shapes")
+            assumed = "" if asked or given.context else common.assumed_shapes(loaded[file], shapes[file], counted)
+            lines = placed.notes(placement, [costs, assumed, unmeasured], busy)
             said += lines
             found[file.name] = placed.as_json(written, placement, lines)
             show.text("\n".join([f"{written}: {placement.summary()}", *lines]), placed.table(placement))

@@ -21,7 +21,7 @@ from ov_hsdag.placing.plan import Plan
 from ov_hsdag.placing.together import opened, place_together
 from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.report.plan_picture import plan_picture
-from ov_hsdag.storage.files import check_not_input, check_writable, save_model_atomically, write_text
+from ov_hsdag.storage.files import check_not_input, check_writable, save_model_atomically, write_text, writing
 from ov_hsdag.storage.folder_writing import check_folder_output, write_folder
 from ov_hsdag.storage.model_folder import is_model_folder
 from ov_hsdag.utils.errors import UserError
@@ -141,7 +141,9 @@ def write(
             )
         with console.progress(f"writing {output}"):
             written = {name: (one.model, half[name]) for name, one in models.items()}
-            where.unlink(missing_ok=True)  # where writing ends early, an old plan is not that of new models
+            if alone is None:  # where writing ends early, an old plan is not that of new models
+                with writing(where):
+                    Path(os.path.realpath(where)).unlink(missing_ok=True)
             found = _written(found, spec, written, output, alone, given.get("hardlinks", True))
         found.save(where)
         shown(show, found, where, given["report"])

@@ -69,7 +69,8 @@ def pretrain(
     }
     given = {name: value for name, value in given.items() if value is not None}
     if resume and given:
-        raise UserError(f"--resume continues a run with its own settings: leave out {_options(given)}")
+        named = ", ".join("--ppo-clip" if name == "clip_coef" else f"--{name.replace('_', '-')}" for name in given)
+        raise UserError(f"--resume continues a run with its own settings: leave out {named}")
     if end and not resume:
         raise UserError("--end is for a run that was begun: it needs --resume")
     if ppo_clip is not None:
@@ -115,10 +116,6 @@ def pretrain(
         show(record, f"{text}\npolicy: {output / 'policy'}")
         show.hint("see", shlex.join(["tensorboard", "--logdir", str(output)]))
         show.next("place", model_here(), "--device", "HETERO:GPU,CPU", "--policy", output / "policy")
-
-
-def _options(given: Mapping[str, Any]) -> str:
-    return ", ".join("--ppo-clip" if name == "clip_coef" else f"--{name.replace('_', '-')}" for name in given)
 
 
 def _told(cluster: Cluster, tell: Tell, function: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[Any]:

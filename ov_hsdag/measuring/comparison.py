@@ -243,6 +243,7 @@ class Comparison(AbstractContextManager["Comparison"]):
                     self._waiting.append(name)
                 else:
                     self._fail(name, str(error))
+        self._waiting.sort(key=order.index)
         self._check(outputs)
 
     def _has_time_for_one_more(self, compiled: Collection[str]) -> bool:
@@ -331,7 +332,9 @@ class Comparison(AbstractContextManager["Comparison"]):
         alive, found = list(names), list[choice.Round]()
         for number in range(rounds):
             what = ", ".join(alive) if len(alive) < 3 else f"{len(alive)} candidates"  # what a line has room for
-            left = (rounds - number) * (time.monotonic() - begin) / number if number else math.inf
+            now = time.monotonic()
+            expected = (rounds - number) * (now - begin) / number if number else math.inf
+            left = until - now if until < math.inf else expected
             self._report(self._told(f"measuring {what}, round {number + first + 1}", left))
             one: list[tuple[str, float]] = []
             for name in choice.in_order(alive, number + first):
@@ -411,8 +414,8 @@ class Comparison(AbstractContextManager["Comparison"]):
         return rate
 
     def _told(self, text: str, left: float = math.inf) -> str:
-        """The text with the seconds that are left: to the time limit, where there is none as `left` says."""
-        left = left if math.isinf(self._end) else max(self._end - time.monotonic(), 0.0)
+        """The text with the seconds that are left: to the time limit, or less where `left` is."""
+        left = max(min(self._end - time.monotonic(), left), 0.0)
         return text if math.isinf(left) else f"{text} ({left:.0f} s left)"
 
 

@@ -66,7 +66,7 @@ class Runner:
         self._objective = objective
         self.submodels = submodels_of(compiled)  # 1 on a single device
         self.rates: dict[str, float] = {}  # of each phase in the last trial, inferences per second, by name
-        self._disturbance = _Disturbance([self])
+        self.disturbance = Disturbance(threads)
         requests = max(requests, int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")))
         self.queue = ov.AsyncInferQueue(compiled, requests if objective == "throughput" else 1)
         # When inferences of the last trial's last phase ended, seconds of `time.perf_counter`. The callback must not
@@ -105,19 +105,15 @@ class Runner:
         Of a workload it is that of all its inferences: their number over the sum of their times. alone: no other trial
         runs at the same time.
         """
-        self._disturbance.begin()
+        self.disturbance.begin()
         for phase in self.phases:
             share = seconds / len(self.phases)
             rate = phase.throughput(share) if self._objective == "throughput" else 1 / phase.latency(share)
             self.rates[phase.timed.name] = rate
         if len(self.phases) == 1 and self._objective == "throughput":
-            used, self.rates[self._timed[0].name] = self._disturbance.end(rate, alone)
+            used, self.rates[self._timed[0].name] = self.disturbance.end(rate, alone)
             self.busy_us = self._busy_us(used[:, 0].tolist())
         return mean_rate(self.rates, self._timed)
-
-    def used_ns(self) -> NDArray[np.int64]:
-        """Processor time of each thread, and the time for which it waited for a core, ns [threads, 2]."""
-        return np.array([(processor_ns(one), waiting_ns(one)) for one in self._threads], np.int64).reshape(-1, 2)
 
     def _busy_us(self, used: Sequence[int]) -> list[float]:
         """See `busy_us`. used: processor time of each thread in the trial, ns."""
@@ -148,7 +144,6 @@ class Copies:
     def __init__(self, runners: Sequence[Runner], phases: Sequence[TimedInputs]) -> None:
         """runners: one for each device, for throughput, with the same phases."""
         self._runners, self._timed = runners, phases
-        self._disturbance = _Disturbance(runners)
         self.rates: dict[str, float] = {}  # see `Runner`; of all copies together
 
     @property
@@ -158,7 +153,8 @@ class Copies:
 
     def rate(self, seconds: float, alone: bool = True) -> float:
         """See `Runner.rate`: inferences of all copies per second."""
-        self._disturbance.begin()
+        for runner in self._runners:
+            runner.disturbance.begin()
         with ThreadPoolExecutor(len(self._runners)) as pool:
             for number, timed in enumerate(self._timed):
                 concurrent = ConcurrentTrials(len(self._runners))
@@ -168,8 +164,11 @@ class Copies:
                 for error in errors:
                     if not isinstance(error, threading.BrokenBarrierError):
                         raise error
-                rate = sum(trial.result() for trial in trials)
-                self.rates[timed.name] = self._disturbance.end(rate, alone)[1] if len(self._timed) == 1 else rate
+                rates = [trial.result() for trial in trials]
+                if len(self._timed) == 1:
+                    each = zip(self._runners, rates, strict=True)
+                    rates = [runner.disturbance.end(rate, alone)[1] for runner, rate in each]
+                self.rates[timed.name] = sum(rates)
         return mean_rate(self.rates, self._timed)
 
     def outputs(self) -> list[NDArray[Any]]:
@@ -177,15 +176,16 @@ class Copies:
         return self._runners[0].outputs()
 
 
-class _Disturbance:
+class Disturbance:
     """What other programs use while trials of throughput run."""
 
-    def __init__(self, runners: Sequence[Runner]) -> None:
-        self._runners = runners
+    def __init__(self, threads: Sequence[int]) -> None:
+        """threads: of this process, that compute."""
+        self._threads = threads
         self._others = np.zeros(2)  # processor time of other programs in the last trials, and how long these took, s
 
     def _now(self) -> tuple[NDArray[np.int64], float, float]:
-        used = np.concatenate([one.used_ns() for one in self._runners])
+        used = np.array([(processor_ns(one), waiting_ns(one)) for one in self._threads], np.int64).reshape(-1, 2)
         return used, time.perf_counter(), processor_seconds() - time.process_time()
 
     def begin(self) -> None:
@@ -193,7 +193,8 @@ class _Disturbance:
         self._before = self._now()
 
     def end(self, rate: float, alone: bool) -> tuple[NDArray[np.int64], float]:
-        """After it: what each thread used, see `Runner.used_ns`, and its rate without other programs."""
+        """After it: processor time of each thread and the time for which it waited for a core, ns [threads, 2], and
+        the rate without other programs."""
         now = self._now()
         used, took, others = now[0] - self._before[0], now[1] - self._before[1], now[2] - self._before[2]
         if not alone:

@@ -296,9 +296,9 @@ class Application:
         distinct = whole[self.judge(whole).distinct(np.arange(len(whole)))]
         starts = [*distinct[: _STARTS - 1], found["alone"]]
         split = [self.with_splits(start, search or Multilevel()) for start in starts]
-        numbers = np.arange(len(self.members))
+        numbers, rows = np.arange(len(self.members)), np.concatenate([distinct[:_SOME], whole[:_SOME]])
         ways = [(numbers == number, way) for number in numbers for way in range(len(self.members[number].ways))]
-        single = np.concatenate([np.where(place, way, distinct[:_SOME]) for place, way in ways])
+        single = np.concatenate([np.where(place, way, rows) for place, way in ways])
         kinds = {"one split": single, "together": np.stack(split)}
         found |= {name: rows[self.ranks(rows).argmin()] for name, rows in kinds.items()}
         fitting = np.isfinite(self.scores(np.stack(list(found.values()))))
@@ -334,7 +334,7 @@ def check_runs(models: Mapping[str, tuple[float, Sequence[str]]], objective: str
         if not 0 < count < float("inf"):
             raise UserError(f"'{name}' has a count of {count:g}: it has to be more than 0")
         if objective == "latency" and count % 1:
-            raise UserError(f"'{name}' has a count of {count:g}: a run alone, for latency, has whole inferences")
+            raise UserError(f"'{name}' runs {count:g} times: a run alone, for latency, has whole inferences")
         if unknown := sorted(set(after) - set(models)):
             raise UserError(f"'{name}' comes after '{unknown[0]}', which is no model of the application")
     try:

@@ -435,11 +435,11 @@ def _why(
     gain = decision.ratio(leader, rival)
     if gain.median < 1 + choice.GAIN:
         return f"{placer_of(leader)} is within {choice.GAIN:.0%} of {rival}, kept simple"
+    rival = decision.doubt or rival
+    gain = decision.ratio(leader, rival)
     late = next((name for name in devices if out_of_time(failed.get(name, ""))), "")
     if late and decision.trials.ratio(leader, rival).low > 1:
         return f"{placer_of(leader)} may be worse than {late}, which there was no time to measure (--measure-seconds)"
-    rival = decision.doubt or rival
-    gain = decision.ratio(leader, rival)
     return f"{placer_of(leader)} is not better beyond the noise, {times(gain.median, (gain.low, gain.high), rival)}"
 
 

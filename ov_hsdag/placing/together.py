@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
+from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
@@ -352,9 +353,11 @@ def opened(
     kept = {name: limit for name, limit in plan.memory.items() if name in names}
     how |= {"objective": how.get("objective") or plan.objective, "memory": kept | (how.get("memory") or {})}
     check_objective(how["objective"])
-    check_runs({name: (one.count, one.after) for name, one in plan.models.items()}, how["objective"])
-    priced_so = how["objective"] == plan.objective and how.get("profile") is None  # as when models were timed
-    same = names == plan.devices and priced_so
+    if how["objective"] != plan.objective:
+        check_runs({name: (one.count, one.after) for name, one in plan.models.items()}, how["objective"])
+    profile = how.get("profile")
+    named = profile.origin if isinstance(profile, Profile) else profile
+    same = names == plan.devices and how["objective"] == plan.objective and profile is None
     prepared, numbers = [], []
     for name, one in plan.models.items():
         try:
@@ -362,8 +365,11 @@ def opened(
         except UserError as error:
             raise UserError(f"'{name}': {error}") from error
         assert found.analysis is not None
-        # What boundaries take is of all devices together.
-        timed = {key: factor for key, factor in one.timed.items() if priced_so and (same or key != _BOUNDARIES)}
+        # Factors hold for a profile and an objective, and what boundaries take is of all devices together.
+        made_with = (found.placement.settings or {}).get("profile")
+        fits = how["objective"] == plan.objective and made_with == (Path(named).name if named else None)
+        of_all = names == plan.devices
+        timed = {key: factor for key, factor in one.timed.items() if fits and (of_all or key != _BOUNDARIES)}
         problem = _as_timed(found.explanation.problem, timed)
         count = one.count * (sum(phase.count for phase in found.phases) or 1.0)
         member = Member(name, problem, count, [run(placer, problem) for placer in simple_placers(problem)], one.after)
