@@ -345,13 +345,13 @@ class _Trials(Trials):
         return [name for name in self._alive() if name != COPIES]
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
-        due = self._fresh or (not self._settled(decision) and turn % _TOGETHER_EVERY == 0)
-        if self._fruitless < 1 + self._settled(decision):
+        settled = self._settled(decision)
+        if self._fruitless < 1 + settled:
             if (name := self._search_again(decision)) is not None:
                 return decision.leader, name
             self._fruitless += 1
             decision = self.decision() or decision  # the search may have had a trial at the same time
-        elif due and self._run_together(decision):
+        elif (self._fresh or (not settled and turn % _TOGETHER_EVERY == 0)) and self._run_together(decision):
             decision = self.decision() or decision
         if COPIES in self._alive() and self._copies_rounds < _COPIES_ROUNDS:
             ratio = decision.posterior.ratio(COPIES, decision.leader)

@@ -305,7 +305,8 @@ def _measured(
     names = [*simple, *others]
     # Where there is no time for all, at least a plan without splits, and everything on one device, is among them.
     best_simple = min(simple, key=scores.__getitem__, default="")
-    on_one = min((name for name in simple if name.startswith("on ")), key=scores.__getitem__, default="")
+    singles = [name for name in simple if name.startswith("on ")]
+    on_one = min(singles, key=scores.__getitem__, default="")
     first = sorted(names, key=lambda name: (name != best_simple, name != on_one, scores[name]))
     needs = {name: figures_of(application, judged, row)["memory_bytes"] for row, name in enumerate(scores)}
     left = max(end - time.monotonic(), 1.0)
@@ -325,7 +326,6 @@ def _measured(
             **models_of(application, prepared),
         ) as comparison:
             predicted = {name: 1 / scores[name] for name in names}
-            singles = [name for name in simple if name.startswith("on ")]
             trials = Trials(comparison, simple, predicted, _ERROR, end, TRIAL, singles)
             decision = trials.run()
             if decision is None:
@@ -353,11 +353,12 @@ def opened(
     kept = {name: limit for name, limit in plan.memory.items() if name in names}
     how |= {"objective": how.get("objective") or plan.objective, "memory": kept | (how.get("memory") or {})}
     check_objective(how["objective"])
-    if how["objective"] != plan.objective:
+    of_all, as_asked, profile = names == plan.devices, how["objective"] == plan.objective, how.get("profile")
+    same = of_all and as_asked and profile is None
+    file = profile.origin if isinstance(profile, Profile) else profile
+    name_of = Path(file).name if file else None
+    if not as_asked:
         check_runs({name: (one.count, one.after) for name, one in plan.models.items()}, how["objective"])
-    profile = how.get("profile")
-    named = profile.origin if isinstance(profile, Profile) else profile
-    same = names == plan.devices and how["objective"] == plan.objective and profile is None
     prepared, numbers = [], []
     for name, one in plan.models.items():
         try:
@@ -366,9 +367,7 @@ def opened(
             raise UserError(f"'{name}': {error}") from error
         assert found.analysis is not None
         # Factors hold for a profile and an objective, and what boundaries take is of all devices together.
-        made_with = (found.placement.settings or {}).get("profile")
-        fits = how["objective"] == plan.objective and made_with == (Path(named).name if named else None)
-        of_all = names == plan.devices
+        fits = as_asked and (found.placement.settings or {}).get("profile") == name_of
         timed = {key: factor for key, factor in one.timed.items() if fits and (of_all or key != _BOUNDARIES)}
         problem = _as_timed(found.explanation.problem, timed)
         count = one.count * (sum(phase.count for phase in found.phases) or 1.0)
