@@ -1,7 +1,7 @@
 """How near `place` comes to the best on models that no table has: architectures whose sizes a seed draws.
 
     python -m benchmarks.field.unseen [--seed N] [--models N] [--seconds S] [--rounds N] [--bf16] [--repeats N]
-        [--busy N [N ...]] [--latency] [--memory SHARE] [--output FILE.json]
+        [--busy N [N ...]] [--latency] [--memory SHARE] [--jobs N] [--output FILE.json]
 
 Two one-core devices made of the CPU plugin, f32 (with --bf16 unlike ones, see `unlike`), throughput or latency;
 --memory: each has so much of what the model needs. Each model is placed by prediction and by measuring (--repeats:
@@ -12,21 +12,25 @@ counts, over the mean of both, is what the host lets a pair have that is in bala
 processes of their own: two compilations of one split differ by 2%. Printed: what was placed over the best candidate (of
 one half of the compilations, judged by the other), the one with the best figures, the best single device, copies, and
 copies times that share; and how long it took. The shortest version that means something is three models and 40 rounds,
-a quarter of an hour, and more where an inference takes tens of milliseconds. Rounds differ by 8%, so that after 150 a
-ratio is known to 1%; what is surely worse than the best after a compilation does not run in the others.
+a quarter of an hour, and more where an inference takes tens of milliseconds (--jobs: on so many pairs of cores at the
+same time, those that the process may use in their order). Rounds differ by 8%, so that after 150 a ratio is known to
+1%; what is surely worse than the best after a compilation does not run in the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 import statistics
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from itertools import chain
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -56,7 +60,12 @@ DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 HOST_SECONDS, EVERY = 0.5, 5  # of two loops that count, and after how many rounds they run
 COMPILED = 4  # times; after the first without what is surely worse than the best and was not chosen
 NEAR = 0.98  # of the best
+PREDICTED, CHOSEN = "predicted", "chosen"
 FIGURES = ("of_best", "of_luckiest", "of_single", "of_copies", "of_limit")
+
+
+# By name, as of `PlacementProblem.repair`: names of operations differ from process to process.
+Placements = dict[str, np.ndarray[Any, Any]]
 
 
 def declared(first: str = "f32", threads: int = 1) -> str:
@@ -152,42 +161,29 @@ def drawn(seed: int, count: int) -> list[ZooModel]:
     return found
 
 
-def tried(
-    one: ZooModel, core: Any, seconds: float, beside: Sequence[int], asked: dict[str, Any]
-) -> tuple[dict[str, dict[str, str]], str, list[tuple[str, float]]]:
-    """Distinct affinities that measuring tried, by name; the name of what was predicted; and of what was chosen, and in
-    how many seconds, each time, with so many busy processes beside. asked: objective and limits, as of `place`."""
+def placing(args: argparse.Namespace, number: int, count: int) -> tuple[Placements, float]:
+    """Placements that measuring tried beside so many busy processes, by name, what is predicted as `PREDICTED` and what
+    was chosen as `CHOSEN`; and how many seconds it took."""
     found: list[tuple[Any, selection.Result]] = []
 
-    def recorded(*args: Any, **more: Any) -> selection.Result:
-        result = select(*args, **more)
-        found.append((args[1], result))
-        return result
+    def recorded(*some: Any, **more: Any) -> selection.Result:
+        found.append((some[1], select(*some, **more)))
+        return found[-1][1]
 
-    select = selection.select
-    one.build()  # it is converted only once
-    names: dict[bytes, str] = {}
-    affinities: dict[str, dict[str, str]] = {}
-
-    def named(problem: Any, name: str, placement: np.ndarray[Any, Any]) -> str:
-        key = placement.tobytes()
-        if key not in names:
-            names[key] = name if name not in affinities else f"{name} ({len(names)})"
-            affinities[names[key]] = problem.affinity(placement)
-        return names[key]
-
-    chosen = []
-    for count in beside:
-        begin = time.perf_counter()
-        with mock.patch.object(selection, "select", recorded), busy(count):
-            measured = place(one.build(), DEVICES.hetero, core=core, measure=True, measure_seconds=seconds, **asked)
-        took = time.perf_counter() - begin
-        problem, result = found[-1]
-        same = {name: named(problem, name, placement) for name, placement in result.placements.items()}
-        chosen.append((same[measured.chosen or ""], took))
-    predicted = place(one.build(), DEVICES.hetero, core=core, **asked)
-    problem = found[0][0]
-    return affinities, named(problem, "predicted", problem.placement_of(dict(predicted.affinity))), chosen
+    one, core, select = drawn(args.seed, args.models)[number], virtual.new_core(), selection.select
+    objective = "latency" if args.latency else "throughput"
+    problem = build_problem(one.build(), DEVICES, objective=objective, core=core)
+    held = int(problem.evaluate(problem.singles).memory_bytes.max())
+    memory = dict.fromkeys(DEVICES, int(args.memory * held)) if args.memory else None
+    asked: dict[str, Any] = {"objective": objective, "memory": memory}
+    begin = time.perf_counter()
+    with mock.patch.object(selection, "select", recorded), busy(count):
+        measured = place(one.build(), DEVICES.hetero, core=core, measure=True, measure_seconds=args.seconds, **asked)
+    took = time.perf_counter() - begin
+    problem, result = found[-1]
+    predicted = problem.placement_of(dict(place(one.build(), DEVICES.hetero, core=core, **asked).affinity))
+    chosen = result.placements[measured.chosen or ""]
+    return {**result.placements, PREDICTED: predicted, CHOSEN: chosen}, took
 
 
 def host_share(pool: ProcessPoolExecutor) -> float:
@@ -196,57 +192,76 @@ def host_share(pool: ProcessPoolExecutor) -> float:
     return min(turns) / statistics.mean(turns)
 
 
-def judged(one: ZooModel, core: Any, args: argparse.Namespace) -> dict[str, Any]:
+def compiled_once(
+    args: argparse.Namespace, number: int, placements: Placements, turn: int
+) -> tuple[list[choice.Round], list[float], dict[str, str]]:
+    """Trials of candidates that are compiled for them, what the host let a pair have meanwhile, and what failed; turn:
+    of the compilations."""
+    model, core, rounds, shares = drawn(args.seed, args.models)[number].build(), virtual.new_core(), [], []
+    problem = build_problem(model, DEVICES, core=core)  # it is normalized now
+    candidates = {name: Candidate.placed(DEVICES, problem.affinity(one)) for name, one in placements.items()}
+    candidates |= {} if args.memory or args.latency else {COPIES: Candidate.copies(DEVICES.names)}
+    objective = "latency" if args.latency else "throughput"
+    count = max(1, args.rounds // COMPILED)
+    with (
+        ProcessPoolExecutor(len(DEVICES), get_context("spawn")) as pool,
+        Comparison(model, DEVICES, candidates, objective, core) as comparison,
+    ):
+        for turn_of in range(turn * count, (turn + 1) * count):
+            rounds += comparison.trials(rounds=1, seconds=SECONDS, begin=turn_of)
+            shares += [host_share(pool)] if turn_of % EVERY == 0 else []
+    return rounds, shares, comparison.failed
+
+
+def _begin(own: Any) -> None:
+    """Binds a process to the cores that are next in this queue."""
+    os.sched_setaffinity(0, own.get())
+    warnings.simplefilter("ignore")
+
+
+def judged(pool: ProcessPoolExecutor, args: argparse.Namespace, number: int) -> dict[str, Any]:
     """Ratios of what `place` chose to the best, to copies, and to what the host lets a pair in balance have."""
-    normalized, objective = one.build(), "latency" if args.latency else "throughput"
-    problem = build_problem(normalized, DEVICES, objective=objective, core=core)
-    held = int(problem.evaluate(problem.singles).memory_bytes.max())
-    memory = dict.fromkeys(DEVICES, int(args.memory * held)) if args.memory else None
-    asked = {"objective": objective, "memory": memory}
     beside = [count for _ in range(args.repeats) for count in args.busy]
-    affinities, predicted, chosen = tried(one, core, args.seconds, beside, asked)
-    candidates = {name: Candidate.placed(DEVICES, affinity) for name, affinity in affinities.items()}
-    copies = {} if memory or args.latency else {COPIES: Candidate.copies(DEVICES.names)}
-    candidates |= copies
-    trials: list[list[choice.Round]] = []  # of each compilation
-    shares: list[float] = []
-    failed: dict[str, str] = {}
-    asked_for = {predicted, COPIES, *(name for name, _ in chosen)}
-    with ProcessPoolExecutor(len(DEVICES)) as pool:
-        for _ in range(COMPILED):
-            with Comparison(normalized, DEVICES, candidates, objective, core) as comparison:
-                trials.append([])
-                for number in range(max(1, args.rounds // COMPILED)):
-                    trials[-1] += comparison.trials(rounds=1, seconds=SECONDS, begin=number)
-                    shares += [host_share(pool)] if number % EVERY == 0 else []
-                failed |= comparison.failed
-            known = choice.infer([*chain(*trials)])
-            worse = {*choice.beaten(known, candidates.keys() & {*known.names})} - asked_for
-            candidates = {name: one for name, one in candidates.items() if name not in worse}
+    names: dict[bytes, str] = {}  # of distinct placements
+    placements: Placements = {}
+    chosen, predicted = [], ""
+    for tried, took in pool.map(partial(placing, args, number), beside):
+        for name, placement in tried.items():
+            if (key := placement.tobytes()) not in names:
+                names[key] = name if name not in placements else f"{name} ({len(names)})"
+                placements[names[key]] = placement
+        chosen.append((names[tried[CHOSEN].tobytes()], took))
+        predicted = names[tried[PREDICTED].tobytes()]
+    first = pool.submit(compiled_once, args, number, placements, 0).result()
+    known = choice.infer(first[0])
+    worse = {*choice.beaten(known, {*known.names})} - {predicted, *(name for name, _ in chosen)}
+    left = {name: placement for name, placement in placements.items() if name not in worse}
+    compilations = [first, *pool.map(partial(compiled_once, args, number, left), range(1, COMPILED))]
+    trials = [rounds for rounds, _, _ in compilations]
     # Every second compilation, and the others. The best of one half is judged by the other: the best of all, of many
     # and noisy ones, is partly luck.
     found, *parts = (choice.infer([*chain(*some)]) for some in (trials, trials[::2], trials[1::2]))
-    ran = [name for name in affinities if name in candidates and all(name in one.names for one in parts)]
+    ran = [name for name in left if all(name in one.names for one in parts)]
     judges = [(parts[1 - number], half.best(ran)) for number, half in enumerate(parts)]
     singles = [name for name in DEVICES if name in found.names]
-    host = statistics.mean(shares)
+    host = statistics.mean(chain(*(shares for _, shares, _ in compilations)))
+    copies = COPIES in found.names
     rivals = {"of_luckiest": found.best(ran)}
     rivals |= {"of_single": found.best(singles)} if singles else {}
     rivals |= {"of_copies": COPIES} if copies else {}
 
     def figures(name: str, took: float | None = None, count: int = 0) -> dict[str, Any]:
         ratios = {rival: found.ratio(name, other).median for rival, other in rivals.items()}
-        ratios["of_best"] = statistics.geometric_mean(half.ratio(name, best).median for half, best in judges)
+        halves = [half.ratio(name, best).median for half, best in judges]
+        ratios["of_best"] = statistics.geometric_mean(halves)
         ratios |= {"of_limit": ratios["of_copies"] / host} if copies else {}
-        return {"chosen": name, "seconds": took, "busy": count, **ratios}
+        return {"chosen": name, "seconds": took, "busy": count, "of_halves": halves, **ratios}
 
-    rows = [figures(name, took, count) for (name, took), count in zip(chosen, beside, strict=True)]
     return {
-        "model": one.name,
         "best": found.best(ran),
         "host": host,
-        "failed": failed,
-        "measured": rows,
+        "failed": dict(chain(*(failed.items() for _, _, failed in compilations))),
+        "measured": [figures(name, took, count) for (name, took), count in zip(chosen, beside, strict=True)],
         "predicted": [figures(predicted)],
     }
 
@@ -262,17 +277,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--busy", type=int, nargs="+", default=[0])
     parser.add_argument("--latency", action="store_true")
     parser.add_argument("--memory", type=float)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args(arguments)
-    warnings.simplefilter("ignore")
-    rows = []
+    rows, cores = [], sorted(os.sched_getaffinity(0))
+    context, own = get_context("spawn"), get_context("spawn").SimpleQueue()
+    for number in range(args.jobs):
+        own.put(cores if args.jobs == 1 else cores[2 * number : 2 * number + 2])
     devices = unlike("latency" if args.latency else "throughput") if args.bf16 else declared()
-    with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: devices}):
-        core = virtual.new_core()
+    with (
+        mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: devices}),
+        ProcessPoolExecutor(args.jobs, context, _begin, (own,)) as pool,
+        ThreadPoolExecutor(1 if args.jobs == 1 else args.models) as models,
+    ):
         print(f"seed {args.seed}\n{'':28} {'':>9} {'best':>8} {'luckiest':>8} {'single':>8} {'copies':>8} {'limit':>8}")
-        for one in drawn(args.seed, args.models):
+        each = [models.submit(judged, pool, args, number) for number in range(args.models)]
+        for one, ran in zip(drawn(args.seed, args.models), each, strict=True):
             try:
-                rows.append(judged(one, core, args))
+                rows.append({"model": one.name, **ran.result()})
             except RunError as error:  # too little memory for this one
                 print(f"{one.name:28} {error}", flush=True)
                 continue
