@@ -7,7 +7,8 @@ VIRTUAL_DEVICES = "OV_HSDAG_VIRTUAL_DEVICES"
 
 
 def disabled() -> bool:
-    """Whether ``OV_HSDAG_DISABLE`` is set to anything but "" and "0". Asked at every use, so it can change any time."""
+    """Whether ``OV_HSDAG_DISABLE`` is set to anything but "" and "0". Asked at every use, so it can be set and removed
+    any time after OpenVINO is imported; where it is set then, nothing of OpenVINO is extended."""
     return os.environ.get(DISABLE, "") not in ("", "0")
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from ov_hsdag.calibration import boundaries, calibrate, models, node_times, scale_factors
 from ov_hsdag.calibration import machine as machines
-from ov_hsdag.calibration.executions import CompiledModels, Counters, Execution, Executions, SingleRequest
+from ov_hsdag.calibration.executions import CompiledModels, Counters, Execution, Executions, SingleRequest, TimedModel
 from ov_hsdag.calibration.regression import Samples, fit_costs, fit_figures
 from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.builtin import builtin_profile
@@ -410,6 +410,14 @@ def test_place_says_that_it_used_measured_costs(written: tuple[Path, Path], tmp_
     options = ("--profile", profile, "--policy", "none", "--no-measure")
     printed = " ".join(run("place", source, "-d", HETERO, "-o", tmp_path / "placed.xml", *options).stdout.split())
     assert f"costs: measured on CPU_A, CPU_B ({path_beside(source)})" in printed
+    stored = ModelCosts.load(path_beside(source))
+    kept = replace(stored, devices={"CPU_A": stored.devices["CPU_A"]})
+    (tmp_path / "again.xml").write_bytes(source.read_bytes())
+    (tmp_path / "again.bin").write_bytes(source.with_suffix(".bin").read_bytes())
+    kept.save(path_beside(tmp_path / "again.xml"))
+    measured = ("--profile", profile, "--policy", "none", "--measure-seconds", "20")
+    done = run("place", tmp_path / "again.xml", "-d", HETERO, "-o", tmp_path / "placed.xml", *measured)
+    assert "costs: measured on CPU_A, CPU_B" in done.stdout and "again.costs.json" not in done.stdout
 
 
 @pytest.mark.parametrize("change", ["model", "version", "property", "name"])
@@ -540,14 +548,40 @@ def test_devices_are_as_fast_as_they_were_in_turns(two_cpu_core: ov.Core, monkey
 
     def measured(
         model: ov.Model, problem: PlacementProblem, alone: object, *args: Any
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return problem.evaluate(np.stack(args[2])).latency_us, in_turns
+    ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+        return problem.evaluate(np.stack(args[2])).latency_us, in_turns, args[2]
 
     monkeypatch.setattr(calibrate, "measure_latencies", measured)
     found.measure_boundaries()
     alone = found._problem(found.times).evaluate(found.problem.singles)
     np.testing.assert_allclose(alone.latency_us, in_turns, rtol=0.02)
     np.testing.assert_allclose([one.latency_us for one in found.times.values()], in_turns)
+
+
+def test_a_split_that_a_plugin_refuses_costs_no_other(two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = SlowMachine(monkeypatch, 0.5, 0.01)
+    refused: list[bytes] = []
+
+    class Timed(TimedModel):
+        def __init__(self, *args: Any) -> None:
+            if len(args) > 5 and not refused:
+                refused.append(args[5])
+                raise RuntimeError("unordered_map::at")
+            super().__init__(*args)
+
+    monkeypatch.setattr(scale_factors, "TimedModel", Timed)
+    costs, *_ = calibrated(two_cpu_core, machine, 60)
+    assert refused and costs.boundaries is not None
+
+
+def test_a_model_that_memory_has_no_room_for_is_not_compiled(
+    two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = builtin_profile(NAMES, two_cpu_core)
+    analysis = prepare(residual_model(), NAMES, two_cpu_core, profile)
+    monkeypatch.setattr(discovery, "free_bytes", lambda core, name: 1)
+    with pytest.raises(RunError, match="CPU_A: there is not memory enough to compile the model"):
+        calibrate.calibrate_prepared(analysis, two_cpu_core, profile)
 
 
 def test_phases_share_what_was_compiled(two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,12 @@ def test_room_counts_each_memory(core: ov.Core, monkeypatch: pytest.MonkeyPatch)
     assert room.together(["CPU", "GPU"]) == ["CPU"] and not room.fits("CPU", [])
     room.most = 2
     assert not room.fits("unknown", ["GPU", "CPU"])
+    free["CPU"] = 15 * GIB
+    assert Room(core, needs).together(["GPU", "CPU"]) == ["GPU", "CPU"]
+    monkeypatch.setattr(discovery, "uses_host_memory", lambda core, name: True)  # an integrated GPU
+    assert Room(core, needs).together(["GPU", "CPU"]) == ["GPU", "CPU"]
+    free["CPU"] = 13 * GIB
+    assert Room(core, needs).together(["GPU", "CPU"]) == ["GPU"]
 
 
 def test_a_worker_that_linux_kills_for_memory_is_tried_again_alone(core: ov.Core) -> None:

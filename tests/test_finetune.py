@@ -432,7 +432,7 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
         run(tmp_path / "run", problem, judge_of, None)
 
 
-ARRAYS = [item.name for item in fields(PlacementProblem) if "NDArray" in str(item.type)]
+ARRAYS = [item.name for item in fields(PlacementProblem) if "axes" in item.metadata]
 
 
 @pytest.mark.parametrize("name", ARRAYS)

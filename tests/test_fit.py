@@ -18,12 +18,13 @@ import pytest
 import ov_hsdag
 from ov_hsdag.cli.fit import _experts
 from ov_hsdag.costs.memory import States, held_bytes, kv_precisions, live_bytes
+from ov_hsdag.costs.profile import Profile, load_builtin
 from ov_hsdag.devices import discovery
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload, decoder_shapes
 from ov_hsdag.placers.filling import Filling
-from ov_hsdag.placing.memory_fit import ContextProblems, ExpertsToMove, Fit, fit, verdict
+from ov_hsdag.placing.memory_fit import ContextProblems, ExpertsToMove, Fit, HostMemory, fit, verdict
 from ov_hsdag.problem.pricing import ModelAnalysis, Session, prepare, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.byte_sizes import format_bytes
@@ -119,7 +120,9 @@ def test_decompressed_weights_are_no_tensors() -> None:
 def test_the_precision_of_kv_caches_is_the_models_or_the_devices() -> None:
     model, core = stateful_decoder(1), ov.Core()
     profile = resolve_profile(None, NAMES, core)
-    assert kv_precisions(model, core, profile, NAMES) == ("f16", "u8")
+    assert kv_precisions(model, core, profile, NAMES) == ("u8", "u8")  # an Iris Xe has no matrix engines
+    card = Profile({**profile.devices, "GPU": replace(load_builtin("arc_a770"), name="GPU")}, profile.links)
+    assert kv_precisions(model, core, card, NAMES) == ("f16", "u8")
     model.set_rt_info("bf16", ["runtime_options", "KV_CACHE_PRECISION"])
     assert kv_precisions(model, core, profile, NAMES) == ("bf16", "bf16")
     assert kv_precisions(model, core, profile.with_kv_precision("f32"), NAMES) == ("f32", "f32")
@@ -348,6 +351,13 @@ class TestSharedMemory:
                 stateful_decoder(LAYERS), self.TWO, core=self.core, context=context, policy="none", kv_precision="f16"
             )
         assert placement.predicted["submodels"] == 2
+
+    def test_a_profile_of_a_larger_machine_counts(self) -> None:
+        profile = resolve_profile(None, self.TWO, self.core)
+        assert HostMemory.of(self.core, self.TWO, {}, profile=profile).room == self.bytes  # type: ignore
+        entry = replace(profile.device("CPU_A"), memory_bytes=10 * self.bytes)
+        larger = replace(profile, devices={**profile.devices, "CPU_A": entry})
+        assert HostMemory.of(self.core, self.TWO, {}, profile=larger).room == 10 * self.bytes  # type: ignore
 
 
 def test_no_limit_is_said_of_a_context_that_does_not_fit() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import re
@@ -9,19 +10,23 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import openvino as ov
 import pytest
 
+from ov_hsdag.fleet import cluster
 from ov_hsdag.fleet import job_runner as job_runners
-from ov_hsdag.fleet.cluster import Cluster
-from ov_hsdag.fleet.job import Inputs, Job, came_as, model_files_of, safe
+from ov_hsdag.fleet.cluster import Cluster, _Lost, _RemoteJob
+from ov_hsdag.fleet.job import Inputs, Job, came_as, digest_of, model_files_of, safe
 from ov_hsdag.fleet.job_runner import JobRunner
 from ov_hsdag.fleet.machines import KIND, Machine, announcement, kinds, label, others, parse_on
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.errors import RunError, UserError
 from research.zoo.catalog import ZOO
 
 # What Ray takes for the value and for the name of a label (Kubernetes' rules).
@@ -100,6 +105,58 @@ def test_other_versions_are_left_out_and_alone_refused() -> None:
     assert [one.host for one in others([*FLEET, old], ("GPU", "CPU"), "2026.4.1")] == ["old"]
     with pytest.raises(UserError, match=r"old has OpenVINO 2025\.4\.0 .* this machine 2026\.4\.1 .*: install the same"):
         names(fleet=[old])
+
+
+class OneMachine:
+    """A cluster with one machine, of another version than the one that was lost."""
+
+    def __init__(self, openvino: str) -> None:
+        self.openvino = openvino
+
+    def machines(self) -> list[Machine]:
+        return [machine("other", openvino=self.openvino, GPU="A770", CPU="Xeon")]
+
+
+def remote_job(cluster: Any, job: Job, tmp_path: Path) -> _RemoteJob:
+    (kind,) = kinds(OneMachine("2026.4.1").machines(), ("GPU", "CPU"), "2026.4.1", ())
+    digests = {path: digest_of(path) for path in job.files.values()}
+    return _RemoteJob(cluster, kind, job, tmp_path, digests, threading.Event(), print, print)
+
+
+def test_a_like_machine_of_another_version_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "_PATIENCE", 0.0)
+    job = Job(("place",), {}, {})
+    remote_job(OneMachine("2026.4.1"), job, tmp_path)._await_machine()
+    with pytest.raises(RunError, match="the last machine of its kind is gone"):
+        remote_job(OneMachine("2025.4.0"), job, tmp_path)._await_machine()
+
+
+def test_what_was_saved_since_is_not_what_was_sent_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is resumed begins with a checkpoint, which each measurement replaces."""
+    began: list[tuple[Any, ...]] = []
+    (tmp_path / "checkpoint").write_bytes(b"old")
+    job = Job(("finetune",), {"out/checkpoint": tmp_path / "checkpoint"}, {}, (), "out/checkpoint", ("--resume",))
+    remote = remote_job(OneMachine("2026.4.1"), job, tmp_path)
+
+    def ask(reference: Any, waiting: str = "") -> Any:
+        if reference[0] == "begin":
+            began.append(copy.deepcopy(reference[1:]))
+            raise _Lost
+        return [] if reference[0] == "lacking" else "host"
+
+    class Runner:
+        def __getattr__(self, name: str) -> Any:
+            return SimpleNamespace(remote=lambda *args: (name, *args))
+
+    monkeypatch.setattr(remote, "_ask", ask)
+    for saved in ({}, {"out/checkpoint": b"new"}):
+        remote.saved.update(saved)
+        with pytest.raises(_Lost):
+            remote._carry_out(Runner())
+    assert began == [
+        (["finetune"], {"out/checkpoint": hashlib.sha256(b"old").hexdigest()}, {}),
+        (["--resume"], {}, {"out/checkpoint": b"new"}),
+    ]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:{}", "ray://127.0.0.1:{}", "127.0.0.1:9{}"])

@@ -195,6 +195,26 @@ def test_the_language_model_of_a_vision_model_is_placed_and_others_when_asked(fo
     refused(run("place", source, *PLACE, "--output", placed, "--part", "speech"), "no part 'speech'", "language_model")
 
 
+def test_a_folder_without_a_main_model_is_verified(folder: Path) -> None:
+    for old, new in (("tokenizer", "text_part"), ("detokenizer", "image_part")):
+        for kind in ("xml", "bin"):
+            (folder / f"openvino_{old}.{kind}").rename(folder / f"openvino_{new}.{kind}")
+    for kind in ("xml", "bin"):
+        (folder / f"openvino_model.{kind}").unlink()
+    placed = folder.parent / "placed"
+    assert not run("place", folder, *PLACE, "--output", placed, "--part", "text_part").exit_code
+    for part in ((), ("--part", "text_part")):
+        assert not run("verify", placed, "--device", DEVICE, *part).exit_code
+    refused(run("verify", folder, "--device", DEVICE), "several models", "--part")
+
+
+def test_a_folder_where_a_disk_is_mounted_is_refused_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = folder.parent / "disk"
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == target)
+    target.mkdir()
+    refused(run("place", folder, *PLACE, "--output", target), "mounted there", "name a folder in it")
+
+
 def test_encoder_and_decoder_share_the_memory(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for kind in ("xml", "bin"):
         (folder / f"openvino_model.{kind}").rename(folder / f"openvino_decoder_model.{kind}")

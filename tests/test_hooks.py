@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import os
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
+from ov_hsdag.devices import extensions
 from ov_hsdag.integration import core as hook
 from ov_hsdag.model import normalize
 from ov_hsdag.model.placement import Placement
@@ -304,7 +306,7 @@ class RecordingCore:
     def __init__(self) -> None:
         self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
-    def add_extension(self, extension: object) -> None:
+    def add_extension(self, library_path: object) -> None:
         """As ov.Core's."""
 
     def compile_model(self, model: object, device_name: Any = None, config: Any = None, *, weights: Any = None) -> str:
@@ -325,6 +327,12 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> RecordingCore:
     with monkeypatch.context() as patched:
         patched.delenv("OV_HSDAG_VIRTUAL_DEVICES")  # it has no plugins to register
         return Fresh()
+
+
+def test_extensions_may_be_given_by_name(recording: RecordingCore, tmp_path: Path) -> None:
+    recording.add_extension(library_path=tmp_path / "libone.so")
+    recording.add_extension("libtwo.so")
+    assert extensions.of(recording) == (str(tmp_path / "libone.so"), os.path.abspath("libtwo.so"))  # type: ignore
 
 
 def test_models_without_a_placement_reach_openvino_as_they_came(

@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.candidates import MARGIN
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import build_problem
-from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError
 from research.zoo.catalog import ZOO
 from tests.graphs import unflattening_model
 from tests.processes import ended
@@ -153,6 +154,26 @@ def test_a_given_affinity_is_followed_and_completed(core: ov.Core, tmp_path: Pat
     assert kept == {name: affinity[name] for name in kept}
     assert len(kept) >= len(convolutions) // 2
     assert core.compile_model(model, PAIR).get_property("HETERO_NUMBER_OF_SUBMODELS") > 2
+
+
+def test_a_placement_of_other_devices_is_followed_on_these(core: ov.Core) -> None:
+    model = ZOO["squeezenet"].build()
+    elsewhere = ov_hsdag.place(model.clone(), device="HETERO:GPU,CPU", objective="throughput", measure=False)
+    with pytest.warns(PlacementNotFollowedWarning, match=r"GPU\.1"):
+        placement = ov_hsdag.place(model, device="HETERO:GPU.1,CPU", core=core, affinity=elsewhere)
+    counts = [Counter(one.affinity.values()) for one in (elsewhere, placement)]
+    assert len(counts[0]) == 2 and counts[1] == {"GPU.1": counts[0]["GPU"], "CPU": counts[0]["CPU"]}
+
+
+def test_names_that_normalizing_changes_are_told(core: ov.Core) -> None:
+    x = ops.parameter([1, 8], np.float32, name="x")
+    node = x
+    for _ in range(6):
+        node = ops.relu(ops.add(node, np.float32(1)))  # OpenVINO makes up their names
+    model = ov.Model([node], [x])
+    affinity = {one.get_friendly_name(): "CPU_B" for one in model.get_ordered_ops()}
+    with pytest.warns(UserWarning, match="have the same names in the normalized model"):
+        ov_hsdag.place(model, device=PAIR, core=core, affinity=affinity)
 
 
 def test_an_affinity_for_another_model_is_refused(core: ov.Core) -> None:

@@ -71,6 +71,7 @@ def test_everything_that_is_embedded_comes_back_from_a_saved_ir(tmp_path: Path, 
         baselines={"CPU": {"throughput_ips": 40.0}},
         policy="base",
         chosen="hsdag",
+        settings={"shapes": {"past": [1, 4, 0, 64]}, "context": 8},
     )
     placement.embed(model)
     ov.save_model(model, tmp_path / "m.xml", compress_to_fp16=compress)

@@ -198,6 +198,7 @@ class TestCommands:
         )
         for more in ("--together", "--count", "model=2"), ("--part", "decoder"), ("--on", "GPU=Arc"):
             assert_one_error_line(run("place", files[2], *options, "--bucket", "16", *more), "")
+        assert_one_error_line(run("place", files[2], *options, "--bucket", "16,64", "--json"), "leave out --ray and")
         assert not list(tmp_path.glob("placed_*"))
         (tmp_path / "forty.xml").unlink()
         ran("place", files[2], *options, "--bucket", "16,64")

@@ -63,7 +63,8 @@ def test_values_are_those_that_the_names_and_tables_ask_for() -> None:
     }
     tables = {name: np.ones((rows, 4), np.float32) for name, rows in (("ids", 50), ("position_ids", 5), ("kinds", 1))}
     found = [
-        ops.gather(ops.constant(table), ops.convert(inputs[name], "i32"), np.int64(0)) for name, table in tables.items()
+        ops.gather(ops.constant(table), ops.convert(inputs[name], "i32"), axis)  # Paddle's have a rank
+        for (name, table), axis in zip(tables.items(), (np.int64(0), np.array([0]), np.array([0])), strict=True)
     ]
     found += [inputs["decoder_attention_mask:0"], inputs["beam_idx"]]
     for name, one in inputs.items():

@@ -135,6 +135,8 @@ class ModelCalibration:
             share = self._deadline.share(1 / (len(names) - number + _BOUNDARIES_SHARE))
             self._advance(self._deadline.describe(f"measuring the whole model on {name}"))
             try:
+                if not self._has_memory({name: 1}, times=1.0):
+                    raise RuntimeError("there is not memory enough to compile the model")
                 us = self._profile.device(name).submodel_us
                 # Of equal devices one is enough.
                 counted = not self._equal(name, self.alone) and self._has_memory({name: 2})
@@ -154,7 +156,7 @@ class ModelCalibration:
             self.alone[name] = self._as_alike(name, found)
         self.times = dict(self.alone)
         for name in names:
-            if name not in self.alone:
+            if name not in self.alone and self._has_memory({name: 1}, times=1.0):
                 share = self._deadline.share(1 / (1 + _BOUNDARIES_SHARE))
                 with suppress(RuntimeError, OutOfTime):
                     helped = self._helped(name, next(iter(self.alone)), share)
@@ -206,12 +208,12 @@ class ModelCalibration:
         us = adding_up(us, found.latency_us, self._profile.device(name).submodel_us)
         return replace(alike[0], device=name, us=us, latency_us=found.latency_us)
 
-    def _has_memory(self, copies: Mapping[str, int]) -> bool:
+    def _has_memory(self, copies: Mapping[str, int], times: float = _COMPILED_TIMES) -> bool:
         """Whether so many compiled copies of the model, all in this process, fit on devices by its weights."""
-        size = _COMPILED_TIMES * float(self._prepared.graph.weight_bytes.sum())
+        size = times * float(self._prepared.graph.weight_bytes.sum())
         needed: dict[str, float] = {}
         for name, count in copies.items():
-            memory = "CPU" if kind_of(name) == "CPU" else name
+            memory = "CPU" if discovery.uses_host_memory(self._core, name) else name
             needed[memory] = needed.get(memory, 0.0) + count * size
         free = {memory: discovery.free_bytes(self._core, memory) for memory in needed}
         return all(known is None or needed[memory] <= _MEMORY_SHARE * known for memory, known in free.items())
@@ -248,7 +250,7 @@ class ModelCalibration:
             return
         try:
             how = (self._compiled, self._inputs, placements, self._advance, self._deadline)
-            us, alone_us = measure_latencies(self._prepared.model, problem, alone, *how)
+            us, alone_us, ran = measure_latencies(self._prepared.model, problem, alone, *how)
         except RuntimeError as error:
             raise RunError(f"calibrating failed: {one_line(error)}") from error
         if len(us):
@@ -257,7 +259,7 @@ class ModelCalibration:
                 self.times[name] = replace(self.times[name], us=node_us, latency_us=together_us)
             self.times = self._pooled(self.times)
             problem = self._problem(self.times)
-            self.factors = fit_scale_factors(terms(problem, placements[: len(us)], alone), us)
+            self.factors = fit_scale_factors(terms(problem, ran, alone), us)
             self.problem = scaled(problem, alone, self.factors)
 
     def warn_of_missing(self) -> None:

@@ -143,20 +143,20 @@ def measure_latencies(
     placements: Sequence[NDArray[np.uint8]],
     advance: Callable[[str], None] = lambda _: None,
     deadline: Deadline = UNLIMITED,
-) -> tuple[Floats, Floats]:
-    """Latency of placements and of devices alone, µs, measured interleaved.
+) -> tuple[Floats, Floats, list[NDArray[np.uint8]]]:
+    """Latency of placements and of devices alone, µs, measured interleaved, and the placements that they are of.
 
     How fast one device is in relation to another is known better than from before, and how fast all are as well where
     caches are refilled before each run, as they are where nothing else runs; else the devices add up to what the
-    problem says. What would not end before the deadline is left out: rounds
-    first, then placements (uint8 [groups] each), so that there may be fewer latencies than `placements`.
+    problem says. What would not end before the deadline is left out: rounds first, then placements (uint8 [groups]
+    each); so is a placement that a device refuses to compile or run.
 
     model: normalised, without affinities; not changed. alone: devices that run the whole model. inputs: what is timed.
-    Raises RuntimeError where a device, or HETERO, does not run the model.
+    Raises RuntimeError where a device does not run the model.
     """
     hetero = f"HETERO:{','.join(problem.devices)}"
     model, unit = model.clone(), 0.0
-    found, sums = list[Floats](), list[float]()
+    found, sums, ran = list[Floats](), list[float](), list[NDArray[np.uint8]]()
     try:
         yardsticks = [TimedModel(compiled, model, name, inputs, deadline) for name in alone]
         singles = np.stack([problem.single(problem.devices.index(name)) for name in alone])
@@ -172,8 +172,12 @@ def measure_latencies(
                 break
             advance(deadline.describe(f"measuring splits over {hetero}, {number + 1} of {len(placements)}"))
             set_affinities(model, problem.affinity(placement))
-            placed = TimedModel(compiled, model, hetero, inputs, deadline, split)
-            remove_affinities(model)
+            try:
+                placed = TimedModel(compiled, model, hetero, inputs, deadline, split)
+            except RuntimeError:
+                continue
+            finally:
+                remove_affinities(model)
             compiling = max(compiling, placed.compiling)
             rounds, refill = plan
             rivals = (placed, *yardsticks)
@@ -181,13 +185,14 @@ def measure_latencies(
             # What else runs on the machine only ever adds.
             seconds = np.quantile(seconds, 0.25, axis=0)
             found.append(seconds / seconds[1:].sum())
+            ran.append(placement)
             if refill:
                 sums.append(float(seconds[1:].sum()) * 1e6)
             del placed, rivals  # frees its memory before the next is compiled
     except OutOfTime:  # the machine has become slower
         pass
     latencies = np.reshape(found, (-1, 1 + len(alone))) * (np.median(sums) if sums else unit)
-    return latencies[:, 0], np.median(latencies[:, 1:], axis=0) if found else np.empty(0)
+    return latencies[:, 0], np.median(latencies[:, 1:], axis=0) if found else np.empty(0), ran
 
 
 def _plan(left: float, placements: int, compiling: float, one_round: float) -> tuple[int, bool] | None:

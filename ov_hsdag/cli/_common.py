@@ -149,7 +149,7 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
         sys.argv[1:] = [word for word in sys.argv[1:] if word != "--verbose"]
         command(*arguments, **options)
 
-    reads = not {"model", "models"}.isdisjoint(inspect.signature(command).parameters)
+    reads = not {"model", "models", "application"}.isdisjoint(inspect.signature(command).parameters)
     return with_options_of(_Shared, "shared", () if reads else ("extension",))(run)
 
 

@@ -24,6 +24,7 @@ from ov_hsdag.devices.discovery import absent
 from ov_hsdag.fleet.job import Inputs, Job
 from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
+from ov_hsdag.model.shapes import sized
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing.candidates import policy_placers
 from ov_hsdag.placing.plan import Plan
@@ -134,7 +135,7 @@ def bench(
     failures: list[Exception] = []
     with console.result(as_json) as show, ExitStack() as stack:
         fleet = None if ray is None else stack.enter_context(remote.connected(ray, devices.names, on))
-        for entry, where, failed in here() if fleet is None else _elsewhere(fleet, models, policies):
+        for entry, where, failed in here() if fleet is None else _elsewhere(fleet, models, policies, examples):
             document["models"].append(entry)
             if failed is not None:
                 failures.append(type(failed)(f"{entry['model']}: {failed}"))
@@ -159,17 +160,22 @@ def bench(
 
 
 def _elsewhere(
-    fleet: remote.Fleet, models: Sequence[Path], policies: str | None
+    fleet: remote.Fleet, models: Sequence[Path], policies: str | None, examples: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[dict[str, Any], str, Exception | None]]:
     """Every model on every kind of machine, a job each: what is reported of it, where, and why it failed."""
-    jobs = []
+    jobs, shapes = [], dict[Path, dict[str, tuple[int, ...]] | None]()
+    if examples and len(models) > 1:  # each job gets those of its own model
+        core = common.new_core()
+        loaded = [common.read_model(core, model) for model in models]
+        shapes = dict(zip(models, example_shapes(loaded, examples), strict=True))
     asked = [(kind, model) for model in models for kind in fleet.kinds]
     with remote.scratch() as scratch:
         for number, (kind, model) in enumerate(asked):
             inputs = Inputs()
             name = inputs.model(model)
             named = [remote.policy(inputs, one.strip()) for one in (policies or "").split(",") if one.strip()]
-            own = {"--policies": ",".join(map(str, named)) or None, "--output": None, "--part": None}
+            own: dict[str, object] = {"--policies": ",".join(map(str, named)) or None, "--output": None, "--part": None}
+            own |= {"--shape": [sized(*one) for one in (shapes[model] or {}).items()]} if shapes else {}
             words = remote.words(inputs, [name], own)
             jobs.append((kind, Job(tuple(words), inputs.files, inputs.shown), scratch / str(number)))
         results = fleet.run(f"measuring {', '.join(map(str, models))}", jobs)

@@ -16,7 +16,7 @@ from ov_hsdag.utils.errors import RunError
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
-_PATIENCE = 2.0  # seconds that an interrupted child may take
+_PATIENCE = 10.0  # seconds that an interrupted child may take, which removes what it was writing
 
 _forked = False
 

@@ -174,8 +174,7 @@ def _measuring() -> Check:
         require_temporary_folder()
     except RunError as error:
         return Check("measuring", PROBLEM, one_line(error), "set TMPDIR to a folder that can be written")
-    cores = usable_cores()
-    busy = busy_cores()
+    cores, busy = usable_cores(), busy_cores()
     if busy > 0.5 * cores:
         text = f"{busy:.1f} of {cores} cores are at work: what is measured now will differ from round to round"
         return Check("measuring", NOTE, text, "measure when nothing else runs")

@@ -223,12 +223,9 @@ def _costs(found: ExplainedModel, model: str) -> str:
 
 def _described(one: dict[str, Any]) -> str:
     """Two lines about an operation: where it is and what it costs on each device, and why it is there."""
-    elsewhere = [
-        f"{name} {'cannot' if us is None else f'{us:,.1f}'}"
-        for name, us in one["us_on"].items()
-        if name != one["device"]
-    ]
-    costs = f"{one['us']:,.1f} µs ({one['share']:.1%}); {', '.join(elsewhere)}"
+    others = {name: us for name, us in one["us_on"].items() if name != one["device"]}
+    elsewhere = ", ".join(f"{name} {'cannot' if us is None else f'{us:,.1f}'}" for name, us in others.items())
+    costs = f"{one['us']:,.1f} µs ({one['share']:.1%}); {elsewhere}"
     return f"{one['name']} ({one['type']}) on {one['device']}: {costs}\n  {one['why']}"
 
 

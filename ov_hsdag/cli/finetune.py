@@ -27,7 +27,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.candidates import MARGIN
 from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.problem.problem import check_objective
-from ov_hsdag.training import CHECKPOINT, FOUND_BY, refuse_existing
+from ov_hsdag.training import CHECKPOINT, FOUND_BY, check_outputs, refuse_existing
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.progress import Tell
 
@@ -118,7 +118,7 @@ def finetune(
 
     from ov_hsdag.training import finetune as tuning
 
-    tuning.check_outputs(output, model)
+    check_outputs(output, model)
     if not resume:
         refuse_existing(output)
         if policy is None and not bundle.ships(bundle.DEFAULT):
@@ -174,6 +174,7 @@ def _elsewhere(fleet: remote.Fleet, show: console.Show, model: Path, output: Pat
     """A run for each kind of machine of a cluster; its checkpoint comes back after each measurement."""
     folders = [fleet.target(output, kind) for kind in fleet.kinds]
     for folder in folders:
+        check_outputs(folder, model)
         if not resume:
             refuse_existing(folder)
         elif not (folder / CHECKPOINT).exists():

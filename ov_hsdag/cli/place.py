@@ -13,6 +13,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, place_job, placed, plan, remote
+from ov_hsdag.cli.child_process import continue_in_child
 from ov_hsdag.cli.command_lines import again, command_line
 from ov_hsdag.costs.builtin import costs_line
 from ov_hsdag.costs.memory import check_kv_precision
@@ -102,10 +103,11 @@ def place(
     """
     common.check_model(model)
     if bucket is not None:
-        if is_model_folder(model) or ray is not None:
-            raise UserError("--bucket is for one model on this machine: leave out --ray, and name a file")
+        if is_model_folder(model) or ray is not None or as_json:
+            raise UserError("--bucket is for one model on this machine: leave out --ray and --json, and name a file")
         output = default_output(model) if output is None else output
         common.check_output(output, model)
+        continue_in_child(f"placing {model} on {device}")
         for size, wanted in _buckets(model, bucket, parse_shapes(given.shapes or ())).items():
             file, page = (one and one.with_stem(f"{one.stem}_{size}") for one in (output, report))
             each = {**vars(given), "static": True, "shapes": wanted, "report": page, "as_json": as_json}
@@ -160,6 +162,7 @@ def place(
         return
 
     unmeasured = "not measured: --no-measure" if given.measure is False else ""
+    continue_in_child(f"placing {model} on {device}")
     with console.result(as_json) as show:
         core = common.new_core()
         missing = absent(core, devices)
@@ -210,7 +213,7 @@ def place(
         for file in files:
             placement, written = placements[file], output / file.name if folder else output
             used = (placement.predicted or {}).get("measured_costs", [])
-            stored = path_beside(file) if measured[file] else None
+            stored = path_beside(file) if measured[file] and "calibrate" not in (placement.seconds or {}) else None
             costs = costs_line(used, stored, given.profile, devices.names, core)
             counted = (placement.settings or {}).get("shapes")
             assumed = "" if asked or given.context else common.assumed_shapes(loaded[file], shapes[file], counted)

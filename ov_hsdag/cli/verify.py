@@ -77,7 +77,7 @@ def verify(
             show.text(f"{name}: {done}" if several else str(done))
         show.json({"models": results} if several else next(iter(results.values())))
         if good and model.suffix != ".json":
-            named = options({"--part": next(iter(files.values())).stem if len(model_files(model)) > 1 else None})
+            named = options({"--part": next(iter(files.values())).stem if len(models_of(model)) > 1 else None})
             show.next("explain", model, *named, *given("--shape"))
         elif not good and precision == DEPLOYED and any(_may_round(result) for result in results.values()):
             show.next("verify", model, *given("--device"), "--precision", F32, *given("--shape"))
@@ -90,11 +90,10 @@ def _placed_files(model: Path, parts: Sequence[str]) -> dict[str, Path]:
     plan all. Raises UserError without any."""
     if model.suffix == ".json" and not parts:
         return Plan.load(model).files(model)
-    files = model_files(model, parts)
-    if is_model_folder(model) and not parts:
-        # Without any the main ones, which then say so.
-        files = [file for file in models_of(model).values() if file_carries(file)] or files
-    return {file.name: file for file in files}
+    folder = is_model_folder(model) and not parts
+    placed = [file for file in models_of(model).values() if file_carries(file)] if folder else []
+    # Without any the main ones, which then say so.
+    return {file.name: file for file in placed or model_files(model, parts)}
 
 
 def _may_round(result: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.costs.op_types import ANCHORS, ELEMENTWISE
-from ov_hsdag.costs.profile import Profile
+from ov_hsdag.costs.profile import DeviceProfile, Profile
 from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.utils.lazy import ov
@@ -54,11 +54,15 @@ def fuses_experts(profile: Profile, graph: ComputationGraph, names: Sequence[str
     compressed = any(low.intersection(ports) for ports in outputs)
     on_x86 = platform.machine().lower() in ("x86_64", "amd64")
     devices = [profile.device(name) for name in names]
-    rates = [(one.peak_gflops.get("f16", 0.0), one.peak_gflops.get("f32", 0.0)) for one in devices]
     return [
-        (one.kind == "CPU" and on_x86) or (one.kind == "GPU" and compressed and f16 >= _MATRIX_ENGINES * f32)
-        for one, (f16, f32) in zip(devices, rates, strict=True)
+        (one.kind == "CPU" and on_x86) or (one.kind == "GPU" and compressed and has_matrix_engines(one))
+        for one in devices
     ]
+
+
+def has_matrix_engines(gpu: DeviceProfile) -> bool:
+    """Whether a GPU multiplies matrices in units of their own."""
+    return gpu.peak_gflops.get("f16", 0.0) >= _MATRIX_ENGINES * gpu.peak_gflops.get("f32", 0.0)
 
 
 def main_inputs(graph: ComputationGraph) -> NDArray[np.int32]:

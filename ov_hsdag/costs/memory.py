@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs.fusions import fuses_experts
-from ov_hsdag.costs.profile import Profile
+from ov_hsdag.costs.fusions import fuses_experts, has_matrix_engines
+from ov_hsdag.costs.profile import DeviceProfile, Profile
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.runtime_options import runtime_options
 from ov_hsdag.model.experts import ChosenAlone
@@ -20,10 +20,6 @@ from ov_hsdag.utils.lazy import ov
 KV_PRECISIONS = ("u8", "f16", "bf16", "f32")
 
 _BYTES = {"u8": 1.0, "f16": 2.0, "bf16": 2.0, "f32": 4.0}
-
-# What plugins keep a KV cache in by default (2025.0 and later); an NPU's and others' are those of a GPU.
-_DEFAULTS = {"CPU": "u8"}
-_DEFAULT = "f16"
 
 # The CPU plugin quantises each head of each token with a scale and a zero point of 32 bits each.
 _QUANTISED_EXTRA = 8.0
@@ -124,13 +120,20 @@ def kv_precisions(model: ov.Model, core: ov.Core, profile: Profile, names: Seque
         device.kv_precision
         or own
         or _known(discovery.property_text(core, name, "KV_CACHE_PRECISION"))
-        or _DEFAULTS.get(device.kind, _DEFAULT)
+        or _default(device)
         for name, device in zip(names, devices, strict=True)
     )
 
 
 def _known(text: str | None) -> str | None:
+    text = "u8" if text == "i8" else text  # the GPU plugin's, as large
     return text if text in KV_PRECISIONS else None
+
+
+def _default(device: DeviceProfile) -> str:
+    """What a plugin keeps a KV cache in by default (2025.0 and later): GPUs without matrix engines in 8 bits as well
+    (src/plugins/intel_gpu/src/runtime/execution_config.cpp)."""
+    return "u8" if device.kind == "CPU" or (device.kind == "GPU" and not has_matrix_engines(device)) else "f16"
 
 
 def memory_needs(

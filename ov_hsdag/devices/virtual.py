@@ -92,11 +92,8 @@ def _parse_properties(name: str, text: str) -> dict[str, str]:
 
 def definition(names: Collection[str]) -> str:
     """The declaration of those of the declared virtual devices that have these names; "" where there are none."""
-    found = {name: properties for name, properties in virtual_devices().items() if name in names}
-    return ";".join(
-        f"{name}:{','.join(f'{key}={value}' for key, value in properties.items())}"
-        for name, properties in found.items()
-    )
+    found = {name: properties.items() for name, properties in virtual_devices().items() if name in names}
+    return ";".join(f"{name}:{','.join(map('='.join, properties))}" for name, properties in found.items())
 
 
 def register_defined(core: ov.Core, text: str, names: Collection[str]) -> None:

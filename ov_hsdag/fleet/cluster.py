@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from ov_hsdag.fleet.job import OUT, Job, came_as, digest_of
 from ov_hsdag.fleet.job_runner import JobRunner
-from ov_hsdag.fleet.machines import RESOURCE, Kind, Machine, kinds, others
+from ov_hsdag.fleet.machines import KIND, OPENVINO, RESOURCE, VERSION, Kind, Machine, kinds, others
 from ov_hsdag.fleet.node import check_ray
 from ov_hsdag.storage.files import write_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
@@ -189,7 +189,8 @@ class _RemoteJob:
     def _await_machine(self) -> None:
         """Waits until there is a machine of the kind. Raises RunError where none comes."""
         end = time.monotonic() + _PATIENCE
-        while not any(machine.kind == self.kind.number for machine in self.cluster.machines()):
+        wanted = tuple(self.kind.labels[key] for key in (KIND, OPENVINO, VERSION))
+        while not any((one.kind, one.openvino, one.version) == wanted for one in self.cluster.machines()):
             if time.monotonic() > end:
                 raise RunError(f"the last machine of its kind is gone: {self.kind.describe()}")
             if self.over.wait(0.5):
@@ -215,8 +216,10 @@ class _RemoteJob:
     def _carry_out(self, runner: Any) -> str:
         """What the job printed."""
         job = self.job
-        files = {name: self.digests[path] for name, path in job.files.items()}
-        paths = {self.digests[path]: path for path in job.files.values()}
+        # What was saved since has other contents, and goes with `begin`.
+        sent = {name: path for name, path in job.files.items() if name not in self.saved}
+        files = {name: self.digests[path] for name, path in sent.items()}
+        paths = {self.digests[path]: path for path in sent.values()}
         host = self._ask(runner.host.remote(), f"{self.kind.describe()}: waiting for a machine that is free")
         self.where = f"{self.kind.describe()} on {host}"
         for digest in self._ask(runner.lacking.remote(list(paths))):

@@ -150,9 +150,13 @@ def wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Callab
         if request is not None and model is not None:
             with _errors_end_the_command():
                 from ov_hsdag.costs.builtin import costs_line
+                from ov_hsdag.devices import extensions
                 from ov_hsdag.devices.virtual import new_core
 
                 core = new_core()
+                for one in getattr(result[1], "extension", None) or ():
+                    if isinstance(one, str | os.PathLike) and os.path.isfile(one):
+                        extensions.add(core, os.fspath(one))
                 placement = _place(model, request, core)
                 if request.report is not None:
                     command = shlex.join([os.path.basename(sys.argv[0]), *sys.argv[1:]])

@@ -62,11 +62,12 @@ def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
 
 def _wrap_add_extension(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def add_extension(self: ov.Core, extension: object) -> None:
-        original(self, extension)
-        from ov_hsdag.devices import extensions
+    def add_extension(self: ov.Core, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        with contextlib.suppress(Exception):
+            from ov_hsdag.devices import extensions
 
-        extensions.note(self, extension)
+            extensions.note(self, next(iter((*args, *kwargs.values()))))
 
     return add_extension
 
@@ -334,19 +335,16 @@ def _usable(core: ov.Core, requested: Sequence[str], placement: Placement, notes
 
 def _support_query(core: ov.Core, model: ov.Model) -> Callable[[str, str], bool]:
     """``supports(node, device)`` from Core.query_model, asked once per device and only when a node has to move."""
-    everywhere = {
-        node.get_friendly_name()
-        for node in model.get_ops()
-        if node.get_type_name() in ("Constant", "Parameter", "Result")
-    }
-    known = {node.get_friendly_name() for node in model.get_ops()}
+    # Constants, inputs and outputs run everywhere.
+    kinds = {one.get_friendly_name(): one.get_type_name() for one in model.get_ops()}
+    asked = {name for name, kind in kinds.items() if kind not in ("Constant", "Parameter", "Result")}
 
     @functools.cache
     def supported(device: str) -> frozenset[str]:
         return frozenset(core.query_model(model, device))
 
     def supports(name: str, device: str) -> bool:
-        return name in everywhere or name not in known or name in supported(device)
+        return name not in asked or name in supported(device)
 
     return supports
 

@@ -448,7 +448,7 @@ def measurements(
 
 
 HOST = "CPU"
-"""Name of the memory that all CPU devices share, and in which every worker runs."""
+"""Name of the memory that CPU devices and integrated ones share, and in which every worker runs."""
 
 # Of what is free, so much is used: estimates are rough, and the machine is somebody's.
 _SHARE = 0.9
@@ -471,6 +471,7 @@ class Room:
         """
         self._core, self._needs = core, dict(needs)
         self.most: float = math.inf  # candidates in memory at the same time, learned from failures
+        self._memory: dict[str, str] = {}  # see `_memory_of`
 
     def add(self, name: str, needs: Mapping[str, int]) -> None:
         """One candidate more; needs: its bytes on each device."""
@@ -501,18 +502,21 @@ class Room:
         return True
 
     def _memories(self, names: Collection[str]) -> list[str]:
-        found = {HOST: None}
-        for name in names:
-            for device, count in self._needs.get(name, {}).items():
-                if count and kind_of(device) != "CPU":
-                    found[device] = None
-        return list(found)
+        used = (device for name in names for device, count in self._needs.get(name, {}).items() if count)
+        return [*dict.fromkeys([HOST, *map(self._memory_of, used)])]
+
+    def _memory_of(self, device: str) -> str:
+        """Where a device computes: an integrated GPU and an NPU do in the host's memory."""
+        if device not in self._memory:
+            on_host = kind_of(device) == "CPU" or discovery.uses_host_memory(self._core, device)
+            self._memory[device] = HOST if on_host else device
+        return self._memory[device]
 
     def _need(self, name: str, memory: str) -> float:
         own = self._needs.get(name, {})
         if memory != HOST:
             return _TIMES * own.get(memory, 0)
-        return _PROCESS + _TIMES * sum(count for device, count in own.items() if kind_of(device) == "CPU")
+        return _PROCESS + _TIMES * sum(count for device, count in own.items() if self._memory_of(device) == HOST)
 
     def _free(self, memory: str) -> float:
         free = discovery.free_bytes(self._core, memory)

@@ -15,6 +15,8 @@ from ov_hsdag.model.workload import CACHE_POSITIONS, cache_positions, past_lengt
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.lazy import op, ov
 
+Examples = Mapping[str, Sequence[int]]  # shapes of inputs, by their names
+
 # What an unbounded dimension counts as when the user gives no example shape: one request of a moderate length, or of
 # the longest that the model takes.
 UNBOUNDED_BATCH = 1
@@ -62,7 +64,7 @@ def sized(name: str, sizes: Sequence[int]) -> str:
     return f"{name}=[{','.join(map(str, sizes))}]"
 
 
-def refuse_unbounded(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> None:
+def refuse_unbounded(model: ov.Model, shapes: Examples | None) -> None:
     """Raises UserError for an input without a bound, which an NPU's compiler refuses (openvino#34617)."""
     if is_unbounded(model):
         sizes = zip(model.inputs, counted_input_shapes(model, shapes), strict=True)
@@ -81,7 +83,7 @@ def with_open_sizes(model: ov.Model) -> list[str]:
     return [node.get_friendly_name() for node in found]
 
 
-def fix_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> None:
+def fix_input_shapes(model: ov.Model, shapes: Examples) -> None:
     """Gives inputs these sizes for good. Raises UserError: one is open and not among them, or they do not fit."""
     sizes = input_shapes(model, shapes)
     for port, size in zip(model.inputs, sizes, strict=True):
@@ -104,7 +106,7 @@ def _open(port: ov.Output) -> str:
     return f"dimension {axis} of input '{input_name(port)}' {shape} is open"
 
 
-def counted_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> list[tuple[int, ...]]:
+def counted_input_shapes(model: ov.Model, shapes: Examples | None = None) -> list[tuple[int, ...]]:
     """The shapes that costs count with, one for each input of `model`, in order.
 
     They are the first of `assumed_shapes` of which the operations' shapes can be inferred. shapes: example shapes of
@@ -113,9 +115,7 @@ def counted_input_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | 
     return fitting_input_shapes(model, shapes) or [tuple(shape) for shape in assumed_shapes(model, shapes)[0]]
 
 
-def fitting_input_shapes(
-    model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None
-) -> list[tuple[int, ...]] | None:
+def fitting_input_shapes(model: ov.Model, shapes: Examples | None = None) -> list[tuple[int, ...]] | None:
     """The first of `assumed_shapes` with which operations' shapes can be inferred, None without. Raises UserError."""
     wanted = assumed_shapes(model, shapes)[0]
     if model.is_dynamic():
@@ -126,7 +126,7 @@ def fitting_input_shapes(
     return [tuple(shape) for shape in wanted]
 
 
-def assumed_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> list[list[list[int]]]:
+def assumed_shapes(model: ov.Model, shapes: Examples | None = None) -> list[list[list[int]]]:
     """What to try for the inputs of `model`, the preferred first: a list with a shape for each input, in order.
 
     There are several where a size is open that `shapes` do not give. Raises UserError as `input_shapes` does.
@@ -140,9 +140,7 @@ def assumed_shapes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None =
     return found
 
 
-def smaller_shapes(
-    model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None
-) -> list[dict[str, tuple[int, ...]]]:
+def smaller_shapes(model: ov.Model, shapes: Examples | None = None) -> list[dict[str, tuple[int, ...]]]:
     """Example shapes of all inputs to try, the largest first, where `counted_input_shapes` do not run; [] for none."""
     names = [parameter.get_friendly_name() for parameter in model.get_parameters()]
     if len(set(names)) < len(names):
@@ -163,9 +161,7 @@ def _takes_images(model: ov.Model) -> bool:
     )
 
 
-def input_shapes(
-    model: ov.Model, shapes: Mapping[str, Sequence[int]], size: int = UNBOUNDED_DIMENSION
-) -> list[list[int]]:
+def input_shapes(model: ov.Model, shapes: Examples, size: int = UNBOUNDED_DIMENSION) -> list[list[int]]:
     """A static shape for every input of `model`: the user's example, else upper bounds, else `size` (a batch is 1).
 
     shapes: by any of the input's tensor names or its friendly name. UserError: they name no input, or do not fit.
@@ -264,7 +260,7 @@ class Inference:
             self._copy = None  # reshape looks at the shapes that are there
         return found
 
-    def with_static_inputs(self, shapes: Mapping[str, Sequence[int]] | None) -> list[ov.Node] | None:
+    def with_static_inputs(self, shapes: Examples | None) -> list[ov.Node] | None:
         """The nodes with static shapes, as far as static inputs and states make them so.
 
         States that grow get the length that mask and tokens give (the mask's less the tokens'), or that of an input of

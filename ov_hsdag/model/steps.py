@@ -217,7 +217,7 @@ def _rows(parameter: ov.Node) -> int | None:
             if node.get_type_name() == "Gather" and port == 1:
                 shape, axis = node.get_input_partial_shape(0), node.input_value(2).get_node()
                 if axis.get_type_name() == "Constant" and shape.rank.is_static:
-                    size = shape[int(axis.get_data())]
+                    size = shape[int(axis.get_data().item())]
                     found += [int(size.get_length())] if size.is_static else []
             elif node.get_type_name() in _HANDED_ON and port == 0:
                 waiting.append(node)

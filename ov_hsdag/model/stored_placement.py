@@ -168,9 +168,10 @@ def _settings(value: Any) -> dict[str, Any] | None:
     if value is None:
         return None
     shapes, memory = value.get("shapes") or {}, value.get("memory") or {}
-    numbers = [*memory.values(), *(size for shape in shapes.values() for size in shape), value.get("context", 1)]
-    if not all(type(number) is int and 0 < number < 1 << 62 for number in numbers):
-        raise TypeError("expected positive numbers")
+    sizes = [size for shape in shapes.values() for size in shape]
+    for least, numbers in ((0, sizes), (1, [*memory.values(), value.get("context", 1)])):
+        if not all(type(number) is int and least <= number < 1 << 62 for number in numbers):
+            raise TypeError("expected positive numbers")
     if not all(isinstance(value.get(key, ""), str) for key in _TEXTS):
         raise TypeError("expected texts")
     return dict(value)

@@ -83,11 +83,18 @@ class HostMemory:
     room: int  # of it that a model may have, bytes
 
     @classmethod
-    def of(cls, core: ov.Core, names: Sequence[str], given: Mapping[str, int], free: bool = False) -> HostMemory | None:
+    def of(
+        cls,
+        core: ov.Core,
+        names: Sequence[str],
+        given: Mapping[str, int],
+        free: bool = False,
+        profile: Profile | None = None,
+    ) -> HostMemory | None:
         """What the devices share; None where fewer than two do, and where all that do have limits of the user's.
 
-        given: limits of the user's. A machine that is said to have more than this one has is another machine. free:
-        whether a model may have most of what is free, and not all memory.
+        given: limits of the user's. profile: the user's. A machine that is said to have more than this one has is
+        another machine. free: whether a model may have most of what is free, and not all memory.
         """
         sharing = tuple(name for name in names if discovery.uses_host_memory(core, name))
         if len(sharing) < 2 or set(sharing) <= set(given):
@@ -96,7 +103,8 @@ class HostMemory:
         if known is None:
             return None
         room = int(discovery.USABLE * known) if free else known
-        return cls(sharing, max(room, *(given.get(name, 0) for name in sharing)))
+        declared = () if profile is None else profile.memory_bytes(sharing).tolist()
+        return cls(sharing, max(room, *declared, *(given.get(name, 0) for name in sharing)))
 
     def warn_beyond(self, needed: int) -> None:
         """Warns where the devices need more bytes together than they share, though each holds its part."""
@@ -232,7 +240,8 @@ def fit(
         context: tokens that the states of a decoder hold; by default those that the model was placed for, or else
             `DEFAULT_CONTEXT`.
         batch: sequences at a time, beams included.
-        shapes: example shapes of dynamic inputs of a model without states; by default those that it was placed with.
+        shapes: example shapes of dynamic inputs, of a decoder's beside its tokens; by default those that it was placed
+            with.
         memory: as in `ov_hsdag.place`; by default most of what is free.
         kv_precision: of KV caches, on all devices; by default what model and devices choose.
         profile: of the devices; built-in ones by default.
@@ -401,11 +410,11 @@ class ContextProblems:
         cls, session: Session, analysis: ModelAnalysis, workload: Workload, priced: WorkloadProblem | None = None
     ) -> ContextProblems:
         """The problems of a model with the context of a workload. priced: of its phases, where that is known."""
+        model, shapes = analysis.model, decoder_shapes(analysis.model, workload.batch, 1, 2 * workload.tokens)
+        others = {name: shape for name, shape in (analysis.shapes or {}).items() if name not in shapes}
         if priced is None:
-            priced = session.price(analysis, "latency", phases=workload.phases(analysis.model))
-        further = analysis.graph.resized(
-            analysis.model, decoder_shapes(analysis.model, workload.batch, 1, 2 * workload.tokens)
-        )
+            priced = session.price(analysis, "latency", phases=workload.phases_with(model, others))
+        further = analysis.graph.resized(model, {**shapes, **others})
         sizes = priced.output_bytes["prompt"], priced.output_bytes["last token"], further.output_bytes
         return cls(priced.problem, session, analysis, workload.tokens, *sizes)
 

@@ -123,7 +123,7 @@ def place(
         fix_input_shapes(model, options.shapes or {})
     measure, shapes = options.measure, options.shapes
     busy = busy_cores() if any(kind_of(name) == "CPU" for name in request.session.devices) else 0.0
-    original = {node.get_friendly_name() for node in model.get_ops()} if request.given is not None else set()
+    original = {node.get_friendly_name(): node.get_type_name() for node in model.get_ops() if request.given}
     asked = Workload.asked(options.workload, options.context)
     phases = asked.phases_with(model, shapes) if asked else ()
     if phases:
@@ -132,13 +132,18 @@ def place(
     analysis = session.analyse(model, shapes, phases, clock)
     if request.given is not None:
         # Its names may be those of the model as it is in the file, or as placements are reported.
-        request.given.check_nodes(original.union(analysis.graph.names))
+        request.given.check_nodes({*original, *analysis.graph.names})
+        named = [name for name in request.given.affinity if original.get(name) != "Constant"]
+        kept = len({*named} & {*analysis.graph.names})
+        if 2 * kept < len(named):
+            told = f"only {kept} of the affinity's operations have the same names in the normalized model"
+            warnings.warn(f"{told}, and the others follow these: ov-hsdag show --output has its names", stacklevel=2)
     costs = request.costs
     if phases and costs is not None:
         warnings.warn("the measured costs beside the model are not those of a workload", stacklevel=2)
         costs = None
     phase_costs: dict[str, ModelCosts] = {}
-    if measure and not request.decided:
+    if measure and not request.decided and (costs is None or not _holds(costs, analysis, request)):
         with clock("calibrate"):
             seconds = selection.CALIBRATING * request.measure_seconds
             if phases:
@@ -293,7 +298,7 @@ def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions
     search = Multilevel()
     if search_seconds is not None:
         search = Multilevel(seconds=search_seconds, threads=usable_cores())
-    host = HostMemory.of(core, devices.names, limits) if profile is None else None
+    host = HostMemory.of(core, devices.names, limits, profile=None if profile is None else session.profile)
     return _Request(session, learned, given, apart, costs, host, search, limits, measure_seconds)
 
 
@@ -301,7 +306,7 @@ def _given(
     affinity: Mapping[str, str] | Placement | str | PathLike[str] | None, devices: DeviceSet
 ) -> Placement | None:
     if affinity is None or isinstance(affinity, Placement):
-        return affinity
+        return affinity if affinity is None or affinity.devices == devices.names else affinity.map_to(devices.names)
     if isinstance(affinity, Mapping):
         unknown = sorted(set(affinity.values()) - set(devices.names))
         if unknown:
@@ -349,13 +354,11 @@ def _calibrated(
     report: Callable[[str], None] | None,
     compiled: CompiledModels | None = None,
 ) -> tuple[ModelAnalysis, ModelCosts | None]:
-    """The analysis and the model's costs on these devices: the given ones where they hold, else measured now.
+    """The analysis and the model's costs on these devices, measured now.
 
     The analysis has smaller inputs where those that were assumed do not run. seconds: time budget.
     """
     names, costs, core = analysis.devices, request.costs, request.session.core
-    if costs is not None and _holds(costs, analysis, request):
-        return analysis, costs
     if costs is not None:
         warnings.warn(
             f"the measured costs beside the model do not hold for all of {', '.join(names)} and are measured anew;"

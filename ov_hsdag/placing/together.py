@@ -182,7 +182,8 @@ def place_together(
     placements = {one.member.name: _written(one, number, profile) for one, number in ways}
     plan = plan_of(application, plans, chosen, measured, prepared, rates)
     plan = replace(plan, memory=limits, placements=placements)
-    if profile is None and (host := HostMemory.of(core, devices.names, limits)):
+    own = None if profile is None else steps.session.profile
+    if host := HostMemory.of(core, devices.names, limits, profile=own):
         host.warn_beyond(sum(plan.predicted["memory_bytes"][name] for name in host.devices))
     return plan
 

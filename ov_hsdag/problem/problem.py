@@ -19,6 +19,8 @@ from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.reading import ARRAYS, parse_json, read_arrays
 
+Floats = NDArray[np.float64]
+
 OBJECTIVES = ("latency", "throughput")
 
 FORMAT_VERSION = 1
@@ -48,10 +50,10 @@ _MOST_REPAIRED = 300
 class Evaluation:
     """The simulator's results for a batch of placements."""
 
-    latency_us: NDArray[np.float64]  # time of one request, µs, float64 [batch]
+    latency_us: Floats  # time of one request, µs, float64 [batch]
     # time between results with many requests in flight (the busiest device's work), µs, float64 [batch]
-    period_us: NDArray[np.float64]
-    busy_us: NDArray[np.float64]  # work of each device for one request, µs, float64 [batch, devices]
+    period_us: Floats
+    busy_us: Floats  # work of each device for one request, µs, float64 [batch, devices]
     memory_bytes: NDArray[np.int64]  # weights, states and live tensors on each device, int64 [batch, devices]
     transfer_bytes: NDArray[np.int64]  # bytes that move between devices, int64 [batch]
     cut_tensors: NDArray[np.int32]  # tensors that move between devices, int32 [batch]
@@ -65,7 +67,7 @@ class Evaluation:
         """Placements that no device's memory would make feasible, bool [batch]."""
         return (self.infeasible & ~OVER_MEMORY) != 0
 
-    def score(self, objective: str) -> NDArray[np.float64]:
+    def score(self, objective: str) -> Floats:
         """What is minimised, in µs: latency, or the period for throughput; inf where infeasible. float64 [batch]."""
         value = self.latency_us if objective == "latency" else self.period_us
         return np.where(self.infeasible == 0, value, np.inf)
@@ -77,12 +79,12 @@ class Breakdown:
 
     evaluation: Evaluation  # the results
     # time of each node where it is, broken fusions not included, µs, float64 [batch, nodes]
-    node_us: NDArray[np.float64]
-    fusion_us: NDArray[np.float64]  # what each node takes longer as its fusion is broken, µs, float64 [batch, nodes]
+    node_us: Floats
+    fusion_us: Floats  # what each node takes longer as its fusion is broken, µs, float64 [batch, nodes]
     # time of operations, of what they take longer as fusions are broken, of calls of submodels, and of transfers, µs:
     # together the latency of one request, float64 [batch, 4], and each device's work, float64 [batch, devices, 4]
-    latency_us: NDArray[np.float64]
-    busy_us: NDArray[np.float64]
+    latency_us: Floats
+    busy_us: Floats
     # where the transfers of each placement begin in the arrays below, int32 [batch + 1]
     transfer_ptr: NDArray[np.int32]
     transfer_output: NDArray[np.int32]  # number of the tensor among the graph's outputs, int32 [transfers]
@@ -90,10 +92,10 @@ class Breakdown:
     transfer_source: NDArray[np.uint8]
     transfer_target: NDArray[np.uint8]
     transfer_bytes: NDArray[np.int64]  # that move, int64 [transfers]
-    transfer_us: NDArray[np.float64]  # time of the transfer, µs, float64 [transfers]
+    transfer_us: Floats  # time of the transfer, µs, float64 [transfers]
     # in which these devices are busy with it, µs, float64 [transfers]
-    transfer_source_us: NDArray[np.float64]
-    transfer_target_us: NDArray[np.float64]
+    transfer_source_us: Floats
+    transfer_target_us: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,14 +105,14 @@ class PlacementProblem:
     graph: ComputationGraph  # the computation graph of a normalized model
     devices: tuple[str, ...]  # device names in HETERO's order, [devices]
     objective: str  # "latency" or "throughput"
-    node_us: NDArray[np.float64] = field(metadata=array("nodes", "devices", dtype=np.float64))  # time, µs
+    node_us: Floats = field(metadata=array("nodes", "devices", dtype=np.float64))  # time, µs
     supported: NDArray[np.bool_] = field(metadata=array("nodes", "devices", dtype=np.bool_))  # whether it runs there
     groups: NDArray[np.int32] = field(metadata=array("nodes", dtype=np.int32))  # colocation groups, dense numbers
     # fixed time of a transfer from row to column, µs, float64 [devices, devices]
-    transfer_us: NDArray[np.float64] = field(metadata=array("devices", "devices", dtype=np.float64))
-    transfer_us_per_byte: NDArray[np.float64] = field(metadata=array("devices", "devices", dtype=np.float64))
+    transfer_us: Floats = field(metadata=array("devices", "devices", dtype=np.float64))
+    transfer_us_per_byte: Floats = field(metadata=array("devices", "devices", dtype=np.float64))
     # what each submodel on a device costs beyond its nodes, µs, float64 [devices]
-    submodel_us: NDArray[np.float64] = field(metadata=array("devices", dtype=np.float64))
+    submodel_us: Floats = field(metadata=array("devices", dtype=np.float64))
     memory_bytes: NDArray[np.int64] = field(metadata=array("devices", dtype=np.int64))  # limits, -1 for none
     rule: int  # HETERO's splitting rule, see `split_rule`
     # the node that a node has to share a submodel with for a device to save time on it, -1 for none: the one into whose
@@ -119,14 +121,12 @@ class PlacementProblem:
     # what a broken fusion costs: the time that a node takes longer on a device where its `fused_with` is in another
     # submodel, µs, float64 [nodes, devices]. None: nothing. Minimum cuts and the moves of refinement see only those
     # fusions whose tensor has no other consumer.
-    fusion_penalty_us: NDArray[np.float64] | None = field(
+    fusion_penalty_us: Floats | None = field(
         default=None, metadata=array("nodes", "devices", dtype=np.float64, key="torn_us")
     )
     # bytes that a device stores for each byte of the graph (0.5 where f32 weights become f16), float64 [devices]. None:
     # 1. Memory limits count bytes of the graph; `stored_bytes` converts them for users.
-    storage_ratio: NDArray[np.float64] | None = field(
-        default=None, metadata=array("devices", dtype=np.float64, key="kept")
-    )
+    storage_ratio: Floats | None = field(default=None, metadata=array("devices", dtype=np.float64, key="kept"))
     # bytes that a transfer of each output moves, where a workload has inferences of several sizes: the mean, while
     # `graph.output_bytes` is the largest, which memory counts. None: the same. int64 [outputs].
     moved_bytes: NDArray[np.int64] | None = field(default=None, metadata=array("outputs", dtype=np.int64, later=True))
@@ -140,9 +140,7 @@ class PlacementProblem:
     live_bytes: NDArray[np.int64] | None = field(default=None, metadata=array("outputs", dtype=np.int64, later=True))
     # share of the time of a transfer in which each device is busy with it, where it is one of the two ends; 0 where
     # another engine than its own copies. It counts for throughput alone. float64 [devices]. None: 1.
-    transfer_share: NDArray[np.float64] | None = field(
-        default=None, metadata=array("devices", dtype=np.float64, later=True)
-    )
+    transfer_share: Floats | None = field(default=None, metadata=array("devices", dtype=np.float64, later=True))
 
     def __post_init__(self) -> None:
         """Checks the objective (UserError), and that devices and arrays are as the attributes document (ValueError)."""
@@ -176,7 +174,7 @@ class PlacementProblem:
         return self.graph.legality.same_submodel
 
     @cached_property
-    def group_us(self) -> NDArray[np.float64]:
+    def group_us(self) -> Floats:
         """Time of each group on each device, µs, inf where it is not supported, float64 [groups, devices]."""
         total = np.zeros((self.group_count, len(self.devices)))
         np.add.at(total, self.groups, self.node_us)
@@ -190,7 +188,7 @@ class PlacementProblem:
         return np.repeat(self.graph.weight_bytes[:, None], len(self.devices), axis=1)
 
     @cached_property
-    def group_held(self) -> NDArray[np.float64]:
+    def group_held(self) -> Floats:
         """Bytes that each device keeps for each group as long as the model is loaded, float64 [groups, devices]."""
         held = [np.bincount(self.groups, column, self.group_count) for column in self.node_held.T]
         return np.stack(held, axis=1).astype(np.float64)
@@ -217,7 +215,7 @@ class PlacementProblem:
         weight = np.maximum(work / max(work.sum(), 1e-30), weights / max(weights.sum(), 1.0))
         return self._coarsen(weight, CHAIN_SHARE)
 
-    def _coarsen(self, weight: NDArray[np.float64], most: float) -> NDArray[np.int32]:
+    def _coarsen(self, weight: Floats, most: float) -> NDArray[np.int32]:
         by_node = colocation.coarsen(self.graph, self.groups, self.supported, weight, most)
         result = np.empty(self.group_count, np.int32)
         result[self.groups] = by_node
@@ -230,12 +228,12 @@ class PlacementProblem:
         return Tensors.of(self.graph, self.groups, moved)
 
     @property
-    def transfer_shares(self) -> NDArray[np.float64]:
+    def transfer_shares(self) -> Floats:
         """`transfer_share`, ones where that is None, float64 [devices]."""
         return np.ones(len(self.devices)) if self.transfer_share is None else self.transfer_share
 
     @cached_property
-    def fusions(self) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def fusions(self) -> tuple[NDArray[np.int32], Floats]:
         """`fused_with` and `fusion_penalty_us`, as arrays even where they are None, [nodes, devices]."""
         shape = self.node_us.shape
         return (
@@ -244,7 +242,7 @@ class PlacementProblem:
         )
 
     @cached_property
-    def tensor_fusion_penalty_us(self) -> NDArray[np.float64]:
+    def tensor_fusion_penalty_us(self) -> Floats:
         """Penalty of the fusion that a device breaks by receiving the tensor, µs, float64 [tensors, devices]."""
         graph = self.graph
         fused_with, penalty_us = self.fusions
@@ -297,7 +295,7 @@ class PlacementProblem:
         terms = found.pop("breakdown")
         return Breakdown(Evaluation(**found), **terms)
 
-    def scores(self, placements: NDArray[np.integer[Any]], threads: int = 1) -> NDArray[np.float64]:
+    def scores(self, placements: NDArray[np.integer[Any]], threads: int = 1) -> Floats:
         """The objective of each placement, lower is better, inf where infeasible, µs, float64 [batch]."""
         return self.evaluate(placements, threads).score(self.objective)
 
@@ -391,11 +389,11 @@ class PlacementProblem:
         return single if many else self.repair(placement)
 
     @cached_property
-    def memory_limits(self) -> NDArray[np.float64]:
+    def memory_limits(self) -> Floats:
         """`memory_bytes`, inf where there is no limit, float64 [devices]."""
         return np.where(self.memory_bytes < 0, np.inf, self.memory_bytes)
 
-    def memory_excess(self, evaluation: Evaluation) -> NDArray[np.float64]:
+    def memory_excess(self, evaluation: Evaluation) -> Floats:
         """Bytes beyond each device's limit, float64 [batch, devices]."""
         return np.maximum(evaluation.memory_bytes - self.memory_limits, 0.0)
 

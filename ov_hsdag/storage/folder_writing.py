@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.storage.files import refuse_impossible, remove_leftovers, save_model, sync_file, temporary_name, writing
-from ov_hsdag.storage.overwriting import constants_of, rewritten_constants
+from ov_hsdag.storage.overwriting import constants_of, refused, rewritten_constants
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import op, ov
 from ov_hsdag.utils.reading import TABLES, file_digest, read_json
@@ -58,11 +58,13 @@ def check_folder_output(output: Path, source: Path) -> None:
         target = Path(os.path.realpath(output))
         inside = Path(os.path.realpath(source))
         if target == inside:
-            raise UserError(f"cannot write '{output}': it is the input; choose another output")
+            raise refused(output, "it is the input")
         if inside in target.parents:
-            raise UserError(f"cannot write '{output}': it is inside the input; choose another output")
+            raise refused(output, "it is inside the input")
         if target.exists() and not target.is_dir():
             raise UserError(f"cannot write '{output}': it is a file, and the output of a folder is a folder")
+        if os.path.ismount(target):  # which cannot be renamed
+            raise UserError(f"cannot write '{output}': a file system is mounted there; name a folder in it")
         directory = refuse_impossible(target)
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -118,19 +120,13 @@ def _refuse_foreign(target: Path, shown: Path) -> None:
         record = read_json(target / MARKER, TABLES)
         ours, digests = {MARKER, *record["files"]}, dict(record.get("digests", {}))  # without digests in older folders
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(
-            f"cannot write '{shown}': it is there already, and ov-hsdag did not write it; choose another output"
-        ) from None
+        raise refused(shown, "it is there already, and ov-hsdag did not write it") from None
     foreign = sorted(there - ours)
     if foreign:
-        raise UserError(
-            f"cannot write '{shown}': it holds '{foreign[0]}', which ov-hsdag did not write; choose another output"
-        )
+        raise refused(shown, f"it holds '{foreign[0]}', which ov-hsdag did not write")
     changed = sorted(name for name in there & digests.keys() if file_digest(target / name) != digests[name])
     if changed:
-        raise UserError(
-            f"cannot write '{shown}': its '{changed[0]}' was changed since ov-hsdag wrote it; choose another output"
-        )
+        raise refused(shown, f"its '{changed[0]}' was changed since ov-hsdag wrote it")
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -43,19 +43,19 @@ def refuse_foreign_model(xml: Path, shown: str | os.PathLike[str]) -> None:
     bin_ = xml.with_suffix(".bin")
     for path in (xml, bin_):
         if path.exists() and not path.is_file():  # reading from a pipe would never end
-            raise _refused(shown, f"'{path.name}' is there already and is no file")
+            raise refused(shown, f"'{path.name}' is there already and is no file")
     text = xml.read_bytes() if xml.exists() else b""
     if text and not _is_ir(text):
-        raise _refused(shown, f"'{xml.name}' is there already and is no OpenVINO IR")
+        raise refused(shown, f"'{xml.name}' is there already and is no OpenVINO IR")
     size = bin_.stat().st_size if bin_.exists() else 0
     if not size:
         return
     if not text:
-        raise _refused(shown, f"'{bin_.name}', where its weights would go, is there already without '{xml.name}'")
+        raise refused(shown, f"'{bin_.name}', where its weights would go, is there already without '{xml.name}'")
     used = max((offset + size for offset, size in constants_of(text)), default=0)
     # A replacement that was interrupted leaves a file that is longer than its model needs.
     if not 0 < used <= size:
-        raise _refused(
+        raise refused(
             shown, f"'{bin_.name}', where its weights would go, does not hold those of the model in '{xml.name}'"
         )
 
@@ -77,7 +77,7 @@ def refuse_input(
     for data in external_data(path) if existing else ():
         for target in existing:
             if os.path.exists(data) and target.samefile(data):
-                raise _refused(shown, f"'{target.name}' holds weights of the input '{os.fspath(source)}'")
+                raise refused(shown, f"'{target.name}' holds weights of the input '{os.fspath(source)}'")
 
 
 def constants_of(xml: bytes) -> Iterator[tuple[int, int]]:
@@ -147,5 +147,6 @@ def _is_ir(text: bytes) -> bool:
         return False
 
 
-def _refused(shown: str | os.PathLike[str], reason: str) -> UserError:
+def refused(shown: str | os.PathLike[str], reason: str) -> UserError:
+    """The error of an output that cannot be written; `shown` is what the user calls it."""
     return UserError(f"cannot write '{os.fspath(shown)}': {reason}; choose another output")

@@ -1,7 +1,9 @@
 """Training of the HSDAG policy: the only layer that imports torch (extra `train`)."""
 
+from os import PathLike
 from pathlib import Path
 
+from ov_hsdag.storage.files import check_model_output, check_not_input
 from ov_hsdag.utils.errors import UserError
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -9,6 +11,16 @@ CHECKPOINT = "checkpoint.safetensors"
 
 FOUND_BY = {"policy": "hsdag", "measured": "search", "search": "search", "random": "random"}
 """Placer that a placement of a fine-tuning run counts for, by the source of its entry."""
+
+
+def check_outputs(output: Path, source: str | PathLike[str] | None = None) -> None:
+    """Raises UserError where a run's files cannot be written, or would replace `source`, its data, or another model."""
+    for model in ("model.xml", "policy/policy.xml"):  # the second is of format 1, and removed
+        check_model_output(output / model, source)
+    policy = ("policy/policy.json", "policy/policy.safetensors")
+    for name in (CHECKPOINT, "record.json", "placement.json", *policy):
+        if source is not None:
+            check_not_input(output / name, source)
 
 
 def refuse_existing(output: Path) -> None:

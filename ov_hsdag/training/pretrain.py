@@ -33,21 +33,12 @@ from ov_hsdag.policy.features import policy_input
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus as corpora
 from ov_hsdag.training import refuse_existing
+from ov_hsdag.training import run as runs
 from ov_hsdag.training.corpus import Corpus
 from ov_hsdag.training.loss import imitation_loss, problem_loss
 from ov_hsdag.training.network import HSDAGNetwork, export
 from ov_hsdag.training.problems import SHARD, Each, Pool, Targets, batch_indices, shards_at
 from ov_hsdag.training.rollout import Rollouts, greedy_score, run_policy
-from ov_hsdag.training.run import (
-    CHECKPOINT,
-    SummaryWriter,
-    follow,
-    read_metadata,
-    readable_checkpoint,
-    restore,
-    uninterrupted,
-    write_checkpoint,
-)
 from ov_hsdag.training.settings import Settings
 from ov_hsdag.utils.errors import UserError
 
@@ -92,17 +83,19 @@ class State:
             "seconds": self.seconds,
             "history": self.history,
         }
-        write_checkpoint(path, self.network, self.optimizer, {"baselines": torch.from_numpy(self.baselines)}, metadata)
+        runs.write_checkpoint(
+            path, self.network, self.optimizer, {"baselines": torch.from_numpy(self.baselines)}, metadata
+        )
 
     def load(self, path: Path, fingerprint: str) -> None:
         """Goes where a checkpoint is. Raises UserError where it belongs to another corpus or to other settings."""
-        metadata = read_metadata(path, FORMAT)
+        metadata = runs.read_metadata(path, FORMAT)
         if metadata.get("fingerprint") != fingerprint:
             raise UserError(
                 f"'{path}' belongs to another corpus: resume with the corpus and the release that the run began with"
             )
-        tensors = restore(path, self.network, self.optimizer)
-        with readable_checkpoint(path):
+        tensors = runs.restore(path, self.network, self.optimizer)
+        with runs.readable_checkpoint(path):
             self.baselines = tensors["baselines"].numpy().copy()
             self.step, self.seconds = int(metadata["step"]), float(metadata["seconds"])
             self.history = [dict(entry) for entry in metadata["history"]]
@@ -131,7 +124,7 @@ def update(state: State, settings: Settings, pool: Pool, indices: NDArray[np.int
                     )
                     (loss / len(indices)).backward()  # type: ignore[no-untyped-call]
                 total.update({name: value / len(indices) for name, value in logged.items()})
-            norm = follow(network, optimizer, settings.max_grad_norm)
+            norm = runs.follow(network, optimizer, settings.max_grad_norm)
     except BaseException:
         network.load_state_dict(before[0])
         optimizer.load_state_dict(before[1])
@@ -196,11 +189,11 @@ def pretrain(
     """
     # Where the network is sure, gradients underflow, and with denormal numbers a step takes several times longer.
     torch.set_flush_denormal(True)
-    path = output / CHECKPOINT
+    path = output / runs.CHECKPOINT
     resumed = settings is None
     if settings is None:
-        metadata = read_metadata(path, FORMAT)
-        with readable_checkpoint(path):
+        metadata = runs.read_metadata(path, FORMAT)
+        with runs.readable_checkpoint(path):
             settings = Settings.from_dict(metadata["settings"])
             if corpus_folder is None and metadata.get("corpus"):
                 corpus_folder = Path(metadata["corpus"])
@@ -236,12 +229,12 @@ def pretrain(
     else:
         saved = time.monotonic()
         try:
-            with SummaryWriter(str(output), purge_step=state.step if resumed else None) as writer:
+            with runs.SummaryWriter(str(output), purge_step=state.step if resumed else None) as writer:
                 begin, before = time.monotonic(), state.seconds
                 while state.step < settings.steps:
                     indices = batch_indices(settings, pool, state.step)
                     # An interrupt comes between two steps, where the state is whole.
-                    with uninterrupted():
+                    with runs.uninterrupted():
                         scalars = update(state, settings, pool, indices)
                         state.step += 1
                         state.seconds = before + time.monotonic() - begin
@@ -257,7 +250,7 @@ def pretrain(
                         state.save(path, settings, corpus, corpus_folder)
                         saved = time.monotonic()
         except KeyboardInterrupt:
-            with uninterrupted():
+            with runs.uninterrupted():
                 state.save(path, settings, corpus, corpus_folder)
             raise
     record = make_record(state, settings, corpus, pool.count(shards_at(settings, state.step)), check_count)

@@ -77,7 +77,9 @@ std::uint32_t requests_in_flight(const ov::CompiledModel& compiled) {
     const std::uint32_t reported = compiled.get_property(ov::optimal_number_of_infer_requests);
     const auto devices = static_cast<std::uint32_t>(compiled.get_property(ov::execution_devices).size());
     if (devices < 2) return reported;
-    const auto submodels = compiled.get_property("HETERO_NUMBER_OF_SUBMODELS").as<std::uint32_t>();
+    // A Core that has compiled unplaced models with unused inputs counts too few from then on, below 0 as well.
+    const auto counted = compiled.get_property("HETERO_NUMBER_OF_SUBMODELS").as<std::uint64_t>();
+    const auto submodels = static_cast<std::uint32_t>(counted < (1u << 31) ? std::min<std::uint64_t>(counted, kMost) : 0);
     return std::max({reported, kPerDevice * devices, std::min(kPerSubmodel * submodels, kMost)});
 }
 

@@ -27,4 +27,3 @@ from ov_hsdag.training.finetune.settings import SCRATCH as SCRATCH
 from ov_hsdag.training.finetune.settings import Budget as Budget
 from ov_hsdag.training.finetune.settings import Settings as Settings
 from ov_hsdag.training.finetune.state import Entry as Entry
-from ov_hsdag.training.finetune.state import check_outputs as check_outputs

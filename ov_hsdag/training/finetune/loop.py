@@ -22,19 +22,9 @@ from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge, Measurement
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import FOUND_BY, refuse_existing
+from ov_hsdag.training.finetune import state as states
 from ov_hsdag.training.finetune.proposals import Proposal, propose
 from ov_hsdag.training.finetune.settings import Budget, Settings
-from ov_hsdag.training.finetune.state import (
-    FORMAT,
-    Entry,
-    State,
-    Task,
-    fingerprint_of,
-    load_checkpoint,
-    new_state,
-    save_checkpoint,
-    simple_placement,
-)
 from ov_hsdag.training.loss import edge_loss, imitation_loss, policy_loss
 from ov_hsdag.training.network import HSDAGNetwork, export
 from ov_hsdag.training.rollout import run_policy, sample
@@ -57,10 +47,10 @@ class Outcome:
 
     record: dict[str, Any]  # JSON-able, see `make_record`
     choice: Choice
-    state: State  # where the run stands
+    state: states.State  # where the run stands
 
 
-Report = Callable[[int, float, Entry, float], None]
+Report = Callable[[int, float, states.Entry, float], None]
 """Called after each measurement with the number of measurements, the share of the budget that is spent, the latest
 entry, and the best ratio so far."""
 
@@ -87,21 +77,21 @@ def run(
     """
     begin, path = time.monotonic(), output / CHECKPOINT
     if network is None:
-        metadata = read_metadata(path, FORMAT)
+        metadata = read_metadata(path, states.FORMAT)
         with readable_checkpoint(path):
             settings, about = Settings.from_dict(metadata["settings"]), dict(metadata["about"])
             budget = budget or Budget.from_dict(about["budget"])
-        state = load_checkpoint(path, problem, settings)
+        state = states.load_checkpoint(path, problem, settings)
     else:
         refuse_existing(output)
         settings, budget = settings or Settings(), budget or Budget()
-        state = new_state(network, settings)
+        state = states.new_state(network, settings)
     output.mkdir(parents=True, exist_ok=True)
     about = {**(about or {}), "budget": budget.to_dict()}
     begin -= state.seconds
-    ongoing = _Run(path, problem, judge_of, state, settings, budget, about, fingerprint_of(problem), begin)
+    ongoing = _Run(path, problem, judge_of, state, settings, budget, about, states.fingerprint_of(problem), begin)
     ongoing.measure_singles()
-    task = Task.of(problem, state.network.config, state.reference)
+    task = states.Task.of(problem, state.network.config, state.reference)
     with SummaryWriter(str(output), purge_step=len(state.measured)) as writer:
         while ongoing.spent() < 1:
             fit = task.fit(state)
@@ -137,7 +127,7 @@ class _Run:
     path: Path
     problem: PlacementProblem
     judge_of: Callable[[str | None], Judge]
-    state: State
+    state: states.State
     settings: Settings
     budget: Budget
     about: Mapping[str, Any]
@@ -176,14 +166,16 @@ class _Run:
             return
         self.state.reference = self.judge.reference
         for name, measurement in self.judge.singles.items():
-            self.state.entries.append(Entry(simple_placement(self.problem, name), measurement, "single", None))
+            self.state.entries.append(
+                states.Entry(states.simple_placement(self.problem, name), measurement, "single", None)
+            )
 
-    def measure(self, proposal: Proposal) -> Entry:
+    def measure(self, proposal: Proposal) -> states.Entry:
         """Measures a proposal; returns its entry."""
         # A lucky best must not cut short all that follow.
         worth = max(entry.measurement.sure for entry in self.state.good)
         measurement = self.judge.measure(self.problem.affinity(proposal.placement), worth=worth)
-        entry = Entry(proposal.placement, measurement, proposal.source, proposal.predicted)
+        entry = states.Entry(proposal.placement, measurement, proposal.source, proposal.predicted)
         self.state.entries.append(entry)
         self.save()
         return entry
@@ -197,22 +189,22 @@ class _Run:
 
     def measure_hetero_default(self) -> None:
         """Measures HETERO's own choice, unless it has been measured."""
-        own = simple_placement(self.problem, HETERO_DEFAULT)
+        own = states.simple_placement(self.problem, HETERO_DEFAULT)
         if any(np.array_equal(own, entry.placement) for entry in self.state.entries):
             return
         measurement = self.judge.measure(self.problem.affinity(own), rounds=self.settings.final_rounds)
-        self.state.entries.append(Entry(own, measurement, HETERO_DEFAULT, None))
+        self.state.entries.append(states.Entry(own, measurement, HETERO_DEFAULT, None))
         self.save()
 
     def save(self) -> None:
         self.state.seconds = self.seconds()
-        save_checkpoint(self.path, self.state, self.settings, self.about, self.fingerprint)
+        states.save_checkpoint(self.path, self.state, self.settings, self.about, self.fingerprint)
 
 
 _NEGLIGIBLE = 1e-6  # placements with a smaller weight are not imitated
 
 
-def learn(state: State, task: Task, settings: Settings, fit: Fit) -> dict[str, float]:
+def learn(state: states.State, task: states.Task, settings: Settings, fit: Fit) -> dict[str, float]:
     """Updates the policy from everything measured so far; the last update's scalars, by their names in TensorBoard.
 
     The loss of an update is that of imitation, of edge scores, of entropy and of REINFORCE (Williams 1992, Machine
@@ -245,7 +237,7 @@ def learn(state: State, task: Task, settings: Settings, fit: Fit) -> dict[str, f
     return scalars
 
 
-def imitation_target(state: State, task: Task, settings: Settings) -> NDArray[np.float32]:
+def imitation_target(state: states.State, task: states.Task, settings: Settings) -> NDArray[np.float32]:
     """What the policy imitates: the mean of the good measured placements; sum 1, float32 [coarse, devices].
 
     Weights are a softmax of log ratios; placements that disagree with the best one have none.
@@ -262,13 +254,13 @@ def imitation_target(state: State, task: Task, settings: Settings) -> NDArray[np
     return target.astype(np.float32)
 
 
-def closing_seconds(state: State, settings: Settings) -> float:
+def closing_seconds(state: states.State, settings: Settings) -> float:
     """About how many seconds one more measurement, and then measuring the finalists again, will take."""
     known = [entry.measurement.seconds for entry in state.measured]
     return (1 + 2 * settings.finalists) * statistics.median(known) if known else 0.0
 
 
-def finalists(state: State, settings: Settings) -> list[int]:
+def finalists(state: states.State, settings: Settings) -> list[int]:
     """Entries to measure again, as the best of many measurements is partly luck: the best that beat the reference."""
     ranking = sorted(state.proposed, key=lambda index: -state.entries[index].measurement.ratio)
     best = [index for index in ranking[: settings.finalists] if state.entries[index].measurement.ratio > 1]
@@ -284,7 +276,7 @@ def pooled(first: Measurement, second: Measurement, objective: str) -> Measureme
     return replace(second, ratio=ratio, value=value, ratios=(*first.ratios, *second.ratios))
 
 
-def choose(state: State, problem: PlacementProblem, settings: Settings) -> Choice:
+def choose(state: states.State, problem: PlacementProblem, settings: Settings) -> Choice:
     """The best finalist that surely beats the simple placements, and by the margin; else the best of these.
 
     Surely: by the 95% interval of all its measurements.
@@ -293,7 +285,7 @@ def choose(state: State, problem: PlacementProblem, settings: Settings) -> Choic
     """
     known = [entry.measurement.reference for entry in state.good if math.isfinite(entry.measurement.reference)]
     value = statistics.median(known) if known else math.nan
-    reference = simple_placement(problem, state.reference)
+    reference = states.simple_placement(problem, state.reference)
     simple: list[tuple[str, Measurement, int]] = []
     for index, entry in enumerate(state.entries):
         if entry.source == "single" and np.array_equal(entry.placement, reference):
@@ -307,11 +299,11 @@ def choose(state: State, problem: PlacementProblem, settings: Settings) -> Choic
         best = max(better, key=lambda key: state.final[key].ratio)
         entry = state.entries[best]
         return Choice(FOUND_BY[entry.source], entry.placement, state.final[best], best)
-    return Choice(name, simple_placement(problem, name), bar, index)
+    return Choice(name, states.simple_placement(problem, name), bar, index)
 
 
 def make_record(
-    state: State, task: Task, settings: Settings, about: Mapping[str, Any], fit: Fit, choice: Choice
+    state: states.State, task: states.Task, settings: Settings, about: Mapping[str, Any], fit: Fit, choice: Choice
 ) -> dict[str, Any]:
     """The record of a run, JSON-able.
 
@@ -322,7 +314,7 @@ def make_record(
     numbers = {index: number for number, index in enumerate(state.proposed, start=1)}
     # A device's name for what is both.
     names = (HETERO_DEFAULT, *reversed(task.problem.devices))
-    simple = {simple_placement(task.problem, name).tobytes(): name for name in names}
+    simple = {states.simple_placement(task.problem, name).tobytes(): name for name in names}
     best_so_far = accumulate((entry.measurement.ratio for entry in state.measured), max, initial=1.0)
     return {
         "about": dict(about),

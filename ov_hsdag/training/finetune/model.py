@@ -28,10 +28,10 @@ from ov_hsdag.policy.features import policy_input
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import save_model_atomically
-from ov_hsdag.training import refuse_existing
+from ov_hsdag.training import check_outputs, refuse_existing
 from ov_hsdag.training.finetune.loop import Outcome, Report, run
 from ov_hsdag.training.finetune.settings import SCRATCH, Budget, Settings
-from ov_hsdag.training.finetune.state import FORMAT, check_outputs, simple_placement
+from ov_hsdag.training.finetune.state import FORMAT, simple_placement
 from ov_hsdag.training.network import HSDAGNetwork, load
 from ov_hsdag.training.run import CHECKPOINT, read_metadata, readable_checkpoint
 from ov_hsdag.utils.errors import RunError, UserError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,10 @@ from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.policy.features import PolicyInput, policy_input
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.storage.files import check_model_output, check_not_input
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.network import HSDAGNetwork
 from ov_hsdag.training.rollout import Example, impact
-from ov_hsdag.training.run import ANEW, CHECKPOINT, read_metadata, readable_checkpoint, restore, write_checkpoint
+from ov_hsdag.training.run import ANEW, read_metadata, readable_checkpoint, restore, write_checkpoint
 from ov_hsdag.utils.errors import UserError
 
 FORMAT = "finetune-1"
@@ -128,16 +126,6 @@ def load_checkpoint(path: Path, problem: PlacementProblem, settings: Settings) -
             raise ValueError("it has finalists that were not measured")
         state.reference, state.seconds = str(metadata["reference"]), float(metadata["seconds"])
     return state
-
-
-def check_outputs(output: Path, source: str | PathLike[str] | None = None) -> None:
-    """Raises UserError where a run's files cannot be written, or would replace `source`, its data, or another model."""
-    for model in ("model.xml", "policy/policy.xml"):  # the second is of format 1, and removed
-        check_model_output(output / model, source)
-    policy = ("policy/policy.json", "policy/policy.safetensors")
-    for name in (CHECKPOINT, "record.json", "placement.json", *policy):
-        if source is not None:
-            check_not_input(output / name, source)
 
 
 def fingerprint_of(problem: PlacementProblem) -> str:

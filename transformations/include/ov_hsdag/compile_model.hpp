@@ -23,8 +23,8 @@ ov::CompiledModel compile_model(ov::Core& core, const std::shared_ptr<const ov::
                                 const std::string& device, const ov::AnyMap& properties = {});
 
 // How many requests to keep in flight for throughput. HETERO's optimal_number_of_infer_requests is 1 where each device
-// has one stream, and all devices but one would wait: it takes two for each device that runs a part of the model, or as
-// many as there are submodels (16 at most). For a model on one device, OpenVINO's own number.
+// has one stream, and all devices but one would wait: it takes three for each device that runs a part of the model, or
+// two for each submodel (16 at most). For a model on one device, OpenVINO's own number.
 std::uint32_t requests_in_flight(const ov::CompiledModel& compiled);
 
 }  // namespace ov_hsdag
