@@ -161,29 +161,29 @@ def drawn(seed: int, count: int) -> list[ZooModel]:
     return found
 
 
-def placing(args: argparse.Namespace, number: int, count: int) -> tuple[Placements, float]:
-    """Placements that measuring tried beside so many busy processes, by name, what is predicted as `PREDICTED` and what
-    was chosen as `CHOSEN`; and how many seconds it took."""
-    found: list[tuple[Any, selection.Result]] = []
+def placing(args: argparse.Namespace, number: int, count: int | None) -> tuple[Placements, float]:
+    """Placements that measuring tried beside so many busy processes, by name, and what was chosen as `CHOSEN`; without
+    a count what is predicted, as `PREDICTED`; and how many seconds it took."""
+    found: list[selection.Result] = []
 
     def recorded(*some: Any, **more: Any) -> selection.Result:
-        found.append((some[1], select(*some, **more)))
-        return found[-1][1]
+        found.append(select(*some, **more))
+        return found[-1]
 
     one, core, select = drawn(args.seed, args.models)[number], virtual.new_core(), selection.select
-    objective = "latency" if args.latency else "throughput"
-    problem = build_problem(one.build(), DEVICES, objective=objective, core=core)
+    problem = build_problem(one.build(), DEVICES, objective=args.objective, core=core)
     held = int(problem.evaluate(problem.singles).memory_bytes.max())
     memory = dict.fromkeys(DEVICES, int(args.memory * held)) if args.memory else None
-    asked: dict[str, Any] = {"objective": objective, "memory": memory}
+    asked: dict[str, Any] = {"core": core, "objective": args.objective, "memory": memory}
     begin = time.perf_counter()
+    if count is None:
+        predicted = place(one.build(), DEVICES.hetero, **asked)
+        return {PREDICTED: problem.placement_of(dict(predicted.affinity))}, time.perf_counter() - begin
     with mock.patch.object(selection, "select", recorded), busy(count):
-        measured = place(one.build(), DEVICES.hetero, core=core, measure=True, measure_seconds=args.seconds, **asked)
+        measured = place(one.build(), DEVICES.hetero, measure=True, measure_seconds=args.seconds, **asked)
     took = time.perf_counter() - begin
-    problem, result = found[-1]
-    predicted = problem.placement_of(dict(place(one.build(), DEVICES.hetero, core=core, **asked).affinity))
-    chosen = result.placements[measured.chosen or ""]
-    return {**result.placements, PREDICTED: predicted, CHOSEN: chosen}, took
+    tried = found[-1].placements
+    return {**tried, CHOSEN: tried[measured.chosen or ""]}, took
 
 
 def host_share(pool: ProcessPoolExecutor) -> float:
@@ -200,16 +200,16 @@ def compiled_once(
     model, core, rounds, shares = drawn(args.seed, args.models)[number].build(), virtual.new_core(), [], []
     problem = build_problem(model, DEVICES, core=core)  # it is normalized now
     candidates = {name: Candidate.placed(DEVICES, problem.affinity(one)) for name, one in placements.items()}
-    candidates |= {} if args.memory or args.latency else {COPIES: Candidate.copies(DEVICES.names)}
-    objective = "latency" if args.latency else "throughput"
+    if not args.memory and args.objective == "throughput":
+        candidates[COPIES] = Candidate.copies(DEVICES.names)
     count = max(1, args.rounds // COMPILED)
     with (
         ProcessPoolExecutor(len(DEVICES), get_context("spawn")) as pool,
-        Comparison(model, DEVICES, candidates, objective, core) as comparison,
+        Comparison(model, DEVICES, candidates, args.objective, core) as comparison,
     ):
-        for turn_of in range(turn * count, (turn + 1) * count):
-            rounds += comparison.trials(rounds=1, seconds=SECONDS, begin=turn_of)
-            shares += [host_share(pool)] if turn_of % EVERY == 0 else []
+        for one in range(turn * count, (turn + 1) * count):
+            rounds += comparison.trials(rounds=1, seconds=SECONDS, begin=one)
+            shares += [host_share(pool)] if one % EVERY == 0 else []
     return rounds, shares, comparison.failed
 
 
@@ -224,14 +224,14 @@ def judged(pool: ProcessPoolExecutor, args: argparse.Namespace, number: int) -> 
     beside = [count for _ in range(args.repeats) for count in args.busy]
     names: dict[bytes, str] = {}  # of distinct placements
     placements: Placements = {}
-    chosen, predicted = [], ""
-    for tried, took in pool.map(partial(placing, args, number), beside):
+    chosen = []
+    for tried, took in pool.map(partial(placing, args, number), [*beside, None]):
         for name, placement in tried.items():
             if (key := placement.tobytes()) not in names:
                 names[key] = name if name not in placements else f"{name} ({len(names)})"
                 placements[names[key]] = placement
-        chosen.append((names[tried[CHOSEN].tobytes()], took))
-        predicted = names[tried[PREDICTED].tobytes()]
+        chosen += [(names[tried[CHOSEN].tobytes()], took)] if CHOSEN in tried else []
+    predicted = names[tried[PREDICTED].tobytes()]  # the last one
     first = pool.submit(compiled_once, args, number, placements, 0).result()
     known = choice.infer(first[0])
     worse = {*choice.beaten(known, {*known.names})} - {predicted, *(name for name, _ in chosen)}
@@ -275,16 +275,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--busy", type=int, nargs="+", default=[0])
-    parser.add_argument("--latency", action="store_true")
+    parser.add_argument("--latency", dest="objective", action="store_const", const="latency", default="throughput")
     parser.add_argument("--memory", type=float)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args(arguments)
     rows, cores = [], sorted(os.sched_getaffinity(0))
-    context, own = get_context("spawn"), get_context("spawn").SimpleQueue()
+    context = get_context("spawn")
+    own = context.SimpleQueue()
     for number in range(args.jobs):
         own.put(cores if args.jobs == 1 else cores[2 * number : 2 * number + 2])
-    devices = unlike("latency" if args.latency else "throughput") if args.bf16 else declared()
+    devices = unlike(args.objective) if args.bf16 else declared()
     with (
         mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: devices}),
         ProcessPoolExecutor(args.jobs, context, _begin, (own,)) as pool,

@@ -15,17 +15,14 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ov_hsdag.calibration.executions import CompiledModels, Counters, Executions
 from ov_hsdag.calibration.models import Builder
 from ov_hsdag.calibration.regression import fit_costs
 from ov_hsdag.model.affinities import set_affinities
-from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.graph import ComputationGraph, Floats
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.lazy import ov
-
-Floats = NDArray[np.float64]
 
 # Channels of the small tensors, and large tensors of a chain: enough boundaries to be seen in its time.
 _NARROW, _BOUNDARIES = 16, 8

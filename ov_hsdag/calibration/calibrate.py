@@ -213,7 +213,7 @@ class ModelCalibration:
         size = times * float(self._prepared.graph.weight_bytes.sum())
         needed: dict[str, float] = {}
         for name, count in copies.items():
-            memory = "CPU" if discovery.uses_host_memory(self._core, name) else name
+            memory = discovery.memory_of(self._core, name)
             needed[memory] = needed.get(memory, 0.0) + count * size
         free = {memory: discovery.free_bytes(self._core, memory) for memory in needed}
         return all(known is None or needed[memory] <= _MEMORY_SHARE * known for memory, known in free.items())

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from ov_hsdag.model.graph import Floats
 from ov_hsdag.problem.problem import PlacementProblem
-
-Floats = NDArray[np.float64]
 
 PARTS = 8
 """Parts of the topological order, of equal work."""

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from ov_hsdag.calibration.executions import WARM_UP, CompiledModels, Executions, TimedModel
 from ov_hsdag.costs.roofline import Roofline
-from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.graph import ComputationGraph, Floats, NodeKind
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 
-Floats = NDArray[np.float64]
 Advance = Callable[[str], None]
 
 # Medians are over so many copies of the compiled model: counters only tell means, and a copy's memory lies elsewhere.

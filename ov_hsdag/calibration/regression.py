@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares, nnls
 
-Floats = NDArray[np.float64]
+from ov_hsdag.model.graph import Floats
 
 # Standard deviations of logarithms: of what the cost model says of a layer, and of what is known of a figure before.
 _NOISE, _EFFICIENCY, _BANDWIDTH, _LAUNCH = 0.15, 1.5, 1.0, 1.5

@@ -20,13 +20,12 @@ from scipy.optimize import least_squares
 from ov_hsdag.calibration.executions import CompiledModels, TimedModel
 from ov_hsdag.costs.fusions import layout_ends
 from ov_hsdag.model.affinities import remove_affinities, set_affinities
+from ov_hsdag.model.graph import Floats
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.problem.experts_away import experts_away
 from ov_hsdag.problem.problem import MOST_WORK, PlacementProblem, topological_groups
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
-
-Floats = NDArray[np.float64]
 
 # Standard deviations of logarithms: of measuring, and of the factors on operations, submodels, transfers, layouts,
 # fusions and operations that were not measured alone. Operations of all splits may be slower or faster than those of

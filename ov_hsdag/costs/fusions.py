@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from ov_hsdag.costs.op_types import ANCHORS, ELEMENTWISE
 from ov_hsdag.costs.profile import DeviceProfile, Profile
 from ov_hsdag.model.experts import experts
-from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.graph import ComputationGraph, Floats, NodeKind
 from ov_hsdag.utils.lazy import ov
-
-Floats = NDArray[np.float64]
 
 # Operations that work in a layout of the device's own (channels last, in blocks), and those that keep the layout.
 _CONVOLUTIONS = (ANCHORS - {"MatMul"}) | {"DeformableConvolution"}

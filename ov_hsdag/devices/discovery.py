@@ -117,6 +117,11 @@ def uses_host_memory(core: ov.Core, name: str) -> bool:
     return "INTEGRATED" in str(_property(core, name, "DEVICE_TYPE")).upper()
 
 
+def memory_of(core: ov.Core, name: str) -> str:
+    """The memory that a device computes in: "CPU" for this machine's, else its own, by the device's name."""
+    return "CPU" if kind_of(name) == "CPU" or uses_host_memory(core, name) else name
+
+
 def inference_threads(core: ov.Core, name: str) -> int | None:
     """The thread limit of a CPU device, or None when it has none (or does not say)."""
     value = _property(core, name, "INFERENCE_NUM_THREADS")

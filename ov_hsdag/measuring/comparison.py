@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
+from functools import cache, partial
 from typing import Any
 
 from numpy.typing import NDArray
 
 from ov_hsdag.devices import discovery, extensions
-from ov_hsdag.devices.device_set import DeviceSet, kind_of
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.agreement import disagreement, finite, tolerance
 from ov_hsdag.measuring.evaluator import Measurement, in_unit
@@ -471,7 +472,7 @@ class Room:
         """
         self._core, self._needs = core, dict(needs)
         self.most: float = math.inf  # candidates in memory at the same time, learned from failures
-        self._memory: dict[str, str] = {}  # see `_memory_of`
+        self._memory_of = cache(partial(discovery.memory_of, core))
 
     def add(self, name: str, needs: Mapping[str, int]) -> None:
         """One candidate more; needs: its bytes on each device."""
@@ -504,13 +505,6 @@ class Room:
     def _memories(self, names: Collection[str]) -> list[str]:
         used = (device for name in names for device, count in self._needs.get(name, {}).items() if count)
         return [*dict.fromkeys([HOST, *map(self._memory_of, used)])]
-
-    def _memory_of(self, device: str) -> str:
-        """Where a device computes: an integrated GPU and an NPU do in the host's memory."""
-        if device not in self._memory:
-            on_host = kind_of(device) == "CPU" or discovery.uses_host_memory(self._core, device)
-            self._memory[device] = HOST if on_host else device
-        return self._memory[device]
 
     def _need(self, name: str, memory: str) -> float:
         own = self._needs.get(name, {})

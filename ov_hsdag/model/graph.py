@@ -25,6 +25,8 @@ from ov_hsdag.model.shapes import Inference, bounded, input_shapes
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 
+Floats = NDArray[np.float64]
+
 
 class NodeKind(IntEnum):
     """Kinds of nodes that HETERO's splitting rule treats differently; the values are shared with the native core."""

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.graph import Floats, NodeKind
 from ov_hsdag.placers.base import best_of
-from ov_hsdag.problem.coarse import CoarseView, Floats, crossing, off_diagonal
+from ov_hsdag.problem.coarse import CoarseView, crossing, off_diagonal
 from ov_hsdag.problem.problem import MOST_WORK, PlacementProblem, topological_groups
 
 # Places where parts may end; of more, the cheapest of equal slices of the work are taken. `Contiguous` may take so many

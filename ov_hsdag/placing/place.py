@@ -123,7 +123,7 @@ def place(
         fix_input_shapes(model, options.shapes or {})
     measure, shapes = options.measure, options.shapes
     busy = busy_cores() if any(kind_of(name) == "CPU" for name in request.session.devices) else 0.0
-    original = {node.get_friendly_name(): node.get_type_name() for node in model.get_ops() if request.given}
+    original = {one.get_friendly_name(): one.get_type_name() for one in model.get_ops()} if request.given else {}
     asked = Workload.asked(options.workload, options.context)
     phases = asked.phases_with(model, shapes) if asked else ()
     if phases:

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.model.graph import ComputationGraph, NodeKind
+from ov_hsdag.model.graph import ComputationGraph, Floats, NodeKind
 from ov_hsdag.placers.contiguous import CoarsePartitions, Contiguous
-from ov_hsdag.problem.coarse import CoarseView, Floats, crossing, off_diagonal, share
+from ov_hsdag.problem.coarse import CoarseView, crossing, off_diagonal, share
 from ov_hsdag.problem.problem import PlacementProblem
 
 # Changes with the meaning or the number of features. 3 has more features of pairs than 2, behind those.

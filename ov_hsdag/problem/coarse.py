@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
+from ov_hsdag.model.graph import Floats
 from ov_hsdag.problem.problem import PlacementProblem
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

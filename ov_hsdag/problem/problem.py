@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 from ov_hsdag import _native
 from ov_hsdag.model import colocation
-from ov_hsdag.model.graph import ComputationGraph, NodeKind, array, check_arrays
+from ov_hsdag.model.graph import ComputationGraph, Floats, NodeKind, array, check_arrays
 from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.reading import ARRAYS, parse_json, read_arrays
-
-Floats = NDArray[np.float64]
 
 OBJECTIVES = ("latency", "throughput")
 
