@@ -79,7 +79,8 @@ std::uint32_t requests_in_flight(const ov::CompiledModel& compiled) {
     if (devices < 2) return reported;
     // A Core that has compiled unplaced models with unused inputs counts too few from then on, below 0 as well.
     const auto counted = compiled.get_property("HETERO_NUMBER_OF_SUBMODELS").as<std::uint64_t>();
-    const auto submodels = static_cast<std::uint32_t>(counted < (1u << 31) ? std::min<std::uint64_t>(counted, kMost) : 0);
+    const auto submodels =
+        static_cast<std::uint32_t>(counted < (1u << 31) ? std::min<std::uint64_t>(counted, kMost) : 0);
     return std::max({reported, kPerDevice * devices, std::min(kPerSubmodel * submodels, kMost)});
 }
 
