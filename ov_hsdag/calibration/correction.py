@@ -152,6 +152,8 @@ class Corrector:
         if self.problem.objective == "latency":
             # Both ends are busy with a transfer, but its time passes once.
             return np.log(np.maximum((busy - terms.transfer * np.exp(transfer) / 2).sum(axis=1), 1e-9))
+        if self.problem.core_share is not None:
+            busy = np.column_stack([busy, busy @ self.problem.core_share])
         most = busy.max(axis=1)
         # The factor for several devices at once is 0 in placements on one.
         at_once = together * terms.on_several

@@ -18,6 +18,7 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import first_placing, in_order
 from ov_hsdag.costs.builtin import builtin_profile
+from ov_hsdag.devices.cores import SharedCores
 from ov_hsdag.devices.cpu import busy_cores, usable_cores
 from ov_hsdag.devices.device_set import TRY_OUT
 from ov_hsdag.devices.discovery import available, free_bytes, memory_bytes, uses_host_memory
@@ -135,7 +136,11 @@ def _devices(core: ov.Core) -> Iterator[Check]:
         text = f"copies between {' and '.join(cards)} crash with some cards (openvino#37692, openvino#38253)"
         yield Check("two GPUs", NOTE, text, f"ov-hsdag verify tells; if it crashes, place for HETERO:{cards[0]},CPU")
     virtual = [device.name for device in found if device.virtual]
-    if virtual:
+    shared = SharedCores.of(core, virtual)
+    if shared is not None:
+        fix = "declare no more threads than cores, or let the process use more (taskset, the container's CPU limit)"
+        yield Check("virtual devices", NOTE, f"{', '.join(virtual)}; {shared.describe()}", fix)
+    elif virtual:
         yield Check("virtual devices", OK, ", ".join(virtual))
     elif len(real) < 2:
         yield Check("virtual devices", NOTE, "none, and HETERO has nothing to split on one device", TRY_OUT)

@@ -107,6 +107,8 @@ def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> Devi
         threads = threads or discovery.request_cores(core, name)
     full_name = discovery.full_name(core, "CPU") if core is not None else None
     whole = (full_name and _matching("CPU", full_name)) or load_builtin(_DEFAULTS["CPU"])
+    if core is not None:  # more threads than cores take turns
+        threads = min(threads, cpu.usable_cores())
     profile = _one_core(core).with_threads(threads or cpu.usable_cores(), whole.memory_gbps).at_precision(precision)
     return profile if core is None else _with_memory(profile, name, core)
 

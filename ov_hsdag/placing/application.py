@@ -71,6 +71,7 @@ class Judged:
     """What the simulator says of a batch of assignments."""
 
     busy_us: NDArray[np.float64]  # work of each device in one run of the application, µs, float64 [batch, devices]
+    period_us: NDArray[np.float64]  # time between runs, with many in flight, µs, float64 [batch]
     memory_bytes: NDArray[np.int64]  # that each device stores, int64 [batch, devices]
     latency_us: NDArray[np.float64]  # time of one run alone, µs, float64 [batch]
     # when each model begins and ends in it, µs, float64 [batch, members, 2]
@@ -79,7 +80,7 @@ class Judged:
 
     def score(self, objective: str) -> NDArray[np.float64]:
         """What is minimised, µs: time of one run, or between runs with many in flight; inf where it does not fit."""
-        value = self.latency_us if objective == "latency" else self.busy_us.max(axis=1)
+        value = self.latency_us if objective == "latency" else self.period_us
         return np.where(self.over > 0, np.inf, value)
 
     def rank(self, objective: str) -> NDArray[np.float64]:
@@ -166,7 +167,8 @@ class Application:
             span[:, number, 0], span[:, number, 1] = begin, begin + member.count * result.latency_us[of_row]
             free = np.where(uses, span[:, number, 1:], free)
         over = np.where(runs, np.maximum(memory - self.limits, 0.0).sum(axis=1), np.inf)
-        return Judged(busy, memory, span[:, :, 1].max(axis=1), span, over)
+        periods = self.members[0].problem.periods(busy)
+        return Judged(busy, periods, memory, span[:, :, 1].max(axis=1), span, over)
 
     def ranks(self, assignments: NDArray[np.integer]) -> NDArray[np.float64]:
         """See `Judged.rank`, float64 [batch]."""
@@ -225,7 +227,7 @@ class Application:
                 near = np.stack([now, *_neighbours(now, choices)])
                 seen |= {row.tobytes(): row for row in near}
                 judged = self.judge(near)
-                smooth = replace(judged, busy_us=np.linalg.norm(judged.busy_us, power, axis=1, keepdims=True))
+                smooth = replace(judged, period_us=np.linalg.norm(judged.busy_us, power, axis=1))
                 best = near[smooth.rank(self.objective).argmin()]
         return np.stack(list(seen.values()))
 

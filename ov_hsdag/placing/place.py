@@ -17,6 +17,7 @@ from ov_hsdag.calibration.executions import CompiledModels
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
+from ov_hsdag.devices.cores import SharedCores
 from ov_hsdag.devices.cpu import busy_cores, usable_cores
 from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.devices.memory import memory_limits
@@ -190,6 +191,8 @@ def place(
     if request.host is not None:
         counted = problem.evaluate(choice.chosen.placement).memory_bytes[0]
         request.host.warn_beyond(request.host.needed(problem, counted))
+    if options.objective == "throughput" and (shared := SharedCores.of(session.core, session.devices.names)):
+        warnings.warn(shared.describe(), stacklevel=2)
     with clock("choose"):
         measured_costs = list(costs.of(problem.graph, problem.devices, session.core)) if costs else []
         for one in phase_costs.values():

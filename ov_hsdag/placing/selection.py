@@ -329,7 +329,7 @@ class _Trials(Trials):
         cores.
         """
         times = self._times
-        known = {name: 1 / float(us.max()) for name, (us, _) in times.items()}
+        known = {name: 1 / float(self._problem.periods(us[None])[0]) for name, (us, _) in times.items()}
         if len(known) < 2:
             return self._predicted, self._error, known
         unit = np.exp(np.median([math.log(rate / self._predicted[name]) for name, rate in known.items()]))

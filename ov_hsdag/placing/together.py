@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import identity
+from ov_hsdag.devices.cores import SharedCores
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import new_core
@@ -185,6 +186,8 @@ def place_together(
     own = None if profile is None else steps.session.profile
     if host := HostMemory.of(core, devices.names, limits, profile=own):
         host.warn_beyond(sum(plan.predicted["memory_bytes"][name] for name in host.devices))
+    if shared := SharedCores.of(core, devices.names):
+        warnings.warn(shared.describe(), stacklevel=2)
     return plan
 
 
@@ -412,7 +415,7 @@ def figures_of(application: Application, judged: Judged, row: int) -> dict[str, 
     """See `Plan.predicted`."""
     busy = judged.busy_us[row]
     return {
-        "runs_per_second": round(1e6 / max(float(busy.max()), 1e-9), 6),
+        "runs_per_second": round(1e6 / max(float(judged.period_us[row]), 1e-9), 6),
         "latency_us": round(float(judged.latency_us[row]), 3),
         "busy_us": dict(zip(application.devices, busy.round(3).tolist(), strict=True)),
         "memory_bytes": dict(zip(application.devices, judged.memory_bytes[row].tolist(), strict=True)),

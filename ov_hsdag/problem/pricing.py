@@ -17,6 +17,7 @@ from ov_hsdag.costs.memory import memory_needs
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts
 from ov_hsdag.devices import discovery
+from ov_hsdag.devices.cores import SharedCores
 from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model import colocation, normalize
@@ -161,6 +162,7 @@ class Session:
             moved = np.rint(shares @ np.stack([part.graph.output_bytes for part in parts])).astype(np.int64)
             graph = replace(graph, flops=shares @ np.stack([part.graph.flops for part in parts]))
         kept = cost_model.storage_ratios(profile, graph, names)
+        shared = SharedCores.of(self.core, names)
         held, live = memory_needs(analysis.model, graph, self.core, profile, names, kept)
         return PlacementProblem(
             graph=graph,
@@ -174,6 +176,7 @@ class Session:
             moved_bytes=moved,
             held_bytes=held,
             live_bytes=live,
+            core_share=None if shared is None else shared.shares(names),
             **_mean(parts),
         )
 

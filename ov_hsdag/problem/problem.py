@@ -49,7 +49,8 @@ class Evaluation:
     """The simulator's results for a batch of placements."""
 
     latency_us: Floats  # time of one request, µs, float64 [batch]
-    # time between results with many requests in flight (the busiest device's work), µs, float64 [batch]
+    # time between results with many requests in flight, µs, float64 [batch]: the busiest device's work, or that of the
+    # cores which devices share
     period_us: Floats
     busy_us: Floats  # work of each device for one request, µs, float64 [batch, devices]
     memory_bytes: NDArray[np.int64]  # weights, states and live tensors on each device, int64 [batch, devices]
@@ -139,6 +140,9 @@ class PlacementProblem:
     # share of the time of a transfer in which each device is busy with it, where it is one of the two ends; 0 where
     # another engine than its own copies. It counts for throughput alone. float64 [devices]. None: 1.
     transfer_share: Floats | None = field(default=None, metadata=array("devices", dtype=np.float64, later=True))
+    # share of the cores, which several devices have together, that each takes while it works: a period is no shorter
+    # than all that work takes on them. Searches see it in the end alone. None: each has its own. float64 [devices].
+    core_share: Floats | None = field(default=None, metadata=array("devices", dtype=np.float64, later=True))
 
     def __post_init__(self) -> None:
         """Checks the objective (UserError), and that devices and arrays are as the attributes document (ValueError)."""
@@ -263,7 +267,7 @@ class PlacementProblem:
         """The same problem for the native core, which copies the arrays once."""
         arrays = {one.name: getattr(self, one.name) for one in fields(self) if "axes" in one.metadata}
         arrays["fused_with"], arrays["fusion_penalty_us"] = self.fusions
-        del arrays["storage_ratio"]  # for users
+        del arrays["storage_ratio"], arrays["core_share"]  # for users, and for `periods`
         given = {name: value for name, value in arrays.items() if value is not None}
         return _native.Problem(self.graph.native, rule=self.rule, same_submodel=self.same_submodel, **given)
 
@@ -285,13 +289,19 @@ class PlacementProblem:
         most_work: steps that the cycles of one placement may take, a nanosecond or less each; those that take more
         count as ones that HETERO cannot order. None: no limit, which takes minutes for thousands of submodels.
         """
-        return Evaluation(**self.native.evaluate(np.atleast_2d(np.asarray(placements, np.uint8)), threads, most_work))
+        found = self.native.evaluate(np.atleast_2d(np.asarray(placements, np.uint8)), threads, most_work)
+        return Evaluation(**(found | {"period_us": self.periods(found["busy_us"])}))
 
     def breakdown(self, placements: NDArray[np.integer[Any]]) -> Breakdown:
         """As `evaluate`, with the terms that the results are sums of; placements: [batch, groups] or one [groups]."""
         found = self.native.evaluate(np.atleast_2d(np.asarray(placements, np.uint8)), breakdown=True)
         terms = found.pop("breakdown")
-        return Breakdown(Evaluation(**found), **terms)
+        return Breakdown(Evaluation(**(found | {"period_us": self.periods(found["busy_us"])})), **terms)
+
+    def periods(self, busy_us: Floats) -> Floats:
+        """Time between results, µs, float64 [batch]; busy_us: work of each device for one, float64 [batch, devices]."""
+        busiest: Floats = busy_us.max(axis=1)
+        return busiest if self.core_share is None else np.maximum(busiest, busy_us @ self.core_share)
 
     def scores(self, placements: NDArray[np.integer[Any]], threads: int = 1) -> Floats:
         """The objective of each placement, lower is better, inf where infeasible, µs, float64 [batch]."""

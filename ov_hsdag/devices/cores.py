@@ -1,0 +1,44 @@
+"""CPU cores that several devices share: virtual devices, and the CPU itself, whose threads outnumber them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.devices import cpu, discovery
+from ov_hsdag.devices.device_set import kind_of
+from ov_hsdag.utils.lazy import ov
+
+
+@dataclass(frozen=True)
+class SharedCores:
+    """Devices whose threads, all at work, need more cores than this process may use."""
+
+    threads: Mapping[str, int]  # that each device computes with, by name
+    usable: int  # cores: those of the affinity mask, no more than the control group's quota
+
+    @classmethod
+    def of(cls, core: ov.Core, names: Sequence[str]) -> SharedCores | None:
+        """What the CPU devices among `names` share on this machine; None where each thread has a core of its own."""
+        here = [name for name in names if kind_of(name) == "CPU" and discovery.full_name(core, name) is not None]
+        threads = {name: discovery.inference_threads(core, name) or 0 for name in here}
+        if len(here) < 2 and not any(threads.values()):
+            return None
+        threads = {name: count or discovery.request_cores(core, name) for name, count in threads.items()}
+        usable = cpu.usable_cores()
+        return cls(threads, usable) if sum(threads.values()) > usable else None
+
+    def shares(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """Share of the usable cores that each device takes while it works, 0 of what is no CPU, float64 [devices]."""
+        return np.array([min(self.threads.get(name, 0), self.usable) / self.usable for name in names])
+
+    def describe(self) -> str:
+        """A line for people."""
+        names, count = " and ".join(self.threads), sum(self.threads.values())
+        have = "has" if len(self.threads) == 1 else "have"
+        threads = f"{count} thread{'s' if count > 1 else ''}"
+        cores = f"{self.usable} core{' is' if self.usable == 1 else 's are'} usable here"
+        return f"{names} {have} {threads}, and {cores}: they share, and are predicted to take turns"
