@@ -32,7 +32,7 @@ CPP_SANITIZED := $(CPP_TESTED:%.cpp=build/sanitized/%.o)
 CPP_OPENVINO := $(shell find transformations samples/cpp tests/cpp -name '*.[ch]pp')
 PACKAGE := setup.py pyproject.toml MANIFEST.in ov_hsdag.pth ov_hsdag.start _ov_hsdag_start.py $(CPP_CORE) $(shell find transformations -type f) \
            $(shell find ov_hsdag -name '*.py' -o -name '*.pyi' -o -name '*.json' -o -path '*/report/*' -o -path '*/policies/*')
-PYTHON_FILES := setup.py _ov_hsdag_start.py $(wildcard ov_hsdag research tests samples benchmarks wheels upstream) docs/mkdocs_hooks.py
+PYTHON_FILES := setup.py _ov_hsdag_start.py $(wildcard ov_hsdag research tests samples benchmarks wheels upstream) docs/mkdocs_hooks.py docs/python_reference.py
 SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 DEMO := build/demo

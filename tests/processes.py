@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 SAMPLES = Path(__file__).resolve().parents[1] / "samples" / "python"
@@ -34,15 +34,26 @@ def begun(*command: object, env: Mapping[str, str]) -> subprocess.Popen[str]:
 
 
 @contextlib.contextmanager
-def serving(log: Path, env: Mapping[str, str]) -> Iterator[tuple[int, int]]:
-    """samples/python/service.py at work: its port and its process number."""
+def serving(
+    log: Path,
+    env: Mapping[str, str],
+    words: Sequence[str] = ("--app-dir", str(SAMPLES), "service:app"),
+    cwd: Path | None = None,
+) -> Iterator[tuple[int, int]]:
+    """samples/python/service.py at work: its port and its process number.
+
+    Args:
+        log: file for what it prints.
+        env: its environment.
+        words: arguments of uvicorn.
+        cwd: its folder; by default this process's.
+    """
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         port = one.getsockname()[1]
     hook = [] if env.get("OV_HSDAG_DISABLE") else ["-m", "ov_hsdag"]
-    command = [sys.executable, *hook, "-m", "uvicorn", "--app-dir", str(SAMPLES), "--port", str(port)]
-    command += ["--log-level", "warning", "service:app"]
-    with log.open("w") as output, subprocess.Popen(command, env=env, stdout=output, stderr=output) as process:
+    command = [sys.executable, *hook, "-m", "uvicorn", *words, "--port", str(port), "--log-level", "warning"]
+    with log.open("w") as output, subprocess.Popen(command, env=env, cwd=cwd, stdout=output, stderr=output) as process:
         try:
             until = time.monotonic() + 120
             while process.poll() is None and time.monotonic() < until:

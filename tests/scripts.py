@@ -1,13 +1,16 @@
-"""Files outside of packages as modules."""
+"""Files outside of packages: scripts as modules, and code that documents show."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
 @contextmanager
@@ -22,3 +25,10 @@ def loaded(script: Path) -> Iterator[ModuleType]:
         yield module
     finally:
         del sys.modules[script.stem]
+
+
+def dockerfile_of_an_application() -> str:
+    """The Dockerfile that docs/containers.md shows."""
+    text = (DOCS / "containers.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```dockerfile\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return str(block)

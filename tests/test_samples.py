@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 import urllib.error
 import urllib.request
@@ -23,6 +24,7 @@ from tests.commands import ran
 from tests.conftest import TWO_CORES
 from tests.graphs import convolutions
 from tests.processes import SAMPLES, ended, serving
+from tests.scripts import dockerfile_of_an_application
 
 SQUEEZENET = Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx"
 DEVICE = "HETERO:CPU_A,CPU_B"
@@ -86,6 +88,22 @@ def ask(address: str, body: Any = None) -> Any:
     request = urllib.request.Request(address, data, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
+
+
+def test_the_image_of_an_application_serves(placed: Path, tmp_path: Path) -> None:
+    """What the Dockerfile in docs/containers.md copies, sets and runs, in a folder in the place of an image."""
+    lines = dict(line.split(" ", 1) for line in dockerfile_of_an_application().splitlines() if ".whl" not in line)
+    script, model, weights, _ = lines["COPY"].split()
+    shutil.copy(SAMPLES / script, tmp_path)
+    shutil.copy(placed, tmp_path / model)
+    shutil.copy(placed.with_suffix(".bin"), tmp_path / weights)
+    variables = dict(pair.split("=", 1) for pair in lines["ENV"].split())
+    assert variables["DEVICE"].startswith("HETERO:")
+    program, *words = json.loads(lines["CMD"])
+    assert program == "uvicorn"
+    started = serving(tmp_path / "log", environment(**variables | {"DEVICE": DEVICE}), words, tmp_path)
+    with started as (port, _):
+        assert ask(f"http://127.0.0.1:{port}")["devices"] == ["CPU_A", "CPU_B"]
 
 
 def test_service(service: str, placed: Path, tmp_path: Path) -> None:

@@ -30,6 +30,15 @@ CorpusFolder = Annotated[
 End = Annotated[bool, typer.Option("--end", help="With --resume: no more steps, write the policy of what was learned.")]
 _MOST = 10**6
 Problems = Annotated[int | None, typer.Option("--problems", min=1, max=_MOST, help="Training problems that are drawn.")]
+FirstProblems = Annotated[
+    int | None,
+    typer.Option(
+        "--first-problems", min=1, max=_MOST, help="Problems of the first step; all are in play after imitation."
+    ),
+]
+ValidateEvery = Annotated[
+    int | None, typer.Option("--validate-every", min=1, max=_MOST, help="Steps between two measurements.")
+]
 Validation = Annotated[int | None, typer.Option("--validation", min=1, max=_MOST, help="Problems that only measure.")]
 Imitation = Annotated[
     int | None, typer.Option("--imitation-steps", min=0, help="Steps that imitate searched placements.")
@@ -49,7 +58,9 @@ def pretrain(
     end: End = False,
     seed: common.Seed = None,
     problems: Problems = None,
+    first_problems: FirstProblems = None,
     validation: Validation = None,
+    validate_every: ValidateEvery = None,
     imitation_steps: Imitation = None,
     reinforce_steps: Reinforce = None,
     ppo_clip: Clip = None,
@@ -62,7 +73,9 @@ def pretrain(
     given: dict[str, Any] = {
         "seed": seed,
         "problems": problems,
+        "first_problems": first_problems,
         "validation": validation,
+        "validate_every": validate_every,
         "imitation_steps": imitation_steps,
         "reinforce_steps": reinforce_steps,
         "clip_coef": ppo_clip,

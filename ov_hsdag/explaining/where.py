@@ -28,21 +28,34 @@ _LINES = 12  # runs of operations that people still read
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of the model, and where it runs."""
+    """An operation of the model, and where it runs.
+
+    Attributes:
+        name: friendly name of the node.
+        device: "GPU.0 or CPU" where requests are shared out; None where it is folded, or not known.
+        submodel: HETERO's number, in the order in which they run; None where that is not known.
+        folded: no layer names it: it was computed while compiling, removed, or is part of others.
+    """
 
     name: str
-    device: str | None  # "GPU.0 or CPU" where requests are shared out; None where it is folded, or not known
-    submodel: int | None  # HETERO's number, in the order in which they run; None where that is not known
-    folded: bool  # no layer names it: it was computed while compiling, removed, or is part of others
+    device: str | None
+    submodel: int | None
+    folded: bool
 
 
 @dataclass(frozen=True)
 class Where:
-    """The device of each operation of a compiled model. Constants, inputs and outputs are no operations."""
+    """The device of each operation of a compiled model. Constants, inputs and outputs are no operations.
 
-    operations: tuple[Operation, ...]  # in the order of the model
-    submodels: tuple[str, ...]  # devices of HETERO's submodels in their order, () where that is not known
-    notes: tuple[str, ...]  # what could not be known, and what it takes
+    Attributes:
+        operations: in the order of the model.
+        submodels: devices of HETERO's submodels in their order, () where that is not known.
+        notes: what could not be known, and what it takes to know it.
+    """
+
+    operations: tuple[Operation, ...]
+    submodels: tuple[str, ...]
+    notes: tuple[str, ...]
 
     @property
     def counted(self) -> tuple[Operation, ...]:

@@ -70,13 +70,21 @@ _SEARCH = Multilevel(settings="fast")
 
 @dataclass(frozen=True, eq=False)
 class ModelOf:
-    """A model of an application, and what it is run for."""
+    """A model of an application, and what it is run for.
 
-    model: ov.Model  # normalized and annotated in place
-    count: float = 1.0  # runs of it in one run of the application; of its workload, if it has one
-    after: tuple[str, ...] = ()  # models whose outputs it waits for
-    shapes: Mapping[str, Sequence[int]] | None = None  # example shapes of dynamic inputs
-    workload: Workload | str | None = None  # of a decoder with states
+    Attributes:
+        model: normalized and annotated in place.
+        count: runs of it in one run of the application; of its workload, if it has one.
+        after: names of the models whose outputs it waits for.
+        shapes: example shapes of dynamic inputs, by input name.
+        workload: of a decoder with states.
+    """
+
+    model: ov.Model
+    count: float = 1.0
+    after: tuple[str, ...] = ()
+    shapes: Mapping[str, Sequence[int]] | None = None
+    workload: Workload | str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +146,8 @@ def place_together(
         100,000), and with `measure` not measurably worse than those that ran.
 
     Raises:
-        UserError: bad input. RunError: the models do not fit into the devices' memory together.
+        UserError: bad input.
+        RunError: the models do not fit into the devices' memory together.
     """
     tell = report or (lambda _: None)
     check_objective(objective)
