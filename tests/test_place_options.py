@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import shlex
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 
@@ -17,7 +19,10 @@ from ov_hsdag.cli.app import app
 from ov_hsdag.cli.place import place as place_command
 from ov_hsdag.fleet.job import Inputs
 from ov_hsdag.integration import converters
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing.options import PlaceOptions, flags
+from ov_hsdag.placing.place import settings_of
 from ov_hsdag.utils.errors import UserError
 from tests.graphs import random_model
 
@@ -107,6 +112,58 @@ def test_a_job_for_another_machine_gets_each_option(tmp_path: Path, monkeypatch:
     context = command.make_context("place", ["model.xml", "--device", "HETERO:GPU,CPU"])
     monkeypatch.setattr(command_lines, "running", context)
     assert remote.words(Inputs(), [], {}) == ["place", "--device", "HETERO:GPU,CPU", "--json"]
+
+
+def test_the_recorded_command_has_each_option_that_was_given() -> None:
+    given: dict[str, Any] = {
+        "objective": "throughput",
+        "profile": Path("folder/speeds.json"),
+        "policy": "folder/tuned",
+        "affinity": Path("folder/affinity.json"),
+        "pin": {"type:Softmax": "CPU", "layer.*": "GPU"},
+        "experts": "CPU:2",
+        "memory": {"CPU": 1 << 30},
+        "shapes": {"x": np.array([1, 8]), "y": [2]},
+        "static": True,
+        "workload": Workload.parse("prompt=16,generate=4"),
+        "context": 64,
+        "kv_precision": "u8",
+        "measure": False,
+        "measure_seconds": 5.5,
+        "search_seconds": 2.5,
+    }
+    expected = given | {
+        "profile": Path("speeds.json"),
+        "policy": "tuned",
+        "affinity": Path("affinity.json"),
+        "pin": ["type:Softmax=CPU", "layer.*=GPU"],
+        "memory": f"CPU={1 << 30}",
+        "shapes": ["x=[1,8]", "y=[2]"],
+        "workload": "prompt=16,generate=4,batch=1",
+    }
+    assert given.keys() == flags().keys(), "an option without a value here"
+    model = random_model(1)
+    affinity = {node.get_friendly_name(): "CPU" for node in model.get_ops()}
+    settings = settings_of(PlaceOptions(**given), given["memory"], ("GPU", "CPU"))
+    Placement(("GPU", "CPU"), affinity, "throughput", chosen="affinity", settings=settings).embed(model)
+    recorded = Placement.of(model)
+    assert recorded is not None
+    words = shlex.split(command_lines.command_of(recorded))
+    assert words[:3] == ["ov-hsdag", "place", "MODEL"]
+    command = typer.main.get_command(app).commands["place"]  # type: ignore[attr-defined]
+    typed = command.make_context("place", words[2:]).params
+    assert {name: typed[name] for name in flags()} == expected
+    assert typed["device"] == "HETERO:GPU,CPU"
+
+
+def test_options_that_were_not_given_are_not_in_the_recorded_command() -> None:
+    model = random_model(1)
+    placement = ov_hsdag.place(model, "HETERO:GPU,CPU", policy="none")
+    assert command_lines.command_of(placement) == (
+        "ov-hsdag place MODEL --device HETERO:GPU,CPU --objective latency --policy none --no-measure"
+    )
+    given = ov_hsdag.place(model, "HETERO:GPU,CPU", affinity=placement)
+    assert not command_lines.command_of(given), "what was given in memory is in no file"
 
 
 def test_converters_have_the_options_that_are_for_them() -> None:

@@ -33,8 +33,9 @@ from ov_hsdag.utils.lazy import ov
 def _option(name: str) -> Any:
     """The flag of an option, for an annotated parameter of a command."""
     flag = flags()[name]
-    own = (flag.name or name).replace("_", "-")
-    text = f"--{own}/--no-{own}" if flag.kind is bool else f"--{own}"
+    text = flag.word(name)
+    if flag.kind is bool:
+        text = f"{text}/{text.replace('--', '--no-')}"
     return typer.Option(text, metavar=flag.metavar or None, help=flag.help, min=flag.least)
 
 

@@ -15,6 +15,7 @@ from ov_hsdag.devices.device_set import TRY_OUT
 from ov_hsdag.devices.discovery import DeviceInfo
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.shapes import sized
+from ov_hsdag.placing.options import Flag, flags
 
 # Endings of files that are models for certain.
 _MODELS = (".onnx", ".tflite", ".pdmodel", ".xml")
@@ -36,17 +37,25 @@ def again(*more: str, without: Collection[str] = ()) -> list[str]:
 def command_of(placement: Placement) -> str:
     """The command that makes a placement, without paths, as what is inside a model records it; "" where it does not."""
     made_with = placement.settings
-    if made_with is None or made_with.get("command") == "plan" or placement.chosen in ("affinity", "given"):
+    if made_with is None or made_with.get("command") == "plan" or placement.chosen == "given":
         return ""  # a plan's command names other models as well
-    told = ("workload", "context", "kv_precision", "profile")
-    given = {
-        "--device": placement.hetero,
-        "--objective": placement.objective,
-        "--shape": [sized(name, shape) for name, shape in made_with.get("shapes", {}).items()],
-        "--memory": ",".join(f"{name}={limit}" for name, limit in made_with.get("memory", {}).items()) or None,
-        **{f"--{key.replace('_', '-')}": made_with.get(key) for key in told},
-    }
-    return command_line(made_with.get("command", "place"), "MODEL", *options(given))
+    if placement.chosen == "affinity" and "affinity" not in made_with:
+        return ""  # it was given in memory
+    words: list[object] = ["--device", placement.hetero]
+    for name, flag in flags().items():
+        value = placement.objective if name == "objective" else made_with.get(name)
+        words += _words_of(flag, flag.word(name), value)
+    return command_line(made_with.get("command", "place"), "MODEL", *words)
+
+
+def _words_of(flag: Flag, word: str, value: Any) -> list[object]:
+    """Words that give an option of placing a value as it is recorded; none where it was not given."""
+    if isinstance(value, bool):
+        return [word if value else word.replace("--", "--no-", 1)]
+    if isinstance(value, Mapping):
+        each = [sized(name, one) if isinstance(one, list) else f"{name}={one}" for name, one in value.items()]
+        value = each if flag.several else ",".join(each)
+    return options({word: value})
 
 
 def options(given: Mapping[str, object]) -> list[object]:

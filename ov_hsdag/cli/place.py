@@ -25,6 +25,7 @@ from ov_hsdag.devices.discovery import absent
 from ov_hsdag.devices.memory import parse_memory
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.names import operations_of
+from ov_hsdag.model.pins import parse_pins
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.shapes import fix_input_shapes, input_name, input_shapes, sized
 from ov_hsdag.model.workload import Workload
@@ -73,7 +74,7 @@ Bucket = Annotated[
 ]
 
 # Options that place several models together has no use for.
-_OF_ONE_MODEL = ("affinity", "experts", "static", "context", "kv_precision", "search_seconds")
+_OF_ONE_MODEL = ("affinity", "pin", "experts", "static", "context", "kv_precision", "search_seconds")
 
 
 @common.with_options_of(common.options_of(*flags()), "given")
@@ -149,6 +150,9 @@ def place(
     measured = {file: load_beside(file) for file in files}
     if given.affinity and len(files) > 1:
         raise UserError("--affinity is for one model, and the folder has several to place: name one with --part")
+    if given.pin and len(files) > 1:
+        raise UserError("--pin is for one model, and the folder has several to place: name one with --part")
+    parse_pins(given.pin or (), devices.names)
     affinity = Placement.load(given.affinity, devices.names).affinity if given.affinity else None
     if report is not None:
         if len(files) > 1:

@@ -16,11 +16,13 @@ from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.model import complete
 from ov_hsdag.model.inputs import with_earlier_shapes
 from ov_hsdag.model.names import operations_of
+from ov_hsdag.model.pins import parse_pins, pinned_nodes
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.relaxed_shapes import restore_shapes
 from ov_hsdag.model.stored_placement import RT_INFO
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.problem.pricing import Session
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.errors import UserError, listed
 from ov_hsdag.utils.lazy import ov
@@ -102,8 +104,26 @@ def explain(
     whole = complete.complete(model, given.affinity, names, problem.graph)
     measured = tuple(costs.of(problem.graph, names, core)) if costs and not phases else ()
     request = f"an inference (the mean of {asked.describe()})" if asked else "one request"
-    explanation = Explanation(problem, problem.placement_of(whole))
+    explanation = Explanation(
+        problem, problem.placement_of(whole), _pins_kept(problem, whole, made_with.get("pin", ()))
+    )
     return ExplainedModel(explanation, given, session.profile, measured, request, analysis, tuple(phases))
+
+
+def _pins_kept(problem: PlacementProblem, affinity: Mapping[str, str], pins: Sequence[str]) -> dict[int, str]:
+    """Pins that a placement was made with, by the numbers of their nodes; those that it does not keep are left out.
+
+    A model may have changed since, may be explained on other devices, and a file may say anything.
+    """
+    kept: dict[int, str] = {}
+    for text in pins:
+        try:
+            (pin,) = parse_pins([text], problem.devices)
+            nodes = pinned_nodes(problem.graph, [pin])
+        except UserError:
+            continue
+        kept |= {node: text for node in nodes if affinity[problem.graph.names[node]] == pin.device}
+    return kept
 
 
 def placement_of(model: ov.Model) -> Placement | None:

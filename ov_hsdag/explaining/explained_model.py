@@ -15,6 +15,7 @@ from ov_hsdag.explaining.explanation import Cut, Explanation, Move, Reason
 from ov_hsdag.explaining.timeline import execution_order, submodel_us
 from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.names import matching, similar
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.problem.copies import copies_summary
@@ -119,23 +120,16 @@ class ExplainedModel:
 
         In friendly names, `*` and `?` stand for any characters, as in file names. UserError: no node has one of them.
         """
-        import difflib
-        from fnmatch import fnmatchcase
-
         graph = self.explanation.problem.graph
         if not names and not types:
             return [int(node) for node in np.flatnonzero(np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK)))]
         found: set[int] = set()
-        for wanted, known, what in ((names, graph.names, "node"), (types, graph.types, "type")):
-            for pattern in wanted:
-                matching = {
-                    node for node, name in enumerate(known) if name == pattern or fnmatchcase(name, pattern)
-                }  # a name may have brackets of its own
-                if not matching:
-                    near = difflib.get_close_matches(pattern, set(known), n=3)
-                    hint = f"similar: {', '.join(near)}" if near else f"* stands for any characters: '*{pattern}*'"
-                    raise UserError(f"the model has no {what} '{pattern}'; {hint}")
-                found |= matching
+        for patterns, candidates, what in ((names, graph.names, "node"), (types, graph.types, "type")):
+            for pattern in patterns:
+                nodes = matching(candidates, pattern)
+                if not nodes:
+                    raise UserError(f"the model has no {what} '{pattern}'; {similar(pattern, candidates)}")
+                found.update(nodes)
         return sorted(found)
 
     def _gains(self) -> dict[str, float | None]:

@@ -5,6 +5,7 @@ Every figure is the simulator's: a move is judged by evaluating the placement wi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -73,11 +74,12 @@ class Move:
 class Reason:
     """Why a node is on its device."""
 
-    # "consumer" (it must be where its consumer is), "only" (no other device runs it), "shared" (no other device runs
-    # `other`, with which it must share a device), "submodel" (elsewhere it would not share a submodel with `other`),
-    # "order" (elsewhere HETERO could not order the submodels), "nothing" (elsewhere a submodel would compute nothing),
-    # "memory" (it would not fit elsewhere), "dearer" (every move costs time), "together" (a move takes most of the
-    # model with it, and does not pay), "equal" (a move changes nothing) or "better" (a move pays)
+    # "pinned" (a pin keeps it, or `other` with which it must share a device), "consumer" (it must be where its consumer
+    # is), "only" (no other device runs it), "shared" (no other device runs `other`, with which it must share a device),
+    # "submodel" (elsewhere it would not share a submodel with `other`), "order" (elsewhere HETERO could not order the
+    # submodels), "nothing" (elsewhere a submodel would compute nothing), "memory" (it would not fit elsewhere),
+    # "dearer" (every move costs time), "together" (a move takes most of the model with it, and does not pay), "equal"
+    # (a move changes nothing) or "better" (a move pays)
     kind: str
     text: str  # the same for people
     other: int = -1  # a node that the reason is about, -1 for none
@@ -90,6 +92,7 @@ class Explanation:
 
     problem: PlacementProblem
     placement: NDArray[np.uint8]  # device numbers, uint8 [groups]
+    pinned: Mapping[int, str] = field(default_factory=dict)  # pins, as people type them, by the numbers of their nodes
     # What was worked out, by group and device, as nodes of a group share it: moves that were asked for, what `_tried`
     # returns, and what `_parted_by` does, by group alone.
     _moves: dict[tuple[int, int], Move] = field(default_factory=dict, init=False, repr=False)
@@ -200,6 +203,7 @@ class Explanation:
         """The feasible moves of single groups that cost least, best first; those of constants alone left out."""
         operations = np.zeros(self.problem.group_count, bool)
         operations[self.problem.groups[self.problem.graph.kinds == NodeKind.OP]] = True
+        operations[list(self._pinned_groups)] = False
         cost = np.where(operations[:, None], self.move_us, np.inf)
         cost[np.arange(len(cost)), self.placement] = np.inf
         order = np.argsort(cost, axis=None, kind="stable")[:count]
@@ -215,6 +219,8 @@ class Explanation:
         others = [d for d in range(len(problem.devices)) if d != here]
         if not others:
             return Reason("only", f"{name} is the only device of the list")
+        if group in self._pinned_groups:
+            return self._pinned_by(node, self._pinned_groups[group])
         able = [d for d in others if problem.group_supported[group, d]]
         if not able:
             if not problem.supported[node, others].any():
@@ -253,6 +259,20 @@ class Explanation:
         if len(name) > _LONGEST_NAME:
             name = f"{name[: _LONGEST_NAME // 4]}…{name[-3 * _LONGEST_NAME // 4 :]}"
         return name if kind.lower() in name.lower() else f"{name} ({kind})"
+
+    @cached_property
+    def _pinned_groups(self) -> dict[int, int]:
+        """The first pinned node of each colocation group that has one."""
+        return {int(self.problem.groups[node]): node for node in sorted(self.pinned, reverse=True)}
+
+    def _pinned_by(self, node: int, first: int) -> Reason:
+        """The reason where a node is pinned, or is in the colocation group of `first`, which is."""
+        if node in self.pinned:
+            return Reason(
+                "pinned", f"the pin {self.pinned[node]} keeps it on {self.problem.devices[self.device[node]]}"
+            )
+        text = f"it must share a device with {self.called(first)}, which the pin {self.pinned[first]} keeps there"
+        return Reason("pinned", text, first)
 
     @cached_property
     def _together(self) -> frozenset[int]:

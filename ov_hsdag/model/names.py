@@ -91,6 +91,22 @@ def operations_of(model: ov.Model) -> list[ov.Node]:
     ]
 
 
+def matching(names: Sequence[str], pattern: str) -> list[int]:
+    """Numbers of the names that fit a pattern, in which `*` and `?` stand for characters as in names of files."""
+    from fnmatch import fnmatchcase
+
+    # A name may have brackets of its own.
+    return [number for number, name in enumerate(names) if name == pattern or fnmatchcase(name, pattern)]
+
+
+def similar(pattern: str, names: Collection[str]) -> str:
+    """What to type in place of a pattern that fits none of the names, as the end of an error."""
+    import difflib
+
+    near = difflib.get_close_matches(pattern, set(names), n=3)
+    return f"similar: {', '.join(near)}" if near else f"* stands for any characters: '*{pattern.strip('*')}*'"
+
+
 # A part of a name with the separators before it (at the end, behind it): the parts join to the name.
 _PART = re.compile(r"[/.]*[^/.]+(?:[/.]+$)?|[/.]+$")
 

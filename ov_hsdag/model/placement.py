@@ -52,9 +52,9 @@ class Placement:
             has in measured, too, times_chosen and times_chosen_ci, how many times better it was than the chosen one.
         policy: name of the policy that was asked, or None.
         chosen: name of the placer whose placement this is.
-        settings: what else it was made with, where that is known: command ("place", "finetune"), shapes {input: sizes},
-            memory {device: bytes}, workload, context, kv_precision, profile (name of the file) and virtual_devices
-            (their declaration), each where it was given.
+        settings: what else it was made with, where that is known: command ("place", "finetune"); the options of
+            `PlaceOptions` that were given, of files their names; shapes as {input: sizes}, memory as {device: bytes};
+            measure; and virtual_devices (their declaration).
         seconds: phase of placing → seconds.
         why: why a simple candidate was chosen and no other, in some words; "" where the figures tell.
         notes: name of a candidate → why it was left out or not measured, in some words.

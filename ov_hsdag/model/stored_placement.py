@@ -24,7 +24,10 @@ _MOST_DEVICES = 255  # the native core counts devices in a byte
 _NUMBERS = ("latency_us", "throughput_ips", "submodels", "transfer_bytes", "ratio", "times_best_single", "times_chosen")
 _INTERVALS = ("ci", "times_best_single_ci", "times_chosen_ci")
 
-_TEXTS = ("command", "workload", "kv_precision", "profile", "virtual_devices")
+# Of settings, by their types, where they are there.
+_TEXTS = ("command", "workload", "kv_precision", "profile", "virtual_devices", "affinity", "experts", "policy")
+_SWITCHES = ("static", "measure")
+_SECONDS = ("measure_seconds", "search_seconds")
 
 
 def write(model: ov.Model, devices: Sequence[str], affinity: Mapping[str, str], facts: Mapping[str, Any]) -> None:
@@ -174,6 +177,13 @@ def _settings(value: Any) -> dict[str, Any] | None:
             raise TypeError("expected positive numbers")
     if not all(isinstance(value.get(key, ""), str) for key in _TEXTS):
         raise TypeError("expected texts")
+    if not all(isinstance(value.get(key, False), bool) for key in _SWITCHES):
+        raise TypeError("expected switches")
+    if not all(_is_number(value.get(key, 0)) for key in _SECONDS):
+        raise TypeError("expected seconds")
+    if not isinstance(value.get("pin", []), list):
+        raise TypeError("expected a list")
+    _names(value.get("pin", ()))
     return dict(value)
 
 

@@ -33,6 +33,10 @@ class Flag:
     least: float | None = None  # the smallest number
     converters: bool = False  # ovc and mo have it, too, as --placement_NAME
 
+    def word(self, option: str) -> str:
+        """The flag as it is typed: "--kv-precision"; option: the option's name."""
+        return f"--{(self.name or option).replace('_', '-')}"
+
 
 def _flag(kind: type | str, metavar: str, text: str, *, default: Any = None, **more: Any) -> Any:
     """A field of `PlaceOptions` that command lines have; for the arguments see `Flag`."""
@@ -49,6 +53,8 @@ class PlaceOptions:
         policy: name or folder of the HSDAG policy that proposes a placement as well; by default the one that was
             fine-tuned on these devices, if there is one, else "base", which ships. "none": no policy is used.
         affinity: a placement that is given (or a file of one) instead of decided: {node: device}.
+        pin: operations that stay on a device while the rest is searched: {"PATTERN": "DEVICE"}, or "PATTERN=DEVICE"
+            each. Patterns are of friendly names, with * and ? as in names of files, or of types: "type:Softmax".
         experts: where the routed experts of a mixture of experts are: "CPU", or "CPU:20" for those of the first 20
             layers; everything else is on the first device.
         memory: what the model may have on a device, by the device's name, in place of the profile's limits: a number of
@@ -88,6 +94,13 @@ class PlaceOptions:
         "FILE.json",
         'Take {"node": "device"} from a file instead of deciding; nodes that it lacks follow their neighbours.'
         ' Names are those of "placement" in the output of --json.',
+    )
+    pin: Mapping[str, str] | Sequence[str] | None = _flag(
+        str,
+        "PATTERN=DEVICE",
+        "Keep operations on DEVICE and search the rest under that condition: those whose names fit PATTERN, * and ? as"
+        ' in names of files, or of a type with "type:Softmax=CPU". Can be given several times.',
+        several=True,
     )
     experts: str | None = _flag(
         str,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ov_hsdag.calibration.calibrate import calibrate_where_it_runs, compiled_models
 from ov_hsdag.calibration.executions import CompiledModels
@@ -29,6 +30,8 @@ from ov_hsdag.model import complete
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.experts import experts
 from ov_hsdag.model.gains import HSDAG, out_of_time, placer_of
+from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.model.pins import Pin, parse_pins, pinned_nodes, pinned_support
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, fix_input_shapes, refuse_unbounded
 from ov_hsdag.model.workload import Phase, Workload
@@ -50,7 +53,7 @@ from ov_hsdag.placing.candidates import (
     why_left_out,
 )
 from ov_hsdag.placing.memory_fit import ContextProblems, HostMemory
-from ov_hsdag.placing.options import PlaceOptions
+from ov_hsdag.placing.options import PlaceOptions, flags
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.copies import COPIES, copies_summary
 from ov_hsdag.problem.pricing import ModelAnalysis, Session, graph_of
@@ -124,13 +127,15 @@ def place(
         fix_input_shapes(model, options.shapes or {})
     measure, shapes = options.measure, options.shapes
     busy = busy_cores() if any(kind_of(name) == "CPU" for name in request.session.devices) else 0.0
-    original = {one.get_friendly_name(): one.get_type_name() for one in model.get_ops()} if request.given else {}
+    by_name = request.given is not None or bool(request.pins)
+    original = {node.get_friendly_name(): node.get_type_name() for node in model.get_ops()} if by_name else {}
     asked = Workload.asked(options.workload, options.context)
     phases = asked.phases_with(model, shapes) if asked else ()
     if phases:
         shapes = phases[-1].shapes
     session = request.session
     analysis = session.analyse(model, shapes, phases, clock)
+    pins = _Pins.of(analysis, request.pins, original)
     if request.given is not None:
         # Its names may be those of the model as it is in the file, or as placements are reported.
         request.given.check_nodes({*original, *analysis.graph.names})
@@ -156,17 +161,18 @@ def place(
                     options = replace(options, shapes=shapes)
     with clock("costs"):
         priced = session.price(analysis, options.objective, costs, phases, phase_costs)
-        problem = priced.problem
+        problem = pins.keep(priced.problem)
     with clock("placers"):
         problem, candidates = _candidates(problem, analysis, request)
         if measure and not request.decided and (costs is not None or phase_costs):
-            unmeasured = session.price(analysis, options.objective, None, phases).problem
+            unmeasured = pins.keep(session.price(analysis, options.objective, None, phases).problem)
             candidates += _by_profile(unmeasured, candidates, request)
     with clock("choose"):
         if request.given is not None:
             affinity = complete.complete(model, request.given.affinity, problem.devices, problem.graph)
             chosen = NamedPlacement("affinity", problem.placement_of(affinity))
             require_runnable(problem, [chosen], ignored=_UNSUPPORTED)
+            _warn_of_empty_devices(problem, chosen)
         else:
             try:
                 asked_for = [_experts_apart(problem, request.experts)] if request.experts else candidates
@@ -179,6 +185,8 @@ def place(
                     contexts = ContextProblems.of(session, analysis, asked, priced)
                     told += f"; {contexts.describe(candidates)}"
                 raise RunError(f"{error}{told}") from error
+            except UserError as error:
+                raise UserError(f"{error}; the pins are {pins}" if request.pins else str(error)) from error
     choice = _Choice(chosen, candidates, why=_why_predicted(chosen, problem, request, analysis))
     if measure:
         left = request.measure_seconds - clock.seconds.get("calibrate", 0.0)
@@ -187,6 +195,7 @@ def place(
             known = all(one is not None and all(map(one.device, session.devices)) for one in timed)
             known = known if phases else costs is not None and _holds(costs, analysis, request)
             how = {"shapes": shapes, "phases": phases, "seconds": left, "measured_costs": known, "report": report}
+            how["pinned"] = bool(request.pins)
             choice = _measured(choice, model, problem, request, disturbed=busy > _BUSY, **how)
     if request.host is not None:
         counted = problem.evaluate(choice.chosen.placement).memory_bytes[0]
@@ -197,8 +206,9 @@ def place(
         measured_costs = list(costs.of(problem.graph, problem.devices, session.core)) if costs else []
         for one in phase_costs.values():
             measured_costs += [name for name in problem.devices if one.device(name) and name not in measured_costs]
-        placement = _placement(choice, problem, request, measured_costs, clock)
-        settings = settings_of(options, request.limits, session.devices.names)
+        placement = _placement(choice, problem, pins, request, measured_costs, clock)
+        made_with = replace(options, measure=bool(options.measure))  # the command line's default is another one
+        settings = settings_of(made_with, request.limits, session.devices.names)
         placement = replace(placement, settings=settings)
         if phases and placement.predicted is not None:
             placement.predicted["workload"] = priced.summary(choice.chosen.placement)
@@ -230,21 +240,26 @@ _LONGEST_SECONDS = 10**6  # clocks of the system end somewhere; eleven days are 
 def settings_of(
     options: PlaceOptions, limits: Mapping[str, int], devices: Sequence[str], command: str = "place"
 ) -> dict[str, Any]:
-    """What the caller gave, for `Placement.settings`."""
-    workload, context, profile = options.workload, options.context, options.profile
-    if isinstance(workload, Workload):
-        context = context or workload.context or None
-        workload = workload.describe()
-    given = {
-        "shapes": {name: [int(size) for size in shape] for name, shape in (options.shapes or {}).items()} or None,
-        "memory": dict(limits) or None,
-        "workload": workload,
-        "context": context,
-        "kv_precision": options.kv_precision,
-        "profile": None if profile is None or isinstance(profile, Profile) else Path(profile).name,
-        "virtual_devices": definition(devices) or None,
-    }
-    return {"command": command} | {key: value for key, value in given.items() if value is not None}
+    """What the caller gave, for `Placement.settings`: every option that command lines have, where it was given.
+
+    Args:
+        options: as they were given; of files their names are recorded, and nothing of what was given in memory.
+        limits: what the model may have on devices, bytes by device.
+        devices: names, whose declarations are recorded where they are virtual.
+        command: of `ov-hsdag` that makes such a placement.
+    """
+    given = {name: getattr(options, name) for name in flags() if name != "objective"}
+    for name in ("affinity", "policy", "profile"):
+        given[name] = Path(given[name]).name if isinstance(given[name], str | PathLike) else None
+    if isinstance(options.workload, Workload):
+        given["workload"] = options.workload.describe()
+        given["context"] = options.context or options.workload.context or None
+    # Sizes may be NumPy's, and are to be JSON's.
+    given["shapes"] = {name: [int(size) for size in shape] for name, shape in (options.shapes or {}).items()} or None
+    given["memory"] = dict(limits) or None
+    given["pin"] = [str(pin) for pin in parse_pins(options.pin or (), devices)] or None
+    given["virtual_devices"] = definition(devices) or None
+    return {"command": command} | {name: value for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -254,6 +269,7 @@ class _Request:
     session: Session
     learned: list[HSDAGPlacer]
     given: Placement | None
+    pins: tuple[Pin, ...]
     experts: ExpertsApart | None
     costs: ModelCosts | None
     host: HostMemory | None
@@ -265,6 +281,45 @@ class _Request:
     def decided(self) -> bool:
         """Whether the caller says what runs where."""
         return self.given is not None or self.experts is not None
+
+
+@dataclass(frozen=True, eq=False)
+class _Pins:
+    """Pins of a model: what they leave to the search, and what is known of the problem without them."""
+
+    nodes: Mapping[int, Pin]  # pins by the numbers of their nodes
+    allowed: NDArray[np.bool_]  # which devices may have which nodes, bool [nodes, devices]
+    supported: NDArray[np.bool_]  # which devices run which nodes, bool [nodes, devices]
+
+    @classmethod
+    def of(cls, analysis: ModelAnalysis, pins: Sequence[Pin], original: Collection[str]) -> _Pins:
+        """Raises UserError: a pin cannot be kept; original: names of operations before normalization, for messages."""
+        nodes = pinned_nodes(analysis.graph, pins, original)
+        allowed = pinned_support(analysis.graph, analysis.supported, analysis.devices, nodes)
+        return cls(nodes, allowed, analysis.supported)
+
+    def __str__(self) -> str:
+        return ", ".join(dict.fromkeys(f"'{pin}'" for pin in self.nodes.values()))
+
+    def keep(self, problem: PlacementProblem) -> PlacementProblem:
+        """The problem in which no placer can break a pin."""
+        return replace(problem, supported=self.allowed) if self.nodes else problem
+
+    def leave_out(self, problem: PlacementProblem) -> PlacementProblem:
+        """Inverse of `keep`."""
+        return replace(problem, supported=self.supported) if self.nodes else problem
+
+
+def _warn_of_empty_devices(problem: PlacementProblem, chosen: NamedPlacement) -> None:
+    """Warns where a given placement leaves devices of the list without an operation."""
+    used = set(chosen.placement[problem.groups[problem.graph.kinds == NodeKind.OP]].tolist())
+    empty = [name for number, name in enumerate(problem.devices) if number not in used]
+    if empty:
+        warnings.warn(
+            f"the affinity leaves {', '.join(empty)} without an operation: what it lacks follows its neighbours;"
+            " --pin NAME=DEVICE (pin= in Python) keeps some operations and searches the rest",
+            stacklevel=3,
+        )
 
 
 def check_seconds(what: str, seconds: float | None) -> None:
@@ -289,6 +344,9 @@ def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions
     given, apart = _given(options.affinity, devices), _experts(options.experts, devices)
     if given is not None and apart is not None:
         raise UserError("a placement is given in two ways, by an affinity and by where experts are: give one of them")
+    pins = parse_pins(options.pin or (), devices.names)
+    if pins and (given is not None or apart is not None):
+        raise UserError("pins leave the rest to the search, and an affinity or where experts are decides it: give one")
     core = core or new_core()
     learned = policy_placers(options.policy, core, devices.names) if given is None and apart is None else []
     if options.measure:
@@ -302,7 +360,7 @@ def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions
     if search_seconds is not None:
         search = Multilevel(seconds=search_seconds, threads=usable_cores())
     host = HostMemory.of(core, devices.names, limits, profile=None if profile is None else session.profile)
-    return _Request(session, learned, given, apart, costs, host, search, limits, measure_seconds)
+    return _Request(session, learned, given, pins, apart, costs, host, search, limits, measure_seconds)
 
 
 def _given(
@@ -491,14 +549,16 @@ def _why_predicted(
     return f"{told}: {together}" if together else told
 
 
-def _notes(choice: _Choice, problem: PlacementProblem) -> dict[str, str]:
+def _notes(choice: _Choice, problem: PlacementProblem, pins: _Pins) -> dict[str, str]:
     """Why candidates were left out, or not measured, in some words."""
     notes: dict[str, str] = {}
     first: dict[bytes, str] = {}
     for one in choice.candidates:
         twin = first.setdefault(one.placement.tobytes(), one.name)
         left_out = why_left_out(problem, one.placement)
-        if left_out:
+        if left_out and pins.nodes and not why_left_out(pins.leave_out(problem), one.placement):
+            notes[one.name] = f"left out: does not keep {pins}"
+        elif left_out:
             notes[one.name] = left_out
         elif one.name in (choice.measured or {}):
             continue
@@ -510,12 +570,18 @@ def _notes(choice: _Choice, problem: PlacementProblem) -> dict[str, str]:
 
 
 def _placement(
-    choice: _Choice, problem: PlacementProblem, request: _Request, measured_costs: list[str], clock: Clock
+    choice: _Choice,
+    problem: PlacementProblem,
+    pins: _Pins,
+    request: _Request,
+    measured_costs: list[str],
+    clock: Clock,
 ) -> Placement:
     """The placement with all that is known about it. measured_costs: devices whose operations were measured."""
     chosen, learned, copies = choice.chosen, request.learned, copies_summary(problem)
     asked = any(placer_of(candidate.name) == HSDAG for candidate in choice.candidates)
-    explanation = Explanation(problem, chosen.placement)
+    unpinned = pins.leave_out(problem)
+    explanation = Explanation(unpinned, chosen.placement, {node: str(pin) for node, pin in pins.nodes.items()})
     placement = placement_of(
         problem,
         chosen,
@@ -525,9 +591,13 @@ def _placement(
         policy=Path(learned[0].policy).name if learned and learned[0].policy and asked else None,
         seconds=clock.seconds,
         why=choice.why,
-        notes=_notes(choice, problem),
+        notes=_notes(choice, problem, pins),
         unsure=choice.unsure,
         source=ReportSource(explanation, request.session.profile, tuple(measured_costs)),
     )
+    if pins.nodes:  # gains are over the best single device, pins or not
+        for name, single in zip(problem.devices, problem.singles, strict=True):
+            if np.isfinite(unpinned.scores(single)[0]):
+                placement.baselines.setdefault(name, unpinned.summary(single))
     placement.baselines.update({} if copies is None else {COPIES: copies})
     return placement

@@ -109,6 +109,7 @@ def select(
     seconds: float = SECONDS,
     measured_costs: bool = False,
     disturbed: bool = False,
+    pinned: bool = False,
     report: Callable[[str], None] | None = None,
     start_worker: StartWorker | None = None,
 ) -> Result:
@@ -123,6 +124,7 @@ def select(
     predicted to do and to need. candidates: placements by name, uint8 [groups]; those of single devices have the
     device's name. seconds: time budget; the best single device and the best placement by prediction come first.
     measured_costs: whether the problem's costs were measured on these devices, so that predictions are better.
+    pinned: HETERO's own choice is run as it would be written, too: by itself HETERO keeps no pins.
     disturbed: others use the devices, so that trials say less than they seem to. report: takes a line for people at
     each step, with the seconds that are left.
     """
@@ -132,7 +134,8 @@ def select(
     device_of = {name: first.setdefault(one.tobytes(), name) for name, one in every.items()}
     simple = {name: every[name] for name in dict.fromkeys(device_of.values())}
     others = _others(problem, candidates, every)
-    placed = {name: one for name, one in simple.items() if name == PIPELINE_HINT} | others  # run as it would be written
+    as_written = (PIPELINE_HINT, *([HETERO_DEFAULT] if pinned else []))
+    placed = {name: one for name, one in simple.items() if name in as_written} | others
     ways = {name: simple_candidate(name, devices) for name in simple if name not in placed}
     ways |= {name: Candidate.placed(devices, problem.affinity(placement)) for name, placement in placed.items()}
     placements = {**simple, **others}
