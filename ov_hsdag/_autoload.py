@@ -54,9 +54,17 @@ def _patch(module: ModuleType) -> None:
 
         import_module(WATCHED[module.__name__]).patch(module)
     except Exception as error:  # OpenVINO has to work for everybody, whatever is wrong with us
-        import warnings
+        _warn(f"ov_hsdag could not extend {module.__name__}: {error}")
 
-        warnings.warn(f"ov_hsdag could not extend {module.__name__}: {error}", RuntimeWarning, stacklevel=2)
+
+def _warn(text: str) -> None:
+    """Warn, and raise nothing where warnings are errors: this is in the middle of somebody else's import."""
+    import warnings
+
+    try:
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+    except RuntimeWarning:
+        print(f"RuntimeWarning: {text}", file=sys.stderr)
 
 
 class _Finder:

@@ -373,6 +373,17 @@ def test_release_of_openvino_that_we_do_not_know_still_imports(installed: Interp
     assert "RuntimeWarning: ov_hsdag could not extend openvino._ov_api" in result.stderr
 
 
+def test_what_we_cannot_extend_imports_where_warnings_are_errors(installed: Interpreter) -> None:
+    package = installed.directory / "openvino"
+    package.mkdir()
+    (package / "__init__.py").write_text("from openvino import _ov_api")
+    (package / "_ov_api.py").write_text("works = True")
+    code = "import warnings; warnings.simplefilter('error'); import openvino; print(openvino._ov_api.works)"
+    result = installed.execute(code)
+    assert (result.returncode, result.stdout.strip()) == (0, "True")
+    assert result.stderr.startswith("RuntimeWarning: ov_hsdag could not extend openvino._ov_api")
+
+
 SCRIPT = """
 import sys, openvino
 print(__name__, __file__, sys.argv[1:], sys.path[0] == sys.argv[0].rpartition("/")[0])

@@ -22,7 +22,7 @@ import pytest
 from openvino import opset13 as ops
 
 from ov_hsdag.storage import files
-from ov_hsdag.storage.overwriting import rewritten_constants
+from ov_hsdag.storage.ir_text import rewritten_constants
 from ov_hsdag.utils.errors import RunError, UserError
 
 CORE = ov.Core()

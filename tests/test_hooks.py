@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import openvino as ov
+import openvino.properties.device as device_properties
 import pytest
 
 import ov_hsdag
@@ -22,6 +23,7 @@ from ov_hsdag.integration import core as hook
 from ov_hsdag.model import normalize
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.options import PlaceOptions
+from ov_hsdag.storage.ir_text import file_carries
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError
 from ov_hsdag.utils.lazy import opset13 as ops
 from tests.graphs import halved, submodels, unflattening_model
@@ -117,6 +119,8 @@ def native(model: ov.Model) -> object:
         lambda core, path: core.compile_model(path.read_bytes(), DEVICE, weights=path.with_suffix(".bin").read_bytes()),
         lambda core, path: core.compile_model(path, "HETERO"),
         lambda core, path: core.compile_model(path, "HETERO", {"MULTI_DEVICE_PRIORITIES": "CPU_B,CPU_A"}),
+        lambda core, path: core.compile_model(path, "HETERO", {device_properties.priorities: "CPU_A,CPU_B"}),
+        lambda core, path: core.compile_model(path, "HETERO", dict([device_properties.priorities("CPU_A", "CPU_B")])),
         lambda core, path: core.compile_model(path, "HETERO:CPU_B,CPU_A"),
         lambda core, path: core.compile_model(path, "HETERO:CPU,CPU_A,CPU_B"),
         lambda core, path: core.compile_model(path, DEVICE, {"DEVICE_PROPERTIES": {"CPU_A": {"NUM_STREAMS": 1}}}),
@@ -246,7 +250,8 @@ def test_errors_are_openvinos_own(core: ov.Core, placed: Path, monkeypatch: pyte
 
 def half_set(model: ov.Model) -> ov.Model:
     """A model of which only some nodes have an affinity: HETERO refuses it."""
-    model.get_ordered_ops()[3].get_rt_info()["affinity"] = "CPU_B"
+    convolution = next(node for node in model.get_ordered_ops() if node.get_type_name() == "Convolution")
+    convolution.get_rt_info()["affinity"] = "CPU_B"
     return model
 
 
@@ -255,8 +260,29 @@ def test_affinities_set_by_hand_are_not_touched(core: ov.Core, plain: ov.Model) 
     model = plain.clone()
     halved(model, share=0.3).apply(model)
     assert submodels(core.compile_model(model, DEVICE)) == 2
-    with pytest.raises(RuntimeError, match="were not assigned to any device"):
-        core.compile_model(half_set(plain.clone()), DEVICE)
+
+
+def test_affinities_on_some_nodes_are_completed_with_a_warning(core: ov.Core, plain: ov.Model) -> None:
+    model = half_set(plain.clone())
+    nodes = len(model.get_ops())
+    said = f"{nodes - 1} of the model's {nodes} nodes have no affinity, and follow their neighbours"
+    for given in (model, native(model)):
+        with pytest.warns(PlacementNotFollowedWarning, match=said):
+            compiled = core.compile_model(given, DEVICE)
+        assert devices(compiled) == ["CPU_B"]
+    assert sum("affinity" in node.get_rt_info() for node in model.get_ops()) == 1  # the user's model is as it was
+
+
+def test_affinities_that_cannot_be_completed_are_dropped_with_a_warning(
+    core: ov.Core, plain: ov.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError("a bug of ours")
+
+    monkeypatch.setattr("ov_hsdag.model.complete.complete", broken)
+    with pytest.warns(PlacementNotFollowedWarning, match="without its placement: a bug of ours"):
+        compiled = core.compile_model(half_set(plain.clone()), DEVICE)
+    assert devices(compiled) == ["CPU_A"]
 
 
 @pytest.mark.usefixtures("silence")
@@ -309,6 +335,10 @@ class RecordingCore:
     def add_extension(self, library_path: object) -> None:
         """As ov.Core's."""
 
+    def import_model(self, model_stream: object, device_name: str, config: Any = None) -> str:
+        """Imports."""
+        return "imported"
+
     def compile_model(self, model: object, device_name: Any = None, config: Any = None, *, weights: Any = None) -> str:
         """Compiles."""
         self.calls.append(((model, device_name, config), {"weights": weights}))
@@ -321,9 +351,11 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> RecordingCore:
 
     class Compiled(ov.CompiledModel): ...
 
+    class Request(ov.InferRequest): ...
+
     class Queue(ov.AsyncInferQueue): ...
 
-    hook.patch(SimpleNamespace(Core=Fresh, CompiledModel=Compiled, AsyncInferQueue=Queue))
+    hook.patch(SimpleNamespace(Core=Fresh, CompiledModel=Compiled, InferRequest=Request, AsyncInferQueue=Queue))
     with monkeypatch.context() as patched:
         patched.delenv("OV_HSDAG_VIRTUAL_DEVICES")  # it has no plugins to register
         return Fresh()
@@ -374,17 +406,17 @@ def test_signature_and_documentation_stay() -> None:
 
 
 def test_only_irs_with_an_entry_are_read(tmp_path: Path, placed: Path, directory: Path) -> None:
-    assert hook.file_carries(placed)
-    assert hook.file_carries(placed, chunk=7)
-    assert not hook.file_carries(directory / "plain.xml")
-    assert not hook.file_carries(placed.with_suffix(".bin"))
-    assert not hook.file_carries(SQUEEZENET)
-    assert not hook.file_carries(tmp_path)
-    assert not hook.file_carries(tmp_path / "missing.xml")
-    assert not hook.file_carries("no\0file")
+    assert file_carries(placed)
+    assert file_carries(placed, step=7)
+    assert not file_carries(directory / "plain.xml")
+    assert not file_carries(placed.with_suffix(".bin"))
+    assert not file_carries(SQUEEZENET)
+    assert not file_carries(tmp_path)
+    assert not file_carries(tmp_path / "missing.xml")
+    assert not file_carries("no\0file")
     x = ops.parameter([1], np.float32, name="<ov_hsdag>")
     ov.save_model(ov.Model([ops.relu(x, name="</edges><ov_hsdag>")], [x], "<ov_hsdag>"), tmp_path / "m.xml")
-    assert not hook.file_carries(tmp_path / "m.xml")
+    assert not file_carries(tmp_path / "m.xml")
 
 
 @pytest.mark.usefixtures("silence")

@@ -28,7 +28,6 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts, check_replaceable
 from ov_hsdag.devices.virtual import virtual_devices
 from ov_hsdag.fleet.job import model_files_of
-from ov_hsdag.integration import core as hook
 from ov_hsdag.integration import extension
 from ov_hsdag.measuring import process, worker
 from ov_hsdag.model.graph import ComputationGraph
@@ -38,10 +37,11 @@ from ov_hsdag.model.stored_placement import RT_INFO
 from ov_hsdag.policy.bundle import SHIPPED, WEIGHTS_FILE, PolicyFolder, check_folder
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.storage import files
+from ov_hsdag.storage import files, ir_text
 from ov_hsdag.storage.folder_writing import MARKER, _refuse_foreign
+from ov_hsdag.storage.ir_text import constants_of, file_carries
 from ov_hsdag.storage.model_folder import longest_context
-from ov_hsdag.storage.overwriting import constants_of, external_data, refuse_input
+from ov_hsdag.storage.overwriting import external_data, refuse_input
 from ov_hsdag.utils import reading
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import opset13 as ops
@@ -473,11 +473,27 @@ def test_what_others_put_into_the_temporary_folder_stops_no_measuring(
         assert (tmp_path / "kept").is_dir() and not loop.is_symlink() and not link.is_symlink()
 
 
+@pytest.mark.parametrize("beginning", [b"<net", b'<?xml version="1.0"?>\n<net name="x">'])
+def test_the_hook_reads_a_long_file_no_further_than_a_placement_may_be(
+    tmp_path: Path, beginning: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.xml"
+    with open(path, "wb") as file:
+        file.write(beginning + b" <ov_hsdag>")
+        file.truncate(1 << 20)
+    monkeypatch.setattr(ir_text, "RT_INFO", 1 << 18)
+    assert not file_carries(path)
+    with open(path, "rb+") as file:
+        file.seek((1 << 20) - (1 << 17))
+        file.write(b"</edges><rt_info><ov_hsdag>")
+    assert file_carries(path)
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
 def test_the_hook_takes_nothing_from_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.xml")
-    assert not hook.file_carries(tmp_path / "model.xml")
-    assert not hook.file_carries(os.fsencode(tmp_path / "model.xml"))
+    assert not file_carries(tmp_path / "model.xml")
+    assert not file_carries(os.fsencode(tmp_path / "model.xml"))
 
 
 # Other texts

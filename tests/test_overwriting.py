@@ -162,6 +162,18 @@ def ir(path: Path, seed: int = 0) -> None:
     ov.save_model(ov.Model([ops.matmul(x, weights, False, False)], [x]), path, compress_to_fp16=False)
 
 
+def test_an_ir_with_control_characters_in_its_names_is_replaced(tmp_path: Path) -> None:
+    """OpenVINO writes and reads them, and XML does not have them."""
+    path = tmp_path / "model.xml"
+    model = constantless()
+    for number, node in enumerate(model.get_ops()):
+        node.set_friendly_name(f"node\x01\x1b\x0b{number}")
+    for _ in range(2):
+        files.save_model_atomically(model, path, compress_to_fp16=False)
+    names = [node.get_friendly_name() for node in ov.Core().read_model(path).get_ops()]
+    assert sorted(names) == sorted(node.get_friendly_name() for node in model.get_ops())
+
+
 def constantless() -> ov.Model:
     x = ops.parameter([1, 8], np.float32, name="x")
     return ov.Model([ops.relu(x)], [x])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,94 @@ def test_unused_inputs_of_models_before_change_nothing(unused: int, counted: int
     assert found is not None
     replace(found, predicted={"submodels": 5}).embed(placed)
     assert asked(core.compile_model(placed, HETERO)) == (counted, 10)
+
+
+def as_bytes(blob: io.BytesIO) -> bytes:
+    return blob.getvalue()
+
+
+def as_tensor(blob: io.BytesIO) -> ov.Tensor:
+    return ov.Tensor(np.frombuffer(blob.getvalue(), np.uint8))
+
+
+def behind_other_content(blob: io.BytesIO) -> io.BytesIO:
+    stream = io.BytesIO(b"other content" + blob.getvalue())
+    stream.seek(len(b"other content"))
+    return stream
+
+
+@pytest.mark.parametrize("form", [lambda blob: blob, as_bytes, as_tensor, behind_other_content])
+@pytest.mark.parametrize("device", [HETERO, "HETERO"])
+def test_an_imported_model_asks_for_as_many_as_the_compiled_one(form: Callable[..., Any], device: str) -> None:
+    core = ov.Core()
+    compiled = core.compile_model(cut(4), HETERO)
+    imported = core.import_model(form(compiled.export_model()), device)
+    assert asked(imported) == asked(compiled) == (4, 8)
+    assert list(imported.get_property("EXECUTION_DEVICES")) == list(DEVICES)
+    inputs = [np.full((1, 64), 0.3, np.float32)]
+    np.testing.assert_array_equal(imported(inputs)[0], compiled(inputs)[0])
+
+
+@pytest.mark.parametrize(
+    ("objective", "config", "requests"),
+    [
+        ("latency", None, 1),
+        ("throughput", {"PERFORMANCE_HINT": "LATENCY"}, 1),
+        ("throughput", {"PERFORMANCE_HINT_NUM_REQUESTS": 3}, 3),
+    ],
+)
+def test_hints_count_when_a_model_is_imported(objective: str, config: dict[str, Any] | None, requests: int) -> None:
+    core = ov.Core()
+    blob = core.compile_model(cut(3, objective), HETERO).export_model()
+    assert asked(core.import_model(blob, HETERO, config)) == (3, requests)
+
+
+def test_a_blob_is_openvinos_own_but_for_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs without Python import it as well."""
+    core = ov.Core()
+    compiled = core.compile_model(cut(3), HETERO)
+    theirs = ov.CompiledModel.export_model.__wrapped__(compiled)  # type: ignore[attr-defined]
+    stream = io.BytesIO()
+    compiled.export_model(stream)
+    assert stream.tell() == theirs.tell() == 0
+    assert stream.getvalue().replace(b' ov_hsdag_requests="6"', b"", 1) == theirs.getvalue()
+    with pytest.raises(TypeError):
+        compiled.export_model("a file")
+    native = ov.Core.import_model.__wrapped__(core, stream, HETERO)  # type: ignore[attr-defined]
+    assert native.get_property("HETERO_NUMBER_OF_SUBMODELS") == 3
+    monkeypatch.setenv("OV_HSDAG_DISABLE", "1")
+    stream.seek(0)
+    assert asked(core.import_model(stream, HETERO)) == (3, 1)
+
+
+def test_other_ways_to_the_same_compiled_model_ask_for_as_many() -> None:
+    compiled = ov.Core().compile_model(cut(4), HETERO)
+    for other in (ov.CompiledModel(compiled), compiled.create_infer_request().get_compiled_model()):
+        assert asked(other) == (4, 8)
+
+
+@pytest.mark.parametrize("given", ["file", "object"])
+@pytest.mark.parametrize("device", ["AUTO:HETERO", "MULTI:HETERO", "BATCH:HETERO"])
+def test_devices_around_hetero_follow_the_placement(tmp_path: Path, device: str, given: str) -> None:
+    path = tmp_path / "model.xml"
+    ov.save_model(cut(4), path)
+    core = ov.Core()
+    compiled = core.compile_model(path if given == "file" else core.read_model(path), device)
+    kinds = [one.get_rt_info()["layerType"].astype(str) for one in compiled.get_runtime_model().get_ops()]
+    assert len(kinds) - kinds.count("Input") - kinds.count("Output") == 4  # a layer of each submodel
+    if device == "BATCH:HETERO":
+        assert list(compiled.get_property("EXECUTION_DEVICES")) == list(DEVICES)
+        assert compiled.get_property(OPTIMAL_NUMBER) == len(ov.AsyncInferQueue(compiled)) == 8
+    inputs = [np.full((1, 64), 0.3, np.float32)]
+    np.testing.assert_allclose(compiled(inputs)[0], core.compile_model(chain(), "CPU_A")(inputs)[0], rtol=1e-4)
+
+
+def test_devices_around_hetero_that_refuse_the_placement_say_so(tmp_path: Path) -> None:
+    path = tmp_path / "model.xml"
+    ov.save_model(cut(4), path)
+    with pytest.warns(PlacementNotFollowedWarning, match="compiled without the model's placement: BATCH accepts only"):
+        compiled = ov.Core().compile_model(path, f"BATCH:{HETERO}")
+    assert list(compiled.get_property("EXECUTION_DEVICES")) == ["CPU_A"]
 
 
 def test_wrong_arguments_are_told_as_ever() -> None:

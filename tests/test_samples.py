@@ -59,7 +59,17 @@ def test_plain_script(placed: Path) -> None:
 
 def test_export_and_import(placed: Path, tmp_path: Path) -> None:
     out = run(SAMPLES / "export_import.py", placed, DEVICE, tmp_path / "model.blob")
-    assert re.search(r"model\.blob: \d+\.\d MB, \['CPU_A', 'CPU_B'\], same outputs: True$", out.strip())
+    said = r"model\.blob: \d+\.\d MB, \['CPU_A', 'CPU_B'\], same outputs: True\nrequests: (\d) compiled, \1 imported$"
+    found = re.search(said, out.strip())
+    assert found is not None and int(found[1]) >= 6
+
+
+def test_export_and_import_with_an_open_batch(placed: Path, tmp_path: Path) -> None:
+    model = ov.Core().read_model(placed)
+    model.reshape({0: [-1, 3, 224, 224]})
+    ov.save_model(model, tmp_path / "open.xml")
+    out = run(SAMPLES / "export_import.py", tmp_path / "open.xml", DEVICE, tmp_path / "model.blob")
+    assert "same outputs: True" in out
 
 
 def test_detector_and_classifiers(tmp_path: Path) -> None:

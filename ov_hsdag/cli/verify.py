@@ -14,12 +14,12 @@ from ov_hsdag.cli import console
 from ov_hsdag.cli.child_process import continue_in_child
 from ov_hsdag.cli.command_lines import given, options, place_it
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.integration.core import file_carries
 from ov_hsdag.measuring.verification import DEPLOYED, F32
 from ov_hsdag.measuring.verification import verify as verify_model
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.plan import Plan
+from ov_hsdag.storage.ir_text import file_carries
 from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
 from ov_hsdag.utils.errors import UserError
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ov_hsdag.devices import virtual
+from ov_hsdag.devices.property_values import DEVICE_PROPERTIES, device_properties, plain
 from ov_hsdag.utils.lazy import ov
 
 RUNTIME_OPTIONS = "runtime_options"
@@ -22,10 +23,10 @@ def runtime_options(model: ov.Model) -> dict[str, str]:
     """The options that a model carries: name of a property → its value as text. Empty where it carries none."""
     if not model.has_rt_info([RUNTIME_OPTIONS]):
         return {}
-    options = model.get_rt_info([RUNTIME_OPTIONS]).value
+    options = plain(model.get_rt_info([RUNTIME_OPTIONS]))
     if not isinstance(options, Mapping):
         return {}
-    return {str(name): str(getattr(value, "value", value)) for name, value in options.items()}
+    return {str(name): str(plain(value)) for name, value in options.items()}
 
 
 def compile_properties(
@@ -43,11 +44,11 @@ def compile_properties(
     if not names or not options:
         return completed
     own = _set_on_core(core, names, options)
-    given = virtual.device_properties(completed.get("DEVICE_PROPERTIES"))
+    given = device_properties(completed)
     if own and given is not None:
         for name, properties in own.items():
             given[name] = {**properties, **given.get(name, {})}
-        completed["DEVICE_PROPERTIES"] = given
+        completed[DEVICE_PROPERTIES] = given
     return {**options, **completed}
 
 

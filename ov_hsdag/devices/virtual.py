@@ -8,7 +8,6 @@ variable ``OV_HSDAG_VIRTUAL_DEVICES``::
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -18,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ov_hsdag.devices.device_set import HETERO
+from ov_hsdag.devices.property_values import DEVICE_PROPERTIES, device_properties, listed_devices, names_in
 from ov_hsdag.utils.errors import RunError, UserError, one_line, shortened
 from ov_hsdag.utils.lazy import ov
 
@@ -177,14 +177,14 @@ def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> 
     virtual = {name: limits for name, limits in virtual_devices().items() if name in names} if names else {}
     if not virtual:
         return completed
-    given = device_properties(completed.get("DEVICE_PROPERTIES"))
+    given = device_properties(completed)
     if given is None:  # OpenVINO says what is wrong with it
         return completed
     for name, limits in virtual.items():
         wanted: dict[str, Any] = {**_VIRTUAL_DEFAULTS, **_SPLIT_MODEL_PROPERTIES, **limits}
         kept = {key: value for key, value in wanted.items() if key not in completed}
         given[name] = {**kept, **given.get(name, {})}
-    completed["DEVICE_PROPERTIES"] = given
+    completed[DEVICE_PROPERTIES] = given
     return completed
 
 
@@ -193,19 +193,4 @@ def hetero_names(device: str, config: Mapping[str, Any]) -> tuple[str, ...]:
     head, _, tail = device.partition(":")
     if head != HETERO:
         return ()
-    return tuple(name.strip() for name in (tail or str(config.get("MULTI_DEVICE_PRIORITIES", ""))).split(","))
-
-
-def device_properties(value: Any) -> dict[str, dict[str, Any]] | None:
-    """DEVICE_PROPERTIES in any form that OpenVINO's Python API takes (dictionary, JSON, OVAny); None if neither."""
-    value = getattr(value, "value", value)
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return None
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping) or not all(isinstance(item, Mapping) for item in value.values()):
-        return None
-    return {str(name): dict(properties) for name, properties in value.items()}
+    return names_in(tail) or listed_devices(config)

@@ -22,19 +22,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ov_hsdag._env import disabled, has_virtual_devices
+from ov_hsdag.devices.property_values import PRIORITIES, device_properties, listed_devices, names_in, plain
 from ov_hsdag.integration import requests
+from ov_hsdag.storage.ir_text import file_carries, has_entry
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, one_line
 from ov_hsdag.utils.lazy import opset13, ov
-from ov_hsdag.utils.reading import opened
 
 if TYPE_CHECKING:
     from ov_hsdag.model.placement import Placement
 
-PRIORITIES = "MULTI_DEVICE_PRIORITIES"
-"""OpenVINO's name of the property (ov::device::priorities) that lists the devices where the device string does not."""
-
 _PATCHED = "__ov_hsdag__"
-_ENTRY = b"<ov_hsdag>"
 
 
 def patch(module: ModuleType) -> None:
@@ -80,41 +77,92 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
         given: Mapping[str, Any] = {}  # of a call that OpenVINO will refuse
         with contextlib.suppress(TypeError):
             given = signature.bind(self, *args, **kwargs).arguments
-        device, config = given.get("device_name"), given.get("config")
-        if not isinstance(device, str) or device.split(":", 1)[0] != "HETERO":
-            return original(self, *args, **kwargs)
-        weights = given.get("weights")
-        rest = {} if weights is None else {"weights": weights}
+        device = given.get("device_name")
+        as_it_came = functools.partial(original, self, *args, **kwargs)
+        if not isinstance(device, str) or "HETERO" not in device:
+            return as_it_came()
+        call = _Call(self, original, given["model"], given.get("weights"), device, given.get("config"))
         if disabled():
-            if not has_virtual_devices():
-                return original(self, *args, **kwargs)
-            return original(self, given["model"], device, _with_limits(device, config), **rest)
+            limited = call.is_hetero and has_virtual_devices()
+            return call.compile(call.model, _with_limits(device, call.config)) if limited else as_it_came()
         notes: list[Warning] = []
-        compiled = failure = None
-        try:
-            placed = _placed(self, given["model"], weights, device, config, notes)
-            if placed is not None:
-                compiled = _compiled(functools.partial(original, self), placed, notes)
-        except Exception as error:
-            failure = one_line(error)
-        # Outside of the except clause: OpenVINO's error must not look like a consequence of ours.
-        if compiled is not None:
-            compiled._ov_hsdag_weights = weights  # constants may refer to this memory
-        elif failure is None and not has_virtual_devices():
-            compiled = original(self, *args, **kwargs)
-        else:
-            model = given["model"] if failure is None else _without_affinities(given["model"])
-            options = _of_unplaced(self, given["model"], weights, device, config)
-            compiled = original(self, model, device, options, **rest)
-        if failure is not None:
-            text = f"ov_hsdag: the model was compiled without its placement: {failure[:300]}"
-            notes = [PlacementNotFollowedWarning(text)]
+        compiled = _followed(call, as_it_came, notes) if call.is_hetero else _followed_inside(call, as_it_came, notes)
         for note in notes:
             warnings.warn(note, stacklevel=2)
         return compiled
 
     setattr(compile_model, _PATCHED, True)
     return compile_model
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of Core.compile_model for a device string that has HETERO in it."""
+
+    core: ov.Core
+    original: Callable[..., ov.CompiledModel]
+    model: Any
+    weights: bytes | None
+    device: str
+    config: Mapping[str, Any] | None
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether HETERO itself compiles the model, and no other device that has it inside."""
+        return self.device.partition(":")[0] == "HETERO"
+
+    def compile(self, model: object, config: Mapping[str, Any] | None) -> ov.CompiledModel:
+        """The same call with another model of the same weights, and another configuration."""
+        rest = {} if self.weights is None else {"weights": self.weights}
+        return self.original(self.core, model, self.device, config, **rest)
+
+
+def _followed(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]) -> ov.CompiledModel:
+    """The model compiled by HETERO, with its placement where it has one. `notes` gets warnings."""
+    compiled = completed = failure = None
+    try:
+        placed = _placed(call.core, call.model, call.weights, call.device, call.config, notes)
+        if placed is not None:
+            compiled = _compiled(functools.partial(call.original, call.core), placed, notes)
+        else:
+            completed = _completed(call, notes)
+    except Exception as error:
+        failure = one_line(error)
+    # Outside of the except clause: OpenVINO's error must not look like a consequence of ours.
+    if compiled is not None:
+        compiled._ov_hsdag_weights = call.weights  # constants may refer to this memory
+        return compiled
+    if failure is not None:
+        text = f"ov_hsdag: the model was compiled without its placement: {failure[:300]}"
+        notes[:] = [PlacementNotFollowedWarning(text)]
+        return call.compile(_without_affinities(call.model), _of_unplaced(call))
+    if completed is not None:
+        return call.compile(completed, _of_unplaced(call))
+    return call.compile(call.model, _of_unplaced(call)) if has_virtual_devices() else as_it_came()
+
+
+def _followed_inside(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]) -> ov.CompiledModel:
+    """The model compiled by AUTO, MULTI or BATCH, which hand it on to HETERO with the affinities of its placement.
+
+    HETERO's devices come from the property of AUTO's that has those of HETERO, from the Core, or else are the
+    placement's own. How many requests AUTO and MULTI run is theirs to say.
+    """
+    compiled = failure = None
+    try:
+        inner = (device_properties(call.config) or {}).get("HETERO", {})
+        placed = _placed(call.core, call.model, call.weights, "HETERO", inner, notes)
+        if placed is not None:
+            compiled = call.original(call.core, placed.model, call.device, call.config)
+            requests.ask_for_requests(compiled, placed.placement, call.config)
+    except Exception as error:
+        failure = one_line(error)
+    if compiled is not None:
+        compiled._ov_hsdag_weights = call.weights
+        return compiled
+    if failure is not None:
+        text = f"ov_hsdag: {call.device} was compiled without the model's placement: {failure[:300]}"
+        notes[:] = [PlacementNotFollowedWarning(text)]
+    return as_it_came()
 
 
 @dataclass(frozen=True)
@@ -213,6 +261,7 @@ def _placed(
     placement = Placement.of(model)
     if placement is None:
         return None
+    _name_apart(model)
     placement = _overlaid(placement, model)
     if not _knows(placement, model, notes):
         return None
@@ -236,45 +285,32 @@ def _carrier(core: ov.Core, given: object, weights: bytes | None) -> ov.Model | 
     from openvino._pyopenvino import Model as NativeModel
 
     if isinstance(given, ov.Model | NativeModel):  # openvino.compile_model hands over the latter
-        if not given.has_rt_info([_ENTRY[1:-1].decode()]):
+        if not given.has_rt_info(["ov_hsdag"]):
             return None
         copy = given.clone()
         return copy if isinstance(copy, ov.Model) else ov.Model(copy)
     if weights is not None:  # then OpenVINO takes the model for the text of an .xml
         text = given.encode() if isinstance(given, str) else given
-        return core.read_model(text, weights) if isinstance(text, bytes) and _ENTRY in text else None
+        return core.read_model(text, weights) if isinstance(text, bytes) and has_entry(text) else None
     if isinstance(given, str | bytes | os.PathLike) and file_carries(given):
         return core.read_model(os.fsdecode(given))
     return None
 
 
-def file_carries(path: str | bytes | os.PathLike[str], chunk: int = 1 << 16) -> bool:
-    """Whether a file is an IR with an embedded placement. Reads no more than the file's beginning and its rt_info.
+def _name_apart(model: ov.Model) -> None:
+    """Names that repeat are made unique, in place: placements and HETERO know nodes by name."""
+    names = [node.get_friendly_name() for node in model.get_ops()]
+    if len(set(names)) < len(names):
+        from ov_hsdag.model.normalize import unique_names
 
-    The model's rt_info stands behind the last </edges>; inside names and values "<" is escaped, so tags are tags.
-    """
-    # Nothing is taken from a pipe: OpenVINO may read it.
-    with contextlib.suppress(OSError, ValueError), opened(path) as file:
-        position = file.seek(0, os.SEEK_END) if b"<net" in file.read(512) else 0
-        tail = b""
-        while position > 0 and b"</edges>" not in tail:
-            step = min(chunk, position)
-            position -= step
-            file.seek(position)
-            tail = file.read(step) + tail[:16]  # 16: a tag may lie across two chunks
-            if _ENTRY in tail:
-                return True
-            chunk *= 2
-    return False
+        unique_names(model)
 
 
 def _overlaid(placement: Placement, model: ov.Model) -> Placement:
     """The placement with the affinities that stand on the nodes: who set one by hand after placing meant it."""
-    own = {}
-    for node in model.get_ops():
-        rt_info = node.get_rt_info()
-        if "affinity" in rt_info:
-            own[node.get_friendly_name()] = rt_info["affinity"].astype(str)
+    from ov_hsdag.model.affinities import affinities_of
+
+    own = affinities_of(model)
     devices = tuple(dict.fromkeys([*placement.devices, *own.values()]))
     return replace(placement, devices=devices, affinity={**placement.affinity, **own})
 
@@ -284,8 +320,8 @@ def _knows(placement: Placement, model: ov.Model, notes: list[Warning]) -> bool:
 
     A part of the placed model is known as well as the model with much around it: the smaller of the two counts.
     """
-    names = {node.get_friendly_name() for node in model.get_ops()}
-    known = len(names & placement.affinity.keys())
+    names = [node.get_friendly_name() for node in model.get_ops()]
+    known = len(placement.affinity.keys() & names)
     if 2 * known < min(len(names), len(placement.affinity)):
         share = f"only {known} of the model's {len(names)}" if known else "none of the model's"
         rest = "the others follow these" if known else "HETERO decides"
@@ -314,11 +350,11 @@ def _emptied(placement: Placement, model: ov.Model) -> list[Warning]:
 
 def _requested(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> tuple[str, ...]:
     """The devices that the call asks for; () where it leaves them open."""
-    listed = device.partition(":")[2] or str((config or {}).get(PRIORITIES, ""))
+    listed = names_in(device.partition(":")[2]) or listed_devices(config)
     if not listed:
         with contextlib.suppress(Exception):  # the property is not there in every release
-            listed = str(core.get_property("HETERO", PRIORITIES))
-    return tuple(name.strip() for name in listed.split(",") if name.strip())
+            listed = names_in(str(plain(core.get_property("HETERO", PRIORITIES))))
+    return listed
 
 
 def _usable(core: ov.Core, requested: Sequence[str], placement: Placement, notes: list[Warning]) -> tuple[str, ...]:
@@ -364,17 +400,44 @@ def _without_affinities(given: object) -> object:
     return copy
 
 
-def _of_unplaced(
-    core: ov.Core, given: object, weights: bytes | None, device: str, config: Mapping[str, Any] | None
-) -> Mapping[str, Any] | None:
+def _completed(call: _Call, notes: list[Warning]) -> ov.Model | None:
+    """A copy of a model of which some nodes have affinities and others none, with one for each; None for any other.
+
+    So are models that a program made of parts of a placed one. HETERO refuses them.
+    """
+    from openvino._pyopenvino import Model as NativeModel
+
+    from ov_hsdag.model.affinities import affinities_of
+    from ov_hsdag.model.placement import Placement
+
+    if not isinstance(call.model, ov.Model | NativeModel):
+        return None
+    affinity, nodes = affinities_of(call.model), len(call.model.get_ops())
+    if not 0 < len(affinity) < nodes:
+        return None
+    copy = call.model.clone()
+    copy = copy if isinstance(copy, ov.Model) else ov.Model(copy)
+    _name_apart(copy)
+    affinity = affinities_of(copy)
+    requested = _requested(call.core, call.device, call.config)
+    Placement(tuple(dict.fromkeys([*requested, *affinity.values()])), affinity).apply(copy)
+    text = (
+        f"ov_hsdag: {nodes - len(affinity)} of the model's {nodes} nodes have no affinity, and follow their neighbours:"
+        " place the model as it is now"
+    )
+    notes.append(PlacementNotFollowedWarning(text))
+    return copy
+
+
+def _of_unplaced(call: _Call) -> Mapping[str, Any] | None:
     """The configuration, with what HETERO would drop, of a model whose placement is not followed, or that has none."""
     with contextlib.suppress(Exception):  # it is about to be compiled, and OpenVINO says what is wrong with it
-        model = _carrier(core, given, weights)
+        model = _carrier(call.core, call.model, call.weights)
         if model is not None:
             from ov_hsdag.devices import runtime_options
 
-            return runtime_options.compile_properties(core, model, device, config) or config
-    return _with_limits(device, config)
+            return runtime_options.compile_properties(call.core, model, call.device, call.config) or call.config
+    return _with_limits(call.device, call.config)
 
 
 def _with_limits(device: str, config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -2,7 +2,8 @@
 
 HETERO's own number is 1 for devices with one stream each, and programs that take it (AsyncInferQueue without a number,
 benchmark_app) would run one device at a time. No property of OpenVINO raises it, so the compiled model says what is
-needed in its place, and AsyncInferQueue, which asks in C++, gets it as an argument.
+needed in its place, and AsyncInferQueue, which asks in C++, gets it as an argument. The blob of an exported model has
+the number as an attribute of its header, which OpenVINO reads over.
 
 Imported while openvino itself is being imported: nothing of weight at the top, and no openvino.
 """
@@ -10,10 +11,14 @@ Imported while openvino itself is being imported: nothing of weight at the top, 
 from __future__ import annotations
 
 import functools
+import io
+import re
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ov_hsdag._env import disabled
+from ov_hsdag.devices.property_values import device_properties, text
 from ov_hsdag.devices.requests import requests_in_flight
 from ov_hsdag.utils.lazy import ov
 
@@ -24,11 +29,100 @@ OPTIMAL_NUMBER = "OPTIMAL_NUMBER_OF_INFER_REQUESTS"
 
 _REQUESTS = "_ov_hsdag_requests"
 
+_HEADER = b"<hetero "
+_HEADER_BYTES = 256
+"""Of a blob: its XML declaration, and the begin of the header's first element with our attribute."""
+
+_ATTRIBUTE = re.compile(rb'<hetero ov_hsdag_requests="([1-9][0-9]{0,2})" ')
+
 
 def patch(module: ModuleType) -> None:
-    """Wrap ``CompiledModel`` and ``AsyncInferQueue`` of the module openvino._ov_api. To be called once."""
-    module.CompiledModel.get_property = _wrap_get_property(module.CompiledModel.get_property)
+    """Wrap what makes compiled models and asks them, of the module openvino._ov_api. To be called once."""
+    compiled, core, request = module.CompiledModel, module.Core, module.InferRequest
+    compiled.__init__ = _wrap_compiled_init(compiled.__init__)
+    compiled.get_property = _wrap_get_property(compiled.get_property)
+    compiled.export_model = _wrap_export_model(compiled.export_model)
+    compiled.create_infer_request = _wrap_handing_on(compiled.create_infer_request)
+    request.get_compiled_model = _wrap_handing_on(request.get_compiled_model)
+    core.import_model = _wrap_import_model(core.import_model)
     module.AsyncInferQueue.__init__ = _wrap_queue_init(module.AsyncInferQueue.__init__)
+
+
+def _wrap_compiled_init(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def __init__(self: ov.CompiledModel, other: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, other, *args, **kwargs)
+        _hand_on(other, self)
+
+    return __init__
+
+
+def _wrap_handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For methods that make a request of a compiled model, or the other way round."""
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(self, *args, **kwargs)
+        _hand_on(self, made)
+        return made
+
+    return method
+
+
+def _hand_on(source: object, target: object) -> None:
+    if wanted := getattr(source, _REQUESTS, 0):
+        setattr(target, _REQUESTS, wanted)
+
+
+def _wrap_export_model(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def export_model(self: ov.CompiledModel, *args: Any, **kwargs: Any) -> Any:
+        wanted = getattr(self, _REQUESTS, 0)
+        stream = next(iter((*args, *kwargs.values())), None)
+        if not wanted or not isinstance(stream, io.BytesIO | None):
+            return original(self, *args, **kwargs)
+        made = original(self)
+        blob = made.getbuffer() if isinstance(made, io.BytesIO) else memoryview(made)
+        target = io.BytesIO() if stream is None else stream
+        at = bytes(blob[:_HEADER_BYTES]).find(_HEADER) + len(_HEADER)
+        if at >= len(_HEADER):
+            target.write(blob[:at])
+            target.write(b'ov_hsdag_requests="%d" ' % wanted)
+            target.write(blob[at:])
+        else:
+            target.write(blob)
+        target.seek(0)
+        return target if stream is None else None
+
+    return export_model
+
+
+def _wrap_import_model(original: Callable[..., ov.CompiledModel]) -> Callable[..., ov.CompiledModel]:
+    @functools.wraps(original)
+    def import_model(self: ov.Core, *args: Any, **kwargs: Any) -> ov.CompiledModel:
+        wanted = 0 if disabled() else _exported_requests(next(iter((*args, *kwargs.values())), None))
+        compiled = original(self, *args, **kwargs)
+        if wanted:
+            config = kwargs.get("config", args[2] if len(args) > 2 else None)
+            _set_requests(compiled, wanted, config)
+        return compiled
+
+    return import_model
+
+
+def _exported_requests(blob: Any) -> int:
+    """The number in the header of a blob in any form that import_model takes, which stays where it is; 0: none."""
+    if isinstance(blob, io.BytesIO):
+        at = blob.tell()
+        head = blob.getbuffer()[at : at + _HEADER_BYTES].tobytes()
+    elif isinstance(blob, bytes):
+        head = blob[:_HEADER_BYTES]
+    elif type(blob).__name__ == "Tensor" and blob.element_type.size == 1:
+        head = blob.data.reshape(-1)[:_HEADER_BYTES].tobytes()
+    else:
+        return 0
+    found = _ATTRIBUTE.search(head)
+    return int(found[1]) if found else 0
 
 
 def _wrap_get_property(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,31 +147,31 @@ def ask_for_requests(compiled: ov.CompiledModel, placement: Placement, config: M
     """Let a model that is compiled for HETERO ask for the requests that its placement for throughput needs.
 
     Left alone where one device runs all of it. Of the call's properties a latency hint leaves HETERO's number, and
-    PERFORMANCE_HINT_NUM_REQUESTS limits ours.
+    PERFORMANCE_HINT_NUM_REQUESTS limits ours. Models that AUTO or MULTI compiled give HETERO one request at a time.
     """
-    if placement.objective != "throughput" or "LATENCY" in _hints(config, "PERFORMANCE_HINT"):
+    devices = compiled.get_property("EXECUTION_DEVICES")
+    if placement.objective != "throughput" or len(devices) < 2 or "HETERO" in devices:
         return
     reported = int(compiled.get_property(OPTIMAL_NUMBER))
-    devices = len(compiled.get_property("EXECUTION_DEVICES"))
     submodels = int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
     # A Core that has compiled unplaced models with unused inputs counts too few from then on, below 0 as well.
-    submodels = max(submodels if submodels < 1 << 31 else 0, _known_submodels(placement) if devices > 1 else 0)
-    wanted = requests_in_flight(reported, devices, submodels)
+    submodels = max(submodels if submodels < 1 << 31 else 0, _known_submodels(placement))
+    _set_requests(compiled, requests_in_flight(reported, len(devices), submodels), config)
+
+
+def _set_requests(compiled: ov.CompiledModel, wanted: int, config: Mapping[str, Any] | None) -> None:
+    """Let a compiled model ask for so many requests, as far as the call's properties agree (`ask_for_requests`)."""
+    if "LATENCY" in _hints(config, "PERFORMANCE_HINT"):
+        return
     limits = [int(limit) for limit in _hints(config, "PERFORMANCE_HINT_NUM_REQUESTS") if limit.isdecimal()]
     wanted = min([wanted, *(limit for limit in limits if limit > 0)])
-    if wanted > reported:
+    if wanted > int(compiled.get_property(OPTIMAL_NUMBER)):
         setattr(compiled, _REQUESTS, wanted)
 
 
 def _hints(config: Mapping[str, Any] | None, key: str) -> set[str]:
     """Values of a property, for all devices or for one, as OpenVINO writes them."""
-    from ov_hsdag.devices.virtual import device_properties
-
-    given = config or {}
-    every = (given, *(device_properties(given.get("DEVICE_PROPERTIES")) or {}).values())
-    values = [properties[key] for properties in every if key in properties]
-    plain = [value.value if type(value).__name__ == "OVAny" else value for value in values]
-    return {str(value).rpartition(".")[2] for value in plain}  # of "PerformanceMode.LATENCY"
+    return {text(properties, key) for properties in (config, *(device_properties(config) or {}).values())}
 
 
 def _known_submodels(placement: Placement) -> int:

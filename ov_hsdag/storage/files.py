@@ -28,7 +28,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from ov_hsdag.storage.overwriting import refuse_foreign_model, refuse_input, rewritten_constants
+from ov_hsdag.storage.ir_text import rewritten_constants
+from ov_hsdag.storage.overwriting import refuse_foreign_model, refuse_input
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 

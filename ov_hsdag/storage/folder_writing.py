@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.storage.files import refuse_impossible, remove_leftovers, save_model, sync_file, temporary_name, writing
-from ov_hsdag.storage.overwriting import constants_of, refused, rewritten_constants
+from ov_hsdag.storage.ir_text import constants_of, rewritten_constants
+from ov_hsdag.storage.overwriting import refused
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import op, ov
 from ov_hsdag.utils.reading import TABLES, file_digest, read_json

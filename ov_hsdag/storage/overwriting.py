@@ -6,30 +6,17 @@ it would leave a model that reads, runs and computes something else.
 
 from __future__ import annotations
 
-import io
 import mmap
 import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
 
-from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.storage.ir_text import constants_of, is_ir
+from ov_hsdag.utils.errors import UserError
 
 # A field "key" with the value "location" and the begin of the field "value", as StringStringEntryProto is serialized
 # (onnx.proto, TensorProto.external_data): the files of an ONNX model are found without onnx and without its weights.
 _LOCATION = b"\x0a\x08location\x12"
-
-# Attributes of a constant's <data> in an IR. Other layers have an attribute "offset" too (PriorBox).
-_CONSTANT = re.compile(
-    rb'\btype="Const"[^>]{0,200}>\s*<data\b(?=[^>]*?\boffset="(?P<offset>\d+)")(?=[^>]*?\bsize="(?P<size>\d+)")'
-)
-
-# The same as OpenVINO writes it, with all that stands between: what is rewritten has to be known to the last.
-_WRITTEN_CONSTANT = re.compile(
-    rb'(\bname=")([^"]*)(" type="Const" version="[^"]*">\s*<data (?:[\w:.-]+="[^"]*" )*?offset=")(\d+)(" size=")'
-    rb'(\d+)(")'
-)
 
 # Bytes of a file's name with its folders; what says that it is longer is none.
 _LONGEST_NAME = 4096
@@ -45,7 +32,7 @@ def refuse_foreign_model(xml: Path, shown: str | os.PathLike[str]) -> None:
         if path.exists() and not path.is_file():  # reading from a pipe would never end
             raise refused(shown, f"'{path.name}' is there already and is no file")
     text = xml.read_bytes() if xml.exists() else b""
-    if text and not _is_ir(text):
+    if text and not is_ir(text):
         raise refused(shown, f"'{xml.name}' is there already and is no OpenVINO IR")
     size = bin_.stat().st_size if bin_.exists() else 0
     if not size:
@@ -80,30 +67,6 @@ def refuse_input(
                 raise refused(shown, f"'{target.name}' holds weights of the input '{os.fspath(source)}'")
 
 
-def constants_of(xml: bytes) -> Iterator[tuple[int, int]]:
-    """Offset and size, in bytes, of the data of each of an IR's constants in its .bin file. xml: the text of the IR."""
-    for data in _CONSTANT.finditer(xml):
-        yield int(data["offset"]), int(data["size"])
-
-
-def rewritten_constants(xml: bytes, change: Callable[[bytes, int, int], tuple[bytes, int]]) -> bytes:
-    """The text of an IR with other names and offsets of its constants.
-
-    change: (name, offset, size in bytes) → (name, offset), both names as the text has them. RunError: a constant is not
-    written as OpenVINO does.
-    """
-
-    def rewritten(match: re.Match[bytes]) -> bytes:
-        name, offset = change(match[2], int(match[4]), int(match[6]))
-        return b"%s%s%s%d%s%s%s" % (match[1], name, match[3], offset, match[5], match[6], match[7])
-
-    text, found = _WRITTEN_CONSTANT.subn(rewritten, xml)
-    expected = len(re.findall(rb'\btype="Const" version="', xml))
-    if found != expected:
-        raise RunError(f"found the offsets of {found} of {expected} constants in a saved model: cannot replace a model")
-    return text
-
-
 def external_data(model: str | os.PathLike[str]) -> Iterator[Path]:
     """Files that an ONNX model refers to, each once, there or not, found without its weights. Raises OSError."""
     path = Path(model)
@@ -136,15 +99,6 @@ def _varint(content: mmap.mmap, position: int) -> tuple[int, int]:
         if byte < 0x80:
             break
     return value, position
-
-
-def _is_ir(text: bytes) -> bool:
-    """Whether the root of an XML text is that of an IR."""
-    try:
-        _, root = next(iter(ElementTree.iterparse(io.BytesIO(text), ("start",))))
-        return bool(root.tag == "net")
-    except (ElementTree.ParseError, StopIteration, ValueError):
-        return False
 
 
 def refused(shown: str | os.PathLike[str], reason: str) -> UserError:

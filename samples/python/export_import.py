@@ -1,7 +1,8 @@
-"""Compile once, run elsewhere: python export_import.py MODEL HETERO:GPU,CPU BLOB (inputs of a fixed shape are assumed).
+"""Compile once, run elsewhere: python export_import.py MODEL HETERO:GPU,CPU BLOB.
 
 The blob holds the submodels as the devices compiled them. Who imports it needs neither the model nor ov_hsdag, only the
-same devices and the same release of OpenVINO.
+same devices and the same release of OpenVINO. With ov_hsdag installed there, the imported model asks for as many
+requests as the compiled one.
 """
 
 import io
@@ -12,9 +13,20 @@ import numpy as np
 import openvino as ov
 
 
+def example(port: ov.ConstOutput) -> np.ndarray:
+    """Ones for an input; of an open dimension the smallest size that it can have."""
+    sizes = [max(size.get_min_length(), 1) for size in port.partial_shape]
+    return np.ones(sizes, port.element_type.to_dtype())
+
+
 def run(compiled: ov.CompiledModel) -> list[np.ndarray]:
-    results = compiled([np.ones(port.shape, port.element_type.to_dtype()) for port in compiled.inputs])
+    results = compiled([example(port) for port in compiled.inputs])
     return [results[port] for port in compiled.outputs]
+
+
+def requests(compiled: ov.CompiledModel) -> int:
+    """How many requests AsyncInferQueue runs by default."""
+    return len(ov.AsyncInferQueue(compiled))
 
 
 model, device, blob = sys.argv[1:]
@@ -27,4 +39,5 @@ imported = core.import_model(Path(blob).read_bytes(), device)
 same = all(np.array_equal(a, b) for a, b in zip(run(compiled), run(imported), strict=True))
 devices = imported.get_property("EXECUTION_DEVICES")
 print(f"{blob}: {Path(blob).stat().st_size / 1e6:.1f} MB, {devices}, same outputs: {same}")
+print(f"requests: {requests(compiled)} compiled, {requests(imported)} imported")
 sys.exit(0 if same else 1)

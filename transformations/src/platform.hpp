@@ -35,4 +35,9 @@ void* find_function(const std::string& library, const char* function, std::strin
 // does not tell, or it is that of another class. `mangled` is the table's name in the C++ ABI of Linux.
 std::size_t entries_of_table(const void* table, const char* mangled);
 
+// Makes loaded libraries with this in their file name call `replacement` where they call the imported function
+// `mangled`, as far as that is `function`: libraries of another OpenVINO in the same process call another. Such
+// libraries stay loaded. Whether there is one; never on Windows.
+bool redirect_import(const char* library, const char* mangled, const void* function, const void* replacement);
+
 }  // namespace ov_hsdag

@@ -61,4 +61,6 @@ void* find_function(const std::string& library, const char* function, std::strin
 
 std::size_t entries_of_table(const void*, const char*) { return 0; }
 
+bool redirect_import(const char*, const char*, const void*, const void*) { return false; }
+
 }  // namespace ov_hsdag

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <charconv>
 #include <mutex>
-#include <set>
 #include <stdexcept>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
 
 #include "environment.hpp"
+#include "hetero_copy.hpp"
 #include "model_graph.hpp"
 #include "openvino/op/parameter.hpp"
 #include "openvino/op/result.hpp"
@@ -61,13 +61,6 @@ Tag parse_tag(std::string_view text) {
     return tag;
 }
 
-void say_once(const std::string& text) {
-    static std::mutex mutex;
-    static std::set<std::string> said;
-    const std::lock_guard lock(mutex);
-    if (said.insert(text).second) say(text);
-}
-
 bool contains(const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -92,33 +85,6 @@ bool is_here(const std::string& device, const std::vector<std::string>& named) {
     known[device] = here;
     return here;
 }
-
-// HETERO takes affinities whatever devices it is given, and its list comes when the model has been read. So the list
-// that counts is the placement's own, or the environment's.
-StoredPlacement placement_here(std::string_view text) {
-    const StoredPlacement placement = StoredPlacement::of_tag(text);
-    const std::vector<std::string> named = devices_for_reading();
-    std::vector<std::string> here;
-    for (const std::string& device : named.empty() ? placement.devices : named) {
-        if (is_here(device, named)) here.push_back(device);
-    }
-    if (here.empty()) {
-        throw std::invalid_argument(
-            "none of its devices is known here (devices that a program registers itself have "
-            "to be named: OV_HSDAG_DEVICE=HETERO:" +
-            joined(placement.devices, ",") + ")");
-    }
-    StoredPlacement mapped = placement.map_to(here);
-    if (named.empty()) {
-        say_once("placements are followed on " + joined(here, ", ") +
-                 ", in C++ whatever devices HETERO is given; OV_HSDAG_DEVICE=HETERO:… changes that");
-    }
-    return mapped;
-}
-
-std::string affinity_of(const ov::Node& node) { return node.get_rt_info().at(kAffinity).as<std::string>(); }
-
-bool has_affinity(const ov::Node& node) { return node.get_rt_info().count(kAffinity) != 0; }
 
 // All nodes of the model that these are in, as far as they are connected, in the order of Model::get_ordered_ops: the
 // order decides where a repair begins, and it shall begin where Python's does.
@@ -334,7 +300,8 @@ void note_tagged(const std::shared_ptr<ov::Node>& node, const Tag& tag) {
     try {
         if (!tag.placement.empty()) {
             reading.came = true;
-            reading.placement = placement_here(tag.placement);
+            complete_copies_of_hetero();
+            reading.placement = on_devices_here(StoredPlacement::of_tag(tag.placement));
         }
         if (!reading.placement.devices.empty()) follow(reading, node);
     } catch (const std::exception&) {
@@ -441,6 +408,28 @@ void complete_copied_nodes(const PlacedResult& original, const ov::Node& copy) {
 }
 
 }  // namespace
+
+// HETERO takes affinities whatever devices it is given, and its list comes when the model has been read. So the list
+// that counts is the placement's own, or the environment's.
+StoredPlacement on_devices_here(const StoredPlacement& placement) {
+    const std::vector<std::string> named = devices_for_reading();
+    std::vector<std::string> here;
+    for (const std::string& device : named.empty() ? placement.devices : named) {
+        if (is_here(device, named)) here.push_back(device);
+    }
+    if (here.empty()) {
+        throw std::invalid_argument(
+            "none of its devices is known here (devices that a program registers itself have "
+            "to be named: OV_HSDAG_DEVICE=HETERO:" +
+            joined(placement.devices, ",") + ")");
+    }
+    StoredPlacement mapped = placement.map_to(here);
+    if (named.empty()) {
+        say_once("placements are followed on " + joined(here, ", ") +
+                 ", in C++ whatever devices HETERO is given; OV_HSDAG_DEVICE=HETERO:… changes that");
+    }
+    return mapped;
+}
 
 void complete_copies(const PlacedResult& original, const ov::Node& copy) noexcept {
     try {

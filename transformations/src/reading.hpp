@@ -5,7 +5,8 @@
 // one of them has the placement. Every output that comes gives its inputs their affinities; the last one settles all.
 //
 // Nodes that are added later (preprocessing) get theirs when the model is copied, which HETERO does before it looks at
-// affinities: a Result of ours sees its copy, with all of the copied nodes above it. And where the model that was read
+// affinities: a Result of ours sees its copy, with all of the copied nodes above it, and what else there may be is
+// settled when HETERO has its copy (hetero_copy.hpp). And where the model that was read
 // gets other shapes (Model::reshape), it becomes legal for these at once: a Result of ours infers its shape anew then.
 // Where a transformation adds nodes and changes shapes (openvino.genai's paged attention), the copy alone is settled.
 #pragma once
@@ -33,6 +34,10 @@ struct Reading {
     bool settled = false;                                    // all outputs came, affinities are legal
     std::size_t shapes = 0;                                  // what they are legal for
 };
+
+// The placement for the devices of OV_HSDAG_DEVICE, or its own, as far as they are here. Throws std::invalid_argument
+// where none is.
+StoredPlacement on_devices_here(const StoredPlacement& placement);
 
 // HETERO's list of devices comes only when the model is compiled, and HETERO does not hold affinities against it: while
 // reading, the placement's own devices count, as far as they are here, or those of OV_HSDAG_DEVICE. With

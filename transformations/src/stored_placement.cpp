@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <mutex>
 #include <set>
 #include <stdexcept>
 
@@ -12,8 +13,6 @@ namespace ov_hsdag {
 namespace {
 
 constexpr const char* kEntry = "ov_hsdag";
-
-constexpr std::size_t kMostDevices = 255;  // numbers of devices are bytes
 
 std::string text_of(const ov::Model& model, const char* key) {
     return model.get_rt_info<std::string>(std::string(kEntry), std::string(key));
@@ -40,9 +39,11 @@ std::string joined(const std::vector<std::string>& names, const std::string& sep
     return text;
 }
 
+bool StoredPlacement::is_in(const ov::Model& model) { return model.has_rt_info(std::string(kEntry)); }
+
 StoredPlacement StoredPlacement::of(const ov::Model& model) {
     StoredPlacement placement;
-    if (!model.has_rt_info(std::string(kEntry))) return placement;
+    if (!is_in(model)) return placement;
     try {
         const std::string version = text_of(model, "version");
         if (std::stoi(version) > kVersion) {
@@ -187,5 +188,16 @@ void say(const std::string& text) {
     }
     std::cerr << line + "\n" << std::flush;
 }
+
+void say_once(const std::string& text) {
+    static std::mutex mutex;
+    static std::set<std::string> said;
+    const std::lock_guard lock(mutex);
+    if (said.insert(text).second) say(text);
+}
+
+bool has_affinity(const ov::Node& node) { return node.get_rt_info().count(kAffinity) != 0; }
+
+std::string affinity_of(const ov::Node& node) { return node.get_rt_info().at(kAffinity).as<std::string>(); }
 
 }  // namespace ov_hsdag

@@ -1,6 +1,7 @@
 // A placement as it travels with a model.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,11 +18,15 @@ namespace ov_hsdag {
 // The newest form of an embedded placement that this code reads; ov_hsdag.model.placement.VERSION.
 inline constexpr int kVersion = 1;
 
+inline constexpr std::size_t kMostDevices = 255;  // numbers of devices are bytes
+
 class StoredPlacement {
 public:
     std::vector<std::string> devices;                       // in HETERO's order
     std::unordered_map<std::string, std::uint8_t> numbers;  // friendly name of a node → number of its device
 
+    // Whether the model's rt_info has one.
+    static bool is_in(const ov::Model& model);
     // From the model's rt_info. None (no devices) where the model carries none. Throws std::invalid_argument where it
     // cannot be read.
     static StoredPlacement of(const ov::Model& model);
@@ -53,7 +58,12 @@ std::string joined(const std::vector<std::string>& names, const std::string& sep
 
 // One line on standard error.
 void say(const std::string& text);
+// The same, once in a process.
+void say_once(const std::string& text);
 
 inline constexpr const char* kAffinity = "affinity";
+
+bool has_affinity(const ov::Node& node);
+std::string affinity_of(const ov::Node& node);
 
 }  // namespace ov_hsdag

@@ -1,0 +1,113 @@
+#include "hetero_copy.hpp"
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "complete_model.hpp"
+#include "environment.hpp"
+#include "openvino/core/model.hpp"
+#include "openvino/core/version.hpp"
+#include "openvino/runtime/core.hpp"
+#include "placed_result.hpp"
+#include "platform.hpp"
+#include "reading.hpp"
+#include "stored_placement.hpp"
+
+namespace ov_hsdag {
+namespace {
+
+constexpr const char* kHeteroLibrary = "openvino_hetero_plugin";
+
+// `ov::Model::clone() const` in the C++ ABI of Linux (Itanium).
+constexpr const char* kCloneSymbol = "_ZNK2ov5Model5cloneEv";
+
+std::shared_ptr<const Reading> reading_of(const ov::Model& model) {
+    for (const auto& result : model.get_results()) {
+        const auto* placed = PlacedResult::of(*result);
+        if (placed != nullptr && placed->reading) return placed->reading;
+    }
+    return nullptr;
+}
+
+// HETERO finds a node's device by its name.
+bool has_unique_names(const ov::NodeVector& nodes) {
+    std::unordered_set<std::string> names;
+    return std::all_of(nodes.begin(), nodes.end(),
+                       [&](const auto& node) { return names.insert(node->get_friendly_name()).second; });
+}
+
+// The placement of a model, with devices that programs gave to its nodes themselves behind its own. Throws
+// std::invalid_argument where these are too many.
+StoredPlacement placement_of(const Reading* reading, const ov::Model& model, const ov::NodeVector& nodes) {
+    StoredPlacement placement;
+    if (reading != nullptr) {
+        placement = reading->placement;
+    } else {  // none of the outputs that were read is left
+        try {
+            placement = on_devices_here(StoredPlacement::of(model));
+        } catch (const std::exception&) {
+            placement = {};  // the affinities are what is left of it
+        }
+    }
+    for (const auto& node : nodes) {
+        if (has_affinity(*node) && !placement.has(affinity_of(*node))) placement.devices.push_back(affinity_of(*node));
+    }
+    if (placement.devices.size() > kMostDevices) throw std::invalid_argument("its nodes name too many devices");
+    return placement;
+}
+
+// Gives a device to every node of a copy that HETERO made for itself.
+void complete_copy(const std::shared_ptr<ov::Model>& copy) {
+    const ov::NodeVector nodes = copy->get_ordered_ops();
+    const auto placed = std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return has_affinity(*node); });
+    if (placed == 0) return;  // no placement, or somebody removed it
+    const auto reading = reading_of(*copy);
+    const bool is_ours = reading != nullptr || StoredPlacement::is_in(*copy);
+    const bool is_complete = static_cast<std::size_t>(placed) == nodes.size();
+    const bool is_settled = !is_ours || (reading != nullptr && reading->settled && has_unique_names(nodes));
+    if (is_complete && is_settled) return;
+    if (!is_ours) say_once("some nodes of a model have affinities and others have none: these follow their neighbours");
+    placement_of(reading.get(), *copy, nodes).apply(copy);
+}
+
+// What HETERO calls instead of ov::Model::clone: the same for the caller, as a member function's object is its first
+// argument.
+std::shared_ptr<ov::Model> clone_for_hetero(const ov::Model* model) {
+    std::shared_ptr<ov::Model> copy = model->clone();
+    if (disabled()) return copy;
+    try {
+        complete_copy(copy);
+    } catch (const std::exception& error) {
+        say_once(std::string("nodes that were added to a placed model get no device: ") + error.what());
+    }
+    return copy;
+}
+
+void redirect_hetero() {
+    ov::Core core;
+    core.get_versions("HETERO");  // which loads the plugin
+    const std::string openvino = library_of(reinterpret_cast<const void*>(&ov::get_openvino_version));
+    std::string reason;
+    const void* clone = find_function(openvino, kCloneSymbol, reason);
+    if (clone != nullptr) {
+        redirect_import(kHeteroLibrary, kCloneSymbol, clone, reinterpret_cast<const void*>(&clone_for_hetero));
+    }
+}
+
+}  // namespace
+
+void complete_copies_of_hetero() noexcept {
+    static std::once_flag once;
+    try {
+        std::call_once(once, &redirect_hetero);
+    } catch (const std::exception&) {  // no HETERO: nobody will read affinities
+    }
+}
+
+}  // namespace ov_hsdag
