@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset13 as ops
+from openvino import opset15
 
 import ov_hsdag
+from ov_hsdag.costs.builtin import builtin_profile
+from ov_hsdag.costs.supported_types import GPU
 from ov_hsdag.devices import extensions
 from ov_hsdag.integration.extension_build import installed_openvino, release
 from ov_hsdag.measuring.process import Candidate, Workshop
@@ -46,6 +52,105 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace('type="Sigmoid" version="opset1"', 'type="TwiceAndOne" version="tests"'), "utf-8")
     return path
+
+
+class Clamp(ov.Op):  # type: ignore[misc]
+    """An operation of a program's own, with the name of one of OpenVINO's."""
+
+    def __init__(self, inputs: list[ov.Output] | None = None) -> None:
+        super().__init__(self)
+        if inputs is not None:
+            self.set_arguments(inputs)
+            self.constructor_validate_and_infer_types()
+
+    def validate_and_infer_types(self) -> None:
+        self.set_output_type(0, self.get_input_element_type(0), self.get_input_partial_shape(0))
+
+    def clone_with_new_inputs(self, inputs: list[ov.Output]) -> Clamp:
+        return type(self)(inputs)
+
+    def has_evaluate(self) -> bool:
+        return True
+
+    def evaluate(self, outputs: list[ov.Tensor], inputs: list[ov.Tensor]) -> bool:
+        outputs[0].shape = inputs[0].shape
+        outputs[0].data[:] = np.clip(inputs[0].data, 0, 6)
+        return True
+
+
+class UnknownToAnyone(Clamp):
+    """One with a name of its own."""
+
+
+def layered(between: Callable[[ov.Output], ov.Node]) -> ov.Model:
+    """Six multiplications of matrices, and between the third and the fourth what `between` makes, named "own"."""
+    weights = ops.constant(np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32) / 32)
+    data = ops.parameter([64, 1024], np.float32, name="x")
+    last: ov.Node = data
+    for number in range(6):
+        last = ops.matmul(last, weights, False, False, name=f"layer{number}")
+        if number == 2:
+            last = between(last.output(0))
+            last.set_friendly_name("own")
+    return ov.Model([ops.result(last)], [data], "layered")
+
+
+def once_in_a_loop(inner: type[Clamp]) -> Callable[[ov.Output], ov.Node]:
+    def made(output: ov.Output) -> ov.Node:
+        inside = ops.parameter([64, 1024], np.float32)
+        results = [ops.result(ops.constant(True)), ops.result(inner([inside.output(0)]))]
+        body = ov.Model(results, [inside], "body")
+        loop = ops.loop(ops.constant(2, np.int64), ops.constant(True))
+        loop.set_function(body)
+        loop.set_special_body_ports([-1, 0])
+        loop.set_merged_input(inside, output, results[1].output(0))
+        loop.get_iter_value(results[1].output(0), -1)
+        return loop
+
+    return made
+
+
+@pytest.mark.parametrize("between", [lambda x: UnknownToAnyone([x]), lambda x: Clamp([x]), once_in_a_loop(Clamp)])
+@pytest.mark.parametrize("absent", ["GPU", "NPU"])
+def test_a_device_that_is_not_here_is_given_no_operation_that_it_cannot_have(
+    between: Callable[[ov.Output], ov.Node], absent: str, core: ov.Core
+) -> None:
+    placement = ov_hsdag.place(layered(between), f"HETERO:{absent},CPU", core=core)
+    assert placement.affinity["own"] == "CPU"
+    assert {placement.affinity[f"layer{number}"] for number in range(6)} == {absent}
+    assert "does not support an operation" in placement.notes[absent]
+
+
+def test_who_has_a_kernel_for_an_operation_says_so_in_a_profile(core: ov.Core) -> None:
+    profile = builtin_profile(["GPU", "CPU"], core)
+    own_kernel = replace(profile.device("GPU"), supported=("MatMul", "UnknownToAnyone"))
+    told = replace(profile, devices={**profile.devices, "GPU": own_kernel})
+    placement = ov_hsdag.place(layered(lambda x: UnknownToAnyone([x])), "HETERO:GPU,CPU", core=core, profile=told)
+    assert placement.used() == ("GPU",)
+
+
+def test_texts_stay_on_the_cpu(core: ov.Core) -> None:
+    """Of a model that takes texts and computes with matrices of what it reads of them."""
+    text = ops.parameter([64], ov.Type.string, name="text")
+    unpacked = opset15.string_tensor_unpack(text, name="unpacked")
+    numbers = ops.unsqueeze(ops.convert(unpacked.output(0), np.float32), ops.constant(1))
+    last = ops.multiply(numbers, ops.constant(np.ones((1, 1024), np.float32)))
+    weights = ops.constant(np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32))
+    for number in range(6):
+        last = ops.matmul(last, weights, False, False, name=f"layer{number}")
+    model = ov.Model([ops.result(last)], [text], "texts")
+    placement = ov_hsdag.place(model, "HETERO:GPU,CPU", core=core)
+    assert placement.affinity["text"] == placement.affinity["unpacked"] == "CPU"
+    assert {placement.affinity[f"layer{number}"] for number in range(6)} == {"GPU"}
+
+
+def test_what_the_gpu_plugin_registers_is_known_to_run_there() -> None:
+    plugin = Path(ov.__file__).parent / "libs" / "libopenvino_intel_gpu_plugin.so"
+    if not plugin.exists():
+        pytest.skip("this OpenVINO has no GPU plugin for Linux")
+    registered = {one.decode() for one in re.findall(rb"__register_([A-Z][A-Za-z0-9]*)_v\d+", plugin.read_bytes())}
+    assert len(registered) > 150
+    assert registered - GPU == set()
 
 
 def test_commands_load_it(model: Path, library: Path, tmp_path: Path) -> None:

@@ -358,7 +358,17 @@ def test_extreme_profiles_overflow_nowhere(tmp_path: Path, gpu: str, npu: str) -
             **{
                 key: bounds(schema, part, which)
                 for key, part in schema["$defs"]["device"]["properties"].items()
-                if key not in ("kind", "description", "matches", "precision", "cores", "unsupported", "memory_bytes")
+                if key
+                not in (
+                    "kind",
+                    "description",
+                    "matches",
+                    "precision",
+                    "cores",
+                    "supported",
+                    "unsupported",
+                    "memory_bytes",
+                )
             },
             "memory_bytes": {"value": 10**12, "source": "room for all"},
         }

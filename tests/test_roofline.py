@@ -234,6 +234,20 @@ def test_a_profile_gives_a_column_for_each_device_and_what_it_supports() -> None
     assert support[:, 1].all()
 
 
+def test_a_profile_can_say_all_that_a_device_runs() -> None:
+    graph = matmul_graph(2, 2, 2)
+    for device, expected in (
+        (replace(GPU, supported=("MatMul", "Relu"), unsupported=("Relu",)), {"MatMul"}),
+        (replace(GPU, supported=()), set()),
+        (replace(GPU, supported=None, unsupported=()), {"MatMul", "Relu"}),
+        (replace(CPU, supported=None, unsupported=()), {"MatMul", "Relu", "Mine"}),
+        (replace(CPU, supported=("Mine",), unsupported=()), {"Mine"}),
+    ):
+        assert {name for name in ("MatMul", "Relu", "Mine") if device.runs(name)} == expected
+        runs = cost_model.assumed_support(Profile({"X": replace(device, name="X")}), graph, ["X"])
+        assert runs[graph.types.index("MatMul"), 0] == ("MatMul" in expected)
+
+
 def test_no_device_is_too_short_of_operations_for_its_inputs_and_outputs() -> None:
     stubborn = replace(GPU, unsupported=("Parameter", "Constant", "Result"))
     graph = matmul_graph(2, 2, 2)

@@ -80,6 +80,8 @@ def _entry(
     }
     if layout > 0:
         entry["layout_gbps"] = {"value": _rate(layout), "source": how + _CHAINS}
+    if known.supported is not None:
+        entry["supported"] = list(known.supported)
     if known.unsupported:
         entry["unsupported"] = list(known.unsupported)
     return entry

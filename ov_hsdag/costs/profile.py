@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.costs.schema import Violation, check, child_path, shown
+from ov_hsdag.costs.supported_types import OF_KIND
 from ov_hsdag.utils.errors import UserError, shortened
 from ov_hsdag.utils.reading import SETTINGS, read_json
 
@@ -50,7 +51,9 @@ class DeviceProfile:
     link_gbps: float | None  # bandwidth to host memory; None where the device computes in host memory itself
     sources: Mapping[str, str]  # where each figure comes from, by its name; those of guesses begin with "estimate"
     matches: tuple[str, ...] = ()  # regular expressions for FULL_DEVICE_NAME of the devices that it describes
-    unsupported: tuple[str, ...] = ()  # operation types that the device cannot run
+    # operation types that the device runs; None: those that its kind is known to run, see `runs`
+    supported: tuple[str, ...] | None = None
+    unsupported: tuple[str, ...] = ()  # operation types that the device cannot run, of those
     # bandwidth that operation types reach, where that is not `memory_gbps`: what the operation before left in caches
     # comes faster than from memory
     gbps: Mapping[str, float] = field(default_factory=dict)
@@ -65,6 +68,14 @@ class DeviceProfile:
     def estimates(self) -> tuple[str, ...]:
         """The figures that are guesses, not from a datasheet of this device and not measured."""
         return tuple(key for key, source in self.sources.items() if source.startswith(_ESTIMATE))
+
+    def runs(self, type_name: str) -> bool:
+        """Whether the device runs operations of a type, as far as is known without asking it.
+
+        GPUs and NPUs run no type that nobody has said they run; a CPU runs whatever brings its own implementation.
+        """
+        supported = self.supported if self.supported is not None else OF_KIND.get(self.kind)
+        return type_name not in self.unsupported and (supported is None or type_name in supported)
 
     def gbps_of(self, type_name: str) -> float:
         """Bandwidth that an operation type reaches, 10^9 bytes a second."""
@@ -237,6 +248,6 @@ def _device(name: str, entry: Mapping[str, Any], origin: str) -> DeviceProfile:
     values: dict[str, Any] = {key: part["value"] if isinstance(part, dict) else part for key, part in entry.items()}
     values |= {key: plain(value) for key, value in values.items() if isinstance(entry[key], dict)}
     values |= {key: int(values[key]) for key in ("memory_bytes", "cores") if key in values}
-    values |= {key: tuple(values[key]) for key in ("matches", "unsupported") if key in values}
+    values |= {key: tuple(values[key]) for key in ("matches", "supported", "unsupported") if key in values}
     sources = {key: part["source"] for key, part in entry.items() if isinstance(part, dict)}
     return DeviceProfile(name=name, sources=sources, **values)

@@ -133,7 +133,7 @@ _UNKNOWN_TRIPS = 16  # of a loop whose trip count is not known before it runs
 
 def _subgraph(node: ov.Node) -> float:
     """Operations of the bodies: the dearer branch of an If, all iterations of a loop."""
-    costs = [_body_flops(body) for body in _bodies(node)]
+    costs = [_body_flops(body) for body in bodies_of(node)]
     if not costs:
         return float(sum(math.prod(_static(output)) for output in node.outputs()))
     if node.get_type_name() == "If":
@@ -142,8 +142,11 @@ def _subgraph(node: ov.Node) -> float:
     return costs[0] * (trips if trips > 0 else _UNKNOWN_TRIPS)
 
 
-def _bodies(node: ov.Node) -> list[ov.Model]:
-    bodies = []
+def bodies_of(node: ov.Node) -> list[ov.Model]:
+    """The bodies of an If or a loop; none of another node."""
+    bodies: list[ov.Model] = []
+    if node.get_type_name() not in SUBGRAPHS:
+        return bodies
     for index in range(2 if node.get_type_name() == "If" else 1):
         try:
             bodies.append(node.get_function(index) if node.get_type_name() == "If" else node.get_function())
@@ -155,7 +158,7 @@ def _bodies(node: ov.Node) -> list[ov.Model]:
 def body_weight_bytes(node: ov.Node) -> int:
     """Bytes of the constants in the bodies of an If or a loop, and in those inside them."""
     total = 0
-    for inner in (one for body in _bodies(node) for one in body.get_ops()):
+    for inner in (one for body in bodies_of(node) for one in body.get_ops()):
         if inner.get_type_name() == "Constant":
             total += int(inner.get_byte_size())
         elif inner.get_type_name() in SUBGRAPHS:

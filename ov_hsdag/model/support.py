@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import compress
 
 import numpy as np
@@ -13,6 +14,7 @@ from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.model.colocation import group_support
 from ov_hsdag.model.excerpt import LARGE, Excerpt, excerpt
+from ov_hsdag.model.flops import bodies_of
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import op, ov
@@ -119,6 +121,49 @@ def _compile_alone(
                 known[kind] = False
         found.append(known[kind])
     return found
+
+
+# OpenVINO's operation sets: the public ones, and those of transformations.
+_OWN_VERSIONS = re.compile(r"opset\d+|ie_internal_opset|util")
+
+# Types that are in no operation set and yet OpenVINO's own.
+_OWN_TYPES = frozenset(
+    {"PagedAttentionExtension", "PagedCausalConv1D", "PagedGatedDeltaNet", "PagedSelectiveSSM", "GatedDeltaNet"}
+)
+
+
+def inner_types(model: ov.Model) -> dict[str, frozenset[str]]:
+    """Types of the operations in the bodies of each If and loop, bodies of bodies too, by the node's friendly name."""
+    found = {}
+    for node in model.get_ops():
+        inner = {one.get_type_name() for one in _inner_operations(node)}
+        if inner:
+            found[node.get_friendly_name()] = frozenset(inner - {"Parameter", "Result", "Constant"})
+    return found
+
+
+def custom_operations(model: ov.Model) -> list[str]:
+    """Friendly names of operations that are not OpenVINO's (or have one in a body): a program's, or a library's.
+
+    Their types may have the name of an operation of OpenVINO, such as Clamp; the operation set tells them apart.
+    """
+    return [
+        node.get_friendly_name()
+        for node in model.get_ops()
+        if _is_custom(node) or any(map(_is_custom, _inner_operations(node)))
+    ]
+
+
+def _is_custom(node: ov.Node) -> bool:
+    version = str(node.get_type_info().version_id)
+    return _OWN_VERSIONS.fullmatch(version) is None and node.get_type_name() not in _OWN_TYPES
+
+
+def _inner_operations(node: ov.Node) -> Iterator[ov.Node]:
+    for body in bodies_of(node):
+        for one in body.get_ops():
+            yield one
+            yield from _inner_operations(one)
 
 
 def require_support(

@@ -18,12 +18,12 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.cores import SharedCores
-from ov_hsdag.devices.device_set import DeviceSet, kind_of
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model import colocation, normalize
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.shapes import with_open_sizes
-from ov_hsdag.model.support import require_support, support
+from ov_hsdag.model.support import custom_operations, inner_types, require_support, support
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import UserError
@@ -68,16 +68,42 @@ def prepare(
     with clock("legality"):
         groups = graph.legality.groups
     with clock("support"):
-        supported = cost_model.assumed_support(profile, graph, names)
         absent = discovery.absent(core, names)
-        npus = np.array([name in absent and kind_of(name) == "NPU" for name in names])
-        if npus.any():
-            operations = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
-            supported &= ~np.outer(operations & np.isin(graph.names, with_open_sizes(model)), npus)
+        supported = _assumed_support(model, graph, names, absent, profile)
         present = [name for name in names if name not in absent]
         supported[:, [names.index(name) for name in present]] = support(model, graph, present, core, part)
         require_support(graph, groups, supported, names)
     return ModelAnalysis(model, shapes, graph, tuple(names), supported)
+
+
+def _assumed_support(
+    model: ov.Model, graph: ComputationGraph, names: Sequence[str], absent: Sequence[str], profile: Profile
+) -> NDArray[np.bool_]:
+    """Which devices run which nodes, bool [nodes, devices], as far as that is known without asking them.
+
+    Args:
+        model: normalized.
+        graph: of the model.
+        names: the devices.
+        absent: those of them that are not on this machine; of others, what is returned is of no use.
+        profile: of every device.
+    """
+    supported = cost_model.assumed_support(profile, graph, names)
+    if not absent:
+        return supported
+    operations = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
+    custom = operations & np.isin(graph.names, custom_operations(model))
+    inner = {graph.index(name): types for name, types in inner_types(model).items()}
+    for column, device in enumerate(map(profile.device, names)):
+        if names[column] not in absent or device.kind == "CPU":
+            continue
+        if device.supported is None:  # else the profile's own list tells
+            supported[custom, column] = False
+        for node, types in inner.items():
+            supported[node, column] &= all(map(device.runs, types))
+        if device.kind == "NPU":
+            supported[operations & np.isin(graph.names, with_open_sizes(model)), column] = False
+    return supported
 
 
 @dataclass(frozen=True, eq=False)
