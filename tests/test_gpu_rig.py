@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -377,6 +378,54 @@ def test_what_the_gpu_does_not_compile_runs_on_the_cpu(run: Run) -> None:
         """
     told = run(sys.executable, "-c", textwrap.dedent(code))
     assert told == " the placement does not compile with GPU; the model runs on CPU\n['CPU'] True\n"
+
+
+def test_what_one_operation_costs_a_device_is_told_with_the_command_that_gives_it_back(
+    run: Run, tmp_path: Path
+) -> None:
+    """The warning's own command, run on the machine whose GPU refuses the cell, uses the GPU for all the rest."""
+    code = """
+        import sys, warnings
+        import numpy as np
+        import openvino as ov
+        import openvino.opset13 as op
+        import ov_hsdag
+        core = ov.Core()
+        if sys.argv[1] == "elsewhere":
+            x, size = op.parameter([1, 512, 512], np.float32, name="x"), 512
+            weights = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32) / size
+            last = x
+            for number in range(4):
+                last = op.matmul(last, op.constant(weights), False, False, name=f"layer{number}")
+            shapes = ((1, 3 * size, size), (1, 3 * size, size), (1, 4 * size))
+            cell = op.gru_sequence(
+                last, op.constant(np.zeros((1, 1, size), np.float32)), op.constant(np.array([512], np.int32)),
+                *(op.constant(np.full(shape, 1e-3, np.float32)) for shape in shapes), size, "forward",
+                linear_before_reset=True,
+            )
+            model = ov.Model([cell.output(0)], [x], "gru")
+            names = [node.get_friendly_name() for node in model.get_ops()]
+            ov_hsdag.place(model, "HETERO:GPU,CPU", affinity=dict.fromkeys(names, "GPU"))
+            ov.save_model(model, "it's placed.xml", compress_to_fp16=False)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            compiled = core.compile_model(sys.argv[2], "HETERO:GPU,CPU")
+        print(compiled.get_property("EXECUTION_DEVICES"), *(one.message for one in told))
+        """
+    done = run(sys.executable, "-c", textwrap.dedent(code), "elsewhere", "it's placed.xml")
+    assert done.startswith("['CPU'] ov_hsdag: the placement does not compile with GPU; the model runs on CPU: ")
+    command = shlex.split(done.partition("can use GPU: ")[2])
+    assert command == ["ov-hsdag", "place", "it's placed.xml", "--device", "HETERO:GPU,CPU"]
+    run(*command, "--no-measure", "--output", "again.xml", "--profile", gpu_like_a_card(tmp_path))
+    assert run(sys.executable, "-c", textwrap.dedent(code), "here", "again.xml").startswith("['GPU', 'CPU']\n")
+
+
+def gpu_like_a_card(folder: Path) -> Path:
+    """A profile in which the rig's GPU counts as a discrete card, however slow it is."""
+    path = folder / "card.json"
+    devices = {"GPU": {"builtin": "arc_a770"}, "CPU": {"builtin": "cpu_core"}}
+    path.write_text(json.dumps({"version": 1, "devices": devices}))
+    return path
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,8 @@ def test_a_device_that_refuses_its_part_is_left_out(
     (line,) = [str(warning.message) for warning in caught]
     assert line == (
         f"ov_hsdag: the placement does not compile with {refusing}; the model runs on {other}:"
-        f" out of {refusing}'s memory"
+        f" out of {refusing}'s memory; placed on this machine, where {refusing} is asked and tried, the rest of the"
+        f" model can use {refusing}: ov-hsdag place {path} --device {DEVICE}"
     )
     assert caught[0].filename == __file__
     assert devices(compiled) == {other}

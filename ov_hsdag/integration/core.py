@@ -15,6 +15,7 @@ import contextlib
 import functools
 import inspect
 import os
+import shlex
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -174,6 +175,7 @@ class _Placed:
     config: Mapping[str, Any] | None
     placement: Placement
     supports: Callable[[str, str], bool] | None
+    path: str  # of the model's file, "MODEL" where it is in memory
 
     def on(self, devices: Sequence[str]) -> _Placed:
         """The same on some of its devices."""
@@ -221,6 +223,11 @@ def _compiled(
             f"ov_hsdag: the placement does not compile with {lost}; the model runs on"
             f" {', '.join(smaller.placement.used())}: {one_line(first)}"
         )
+        if all(_compiles_anything(compile_model, name, placed.config) for name in devices if name not in kept):
+            text += (
+                f"; placed on this machine, where {lost} is asked and tried, the rest of the model can use {lost}:"
+                f" ov-hsdag place {shlex.quote(placed.path)} --device {placed.device}"
+            )
         notes.append(PlacementNotFollowedWarning(text))
         return compiled
     raise first
@@ -230,17 +237,22 @@ def _refuses_property(
     compile_model: Callable[..., ov.CompiledModel], device: str, config: Mapping[str, Any] | None
 ) -> bool:
     """Whether a device compiles even a model of one operation only without these properties."""
+    if not config or _compiles_anything(compile_model, device, config):
+        return False
+    return _compiles_anything(compile_model, device, None)
+
+
+def _compiles_anything(
+    compile_model: Callable[..., ov.CompiledModel], device: str, config: Mapping[str, Any] | None
+) -> bool:
+    """Whether a device compiles a model of one operation with these properties."""
     x = opset13.parameter([1, 1], ov.Type.f32)
     probe = ov.Model([opset13.relu(x)], [x], "ov_hsdag_probe")
-
-    def compiles(properties: Mapping[str, Any] | None) -> bool:
-        try:
-            compile_model(probe, f"HETERO:{device}", properties)
-        except RuntimeError:
-            return False
-        return True
-
-    return bool(config) and not compiles(config) and compiles(None)
+    try:
+        compile_model(probe, f"HETERO:{device}", config)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _placed(
@@ -277,7 +289,8 @@ def _placed(
     # Without a list of devices, which the device string has now.
     rest = config and {key: value for key, value in config.items() if key != PRIORITIES}
     properties = runtime_options.compile_properties(core, model, device, rest) or rest
-    return _Placed(model, device, properties, placement, supports)
+    path = os.fsdecode(given) if isinstance(given, str | bytes | os.PathLike) and weights is None else "MODEL"
+    return _Placed(model, device, properties, placement, supports, path)
 
 
 def _carrier(core: ov.Core, given: object, weights: bytes | None) -> ov.Model | None:
