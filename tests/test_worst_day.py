@@ -115,10 +115,13 @@ class Refusing(ov.Core):
 class Compiled(ov.CompiledModel): ...
 
 
+class Request(ov.InferRequest): ...
+
+
 class Queue(ov.AsyncInferQueue): ...
 
 
-hook.patch(SimpleNamespace(Core=Refusing, CompiledModel=Compiled, AsyncInferQueue=Queue))
+hook.patch(SimpleNamespace(Core=Refusing, CompiledModel=Compiled, InferRequest=Request, AsyncInferQueue=Queue))
 
 
 @pytest.mark.parametrize("refusing, other", [("CPU_A", "CPU_B"), ("CPU_B", "CPU_A")])
