@@ -24,7 +24,7 @@ from ov_hsdag.devices.discovery import absent
 from ov_hsdag.fleet.job import Inputs, Job
 from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
-from ov_hsdag.model.shapes import sized
+from ov_hsdag.model.shapes import check_npu_sizes, sized
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing.candidates import policy_placers
 from ov_hsdag.placing.plan import Plan
@@ -113,6 +113,7 @@ def bench(
                     if opened is None:
                         # The model is forgotten with its results: there may be many, and large ones.
                         model, session = loaded.pop(0), Session.of(devices, core, speeds)
+                        check_npu_sizes(model, devices, shapes)
                         phases = asked.phases_with(model, shapes) if asked else ()
                         costs = None if phases else load_beside(path)
                         analysis = session.analyse(model, shapes, phases)

@@ -74,7 +74,7 @@ Bucket = Annotated[
 ]
 
 # Options that place several models together has no use for.
-_OF_ONE_MODEL = ("affinity", "pin", "experts", "static", "context", "kv_precision", "search_seconds")
+_OF_ONE_MODEL = ("affinity", "pin", "experts", "context", "kv_precision", "search_seconds")
 
 
 @common.with_options_of(common.options_of(*flags()), "given")

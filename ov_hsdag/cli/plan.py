@@ -46,7 +46,9 @@ Output = Annotated[
 ]
 
 
-@common.with_options_of(common.options_of("memory", "profile", "policy", "measure", "measure_seconds"), "given")
+@common.with_options_of(
+    common.options_of("static", "memory", "profile", "policy", "measure", "measure_seconds"), "given"
+)
 def plan(
     application: Annotated[
         Path,
@@ -136,6 +138,7 @@ def write(
         half = {name: common.has_fp16_weights(one.model) if asked is None else asked for name, one in models.items()}
         with console.progress(f"placing {len(models)} models on {device}") as tell:
             how = {name: given[name] for name in ("objective", "measure_seconds", "profile", "policy")}
+            how["static"] = bool(given["static"])
             found = place_together(
                 models, device, rates=spec.rates, measure=measure, memory=limits, core=core, report=tell, **how
             )

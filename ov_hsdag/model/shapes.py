@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.model.excerpt import LARGE
 from ov_hsdag.model.lengths import takes_open_lengths, upper_bound
 from ov_hsdag.model.nodes import Nodes, is_integral
@@ -64,15 +65,35 @@ def sized(name: str, sizes: Sequence[int]) -> str:
     return f"{name}=[{','.join(map(str, sizes))}]"
 
 
-def refuse_unbounded(model: ov.Model, shapes: Examples | None) -> None:
-    """Raises UserError for an input without a bound, which an NPU's compiler refuses (openvino#34617)."""
-    if is_unbounded(model):
-        sizes = zip(model.inputs, counted_input_shapes(model, shapes), strict=True)
-        fixed = [sized(input_name(port), size) for port, size in sizes if _unbounded(port)]
-        raise UserError(
-            f"an NPU takes no open sizes, and {_open(next(filter(_unbounded, model.inputs)))}: fix it with --static"
-            f" --shape '{','.join(fixed)}' (ovc: --input), or leave the NPU out"
-        )
+def check_npu_sizes(model: ov.Model, devices: Iterable[str], shapes: Examples | None = None) -> None:
+    """Raises UserError where an NPU is among the devices and an input has no bound, see `describe_open_sizes`.
+
+    Args:
+        model: the model as it would be compiled.
+        devices: names of the devices that it may run on.
+        shapes: example shapes of its inputs, by name, which the message repeats.
+    """
+    if any(kind_of(name) == "NPU" for name in devices) and is_unbounded(model):
+        raise UserError(describe_open_sizes(model, shapes))
+
+
+def describe_open_sizes(model: ov.Model, shapes: Examples | None = None) -> str:
+    """Which size of the model an NPU's compiler refuses as it is open (openvino#34617), and the remedy."""
+    sizes = zip(model.inputs, counted_input_shapes(model, shapes), strict=True)
+    fixed = [sized(input_name(port), size) for port, size in sizes if _unbounded(port)]
+    return (
+        f"an NPU takes no open sizes, and {_open(next(filter(_unbounded, model.inputs)))}: fix it with --static"
+        f" --shape '{','.join(fixed)}' of ov-hsdag place or plan (ovc: --input), or leave the NPU out"
+    )
+
+
+def names_open_sizes(model: ov.Model, shapes: Examples) -> bool:
+    """Whether the example shapes, by input name, have one of an input with an open size."""
+    return any(
+        not {port.get_node().get_friendly_name(), *port.get_names()}.isdisjoint(shapes)
+        for port in model.inputs
+        if port.get_partial_shape().is_dynamic
+    )
 
 
 def with_open_sizes(model: ov.Model) -> list[str]:

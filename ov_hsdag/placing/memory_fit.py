@@ -20,6 +20,7 @@ from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.inputs import with_earlier_shapes
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.shapes import check_npu_sizes
 from ov_hsdag.model.workload import Workload, decoder_shapes
 from ov_hsdag.placers.filling import Filling
 from ov_hsdag.placing.candidates import (
@@ -272,6 +273,7 @@ def fit(
         if context is None and asked is not None:
             context = asked.tokens
         shapes = with_earlier_shapes(model, shapes or {}, made_with.get("shapes", {})) or None
+    check_npu_sizes(model, names if placed is None else placed.map_to(names).used(), shapes)
     decodes = bool(model.get_sinks()) or context is not None
     workload = Workload.of_context(context or DEFAULT_CONTEXT, batch) if decodes else None
     if workload:

@@ -33,7 +33,7 @@ from ov_hsdag.model.gains import HSDAG, out_of_time, placer_of
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.pins import Pin, parse_pins, pinned_nodes, pinned_support
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, fix_input_shapes, refuse_unbounded
+from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, check_npu_sizes, fix_input_shapes
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.experts import ExpertsApart
 from ov_hsdag.placers.multilevel import Multilevel
@@ -338,9 +338,11 @@ def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions
     check_objective(options.objective)
     devices = DeviceSet.parse(device)
     if options.static and (options.workload is not None or options.context is not None):
-        raise UserError("a workload has inferences of several sizes, and --static fixes one: give one of them")
-    if not options.static and any(kind_of(name) == "NPU" for name in devices):
-        refuse_unbounded(model, options.shapes)
+        raise UserError(
+            "--static cannot be combined with --workload or --context: a workload needs several input sizes"
+        )
+    if not options.static:
+        check_npu_sizes(model, devices, options.shapes)
     given, apart = _given(options.affinity, devices), _experts(options.experts, devices)
     if given is not None and apart is not None:
         raise UserError("a placement is given in two ways, by an affinity and by where experts are: give one of them")

@@ -72,6 +72,10 @@ def prepare(
         supported = _assumed_support(model, graph, names, absent, profile)
         present = [name for name in names if name not in absent]
         supported[:, [names.index(name) for name in present]] = support(model, graph, present, core, part)
+        npus = np.array([kind_of(name) == "NPU" for name in names])
+        if npus.any():
+            operations = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
+            supported &= ~np.outer(operations & np.isin(graph.names, with_open_sizes(model)), npus)
         require_support(graph, groups, supported, names)
     return ModelAnalysis(model, shapes, graph, tuple(names), supported)
 
@@ -101,8 +105,6 @@ def _assumed_support(
             supported[custom, column] = False
         for node, types in inner.items():
             supported[node, column] &= all(map(device.runs, types))
-        if device.kind == "NPU":
-            supported[operations & np.isin(graph.names, with_open_sizes(model)), column] = False
     return supported
 
 
