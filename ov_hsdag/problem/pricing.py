@@ -18,7 +18,7 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.cores import SharedCores
-from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model import colocation, normalize
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
