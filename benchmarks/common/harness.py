@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
@@ -14,6 +13,7 @@ import numpy as np
 
 from benchmarks.common.contestants import Contestant
 from benchmarks.common.machine import about
+from benchmarks.common.output import stored
 from benchmarks.common.workers import in_processes
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, UserError, one_line
@@ -80,16 +80,19 @@ def add_keep(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def earlier(path: Path, settings: Mapping[str, Any], keep: Collection[str] | None) -> Mapping[str, Any]:
+def earlier(path: Path | None, settings: Mapping[str, Any], keep: Collection[str] | None) -> Mapping[str, Any]:
     """What an earlier result has.
 
-    path: of its file. settings: that it must have been made with. keep: what --keep says: rows that are left out of it;
-    None: nothing is kept. Returns the result, empty where there is none.
+    Args:
+        path: its file, which --output names; None: there is none.
+        settings: what it must have been made with.
+        keep: what --keep says: rows that are left out of it; None: nothing is kept.
+
+    Returns:
+        The result, empty where there is none.
     """
-    if keep is None or not path.exists():
-        return {}
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return _without(found, keep) if found.get("settings") == settings else {}
+    found = None if keep is None else stored(path)
+    return _without(found, keep or ()) if found is not None and found.get("settings") == settings else {}
 
 
 def _without(tree: Any, rows: Collection[str]) -> Any:

@@ -39,11 +39,13 @@ def spread(cells: Sequence[Result], key: str, form: str = ".2f") -> str:
     return median if low == high else f"{median} ({low} … {high})"
 
 
-def write(output: Path, result: Result, tables: Mapping[str, str]) -> None:
-    """Writes tables beside a result's file, with its machine and settings, and prints them.
+def write(output: Path | None, result: Result, tables: Mapping[str, str]) -> None:
+    """Prints tables with their result's machine and settings, and writes them beside its file.
 
-    output: the result's file; the tables' has the suffix .md. result: whose `about` and `settings` are told. tables: by
-    what is said above each.
+    Args:
+        output: the result's file; the tables' has the suffix .md. None: they are only printed.
+        result: has `about` and `settings`.
+        tables: by what is said above each.
     """
     about = result["about"]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items() if version)
@@ -53,5 +55,6 @@ def write(output: Path, result: Result, tables: Mapping[str, str]) -> None:
     for caption, table in tables.items():
         parts += [caption, table]
     text = "\n\n".join(parts) + "\n"
-    write_text(output.with_suffix(".md"), text)
+    if output is not None:
+        write_text(output.with_suffix(".md"), text)
     print(text)

@@ -1,7 +1,8 @@
 """Every way to run a model on two devices, measured on real HETERO: what OpenVINO offers, every method, and ours.
 
-    python -m benchmarks.field.measured --place-only     # placements of every method; any machine
-    python -m benchmarks.field.measured [MODEL ...]      # results/measured.json and .md; an idle machine, over an hour
+    python -m benchmarks.field.measured [MODEL ...]      # an idle machine, over an hour
+    python -m benchmarks.field.measured --place-only --placements FILE.json    # placements of every method; any machine
+    python -m benchmarks.field.measured --placements FILE.json --output benchmarks/results/measured.json    # and .md
 
 Three settings on two one-core devices made of the CPU plugin: throughput; latency of one request; throughput where
 each device has memory for 60% of the model. All ways run in turns, in worker processes of their own; what is measurably
@@ -15,7 +16,6 @@ AUTO does not make of virtual devices, docs/facts.md). What is in --output and -
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from benchmarks.common import harness
 from benchmarks.common.contestants import LEARNED, OURS, SHIPPED, SIMPLE
 from benchmarks.common.machine import about
+from benchmarks.common.output import add_output, stored
 from benchmarks.common.tables import Result, markdown, write
 from benchmarks.field.unseen import DEVICES, declared
 from ov_hsdag.devices import virtual
@@ -46,10 +47,7 @@ from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from research.baselines.budget import Budget
-from research.zoo.catalog import ZooModel, cache_folder, select
-
-RESULTS = Path(__file__).parents[1] / "results" / "measured.json"
-PLACEMENTS = cache_folder().parent / "measured_placements.json"
+from research.zoo.catalog import ZooModel, select
 
 MODELS = (
     "resnet50", "inception-v3", "bert-base", "densenet121", "mobilenet-v2", "efficientnet-b0", "squeezenet",
@@ -256,14 +254,18 @@ def main() -> None:
     parser.add_argument("--measure-seconds", type=float, default=60.0, help="that `place` may measure for")
     parser.add_argument("--measure-in", nargs="+", default=SETTINGS, choices=SETTINGS, help="where `place` measures")
     parser.add_argument("--budget", type=float, default=20.0, help="seconds of processor time for each method")
-    parser.add_argument("--placements", type=Path, default=PLACEMENTS, help="JSON file of what methods found")
+    parser.add_argument(
+        "--placements", type=Path, metavar="FILE", help="JSON of what methods found, read and completed"
+    )
     parser.add_argument("--place-only", action="store_true", help="finds placements and measures nothing")
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which nothing is begun")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    add_output(parser, "JSON of the results, which is continued, and tables in Markdown beside it")
     options = parser.parse_args()
+    if options.place_only and options.placements is None:
+        parser.error("--place-only measures nothing: --placements names the file for what methods find")
     os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = declared()
     core = virtual.new_core()
-    drawn = json.loads(options.placements.read_text()) if options.placements.exists() else {}
+    drawn = stored(options.placements) or {}
     for setting in options.settings:
         for entry in select(options.models):
             cell = drawn.setdefault(entry.name, {}).setdefault(setting, {})
@@ -271,13 +273,14 @@ def main() -> None:
                 print(f"{entry.name}, {setting}: placements", file=sys.stderr, flush=True)
                 problem = build_problem(entry.build(), DEVICES, objective=objective_of(setting), core=core)
                 drawn[entry.name][setting] = methods(limited(problem, setting), options.budget, cell)
-                write_json(options.placements, drawn)
+                if options.placements is not None:
+                    write_json(options.placements, drawn)
     if not options.place_only:
         measure_all(options, core, drawn)
 
 
 def measure_all(options: argparse.Namespace, core: ov.Core, drawn: Mapping[str, Mapping[str, Drawn]]) -> None:
-    """Measures until the time is up, and writes the tables."""
+    """Measures until the time is up, and prints the tables."""
     settings = {
         "rounds": options.rounds,
         "seconds": options.seconds,
@@ -287,7 +290,7 @@ def measure_all(options: argparse.Namespace, core: ov.Core, drawn: Mapping[str, 
         "budget": options.budget,
         "room": ROOM,
     }
-    document = json.loads(options.output.read_text()) if options.output.exists() else {"settings": settings}
+    document = stored(options.output) or {"settings": settings}
     if document["settings"] != settings:
         raise SystemExit(f"{options.output} was made with other settings: {document['settings']}")
     cells, end = document.setdefault("cells", {}), time.monotonic() + options.limit
@@ -301,7 +304,8 @@ def measure_all(options: argparse.Namespace, core: ov.Core, drawn: Mapping[str, 
             print(f"{entry.name}, {setting}: {wall} s", file=sys.stderr, flush=True)
             before = document.get("about", {}).get("wall_seconds", 0)
             document["about"] = {**about(), "wall_seconds": before + wall}
-            write_json(options.output, document)
+            if options.output is not None:
+                write_json(options.output, document)
     write(options.output, document, tables(document))
 
 

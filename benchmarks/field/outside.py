@@ -1,7 +1,8 @@
 """Every contestant on public instances that nobody here made: those of Tarnawski et al., with their published optima.
 
     git clone https://github.com/msr-fiddle/dnn-partitioning
-    python -m benchmarks.field.outside dnn-partitioning          # results/outside.json and .md
+    python -m benchmarks.field.outside dnn-partitioning
+    python -m benchmarks.field.outside dnn-partitioning --output benchmarks/results/outside.json    # and outside.md
 
 The instances, and how ours and their problems differ, are in research/instances.py. What counts is *their* objective,
 the largest load of a device for one inference. Contestants that compute with costs see them through the placement
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common import harness
 from benchmarks.common.contestants import LEARNED, OURS, SHIPPED, SIMPLE, single
+from benchmarks.common.output import add_output
 from benchmarks.common.tables import Result, markdown, middle, spread, write
 from benchmarks.common.workers import start
 from ov_hsdag.problem.problem import PlacementProblem
@@ -33,8 +35,6 @@ from ov_hsdag.storage.files import write_json
 from research.baselines.budget import Budget
 from research.baselines.relaxation import lower_bound
 from research.instances import CONTIGUOUS, CPU, Instance, expert_load
-
-RESULTS = Path(__file__).parents[1] / "results" / "outside.json"
 
 EVALUATIONS = 500
 SEEDS = 5
@@ -180,7 +180,7 @@ def main() -> int:
     parser.add_argument("clone", type=Path, help="of https://github.com/msr-fiddle/dnn-partitioning")
     parser.add_argument("--seconds", type=float, default=20.0, help="of processor time for each run")
     parser.add_argument("--bound-seconds", type=float, default=20.0, help="of HiGHS, for each lower bound")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    add_output(parser, "JSON of the results, and tables in Markdown beside it")
     harness.add_keep(parser)
     options = parser.parse_args()
     if not (options.clone / "throughput-inputs").is_dir():
@@ -192,7 +192,8 @@ def main() -> int:
         "seeds": SEEDS,
     }
     result = measure(options.clone, settings, harness.earlier(options.output, settings, options.keep))
-    write_json(options.output, result)
+    if options.output is not None:
+        write_json(options.output, result)
     write(options.output, result, tables(result))
     worse = [
         name

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -33,7 +32,9 @@ import numpy as np
 
 from benchmarks.common.bound_worker import bound_worker
 from benchmarks.common.machine import about
+from benchmarks.common.output import add_output
 from benchmarks.common.ranks import attainable, halves, spearman
+from benchmarks.common.workers import start
 from benchmarks.field.unseen import DEVICES, declared, drawn, unlike
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring import choice
@@ -161,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--most", type=float, default=600.0)
     parser.add_argument("--bf16", action="store_true")
-    parser.add_argument("--output", type=Path)
+    add_output(parser, "JSON of all figures")
     args = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     precisions = ("bf16" if args.bf16 else "f32", "f32")
@@ -199,4 +200,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(__spec__)

@@ -31,7 +31,6 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -40,6 +39,7 @@ import openvino as ov
 
 from benchmarks.common.counting import busy, count_for
 from benchmarks.common.machine import about
+from benchmarks.common.output import add_output
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
@@ -278,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--latency", dest="objective", action="store_const", const="latency", default="throughput")
     parser.add_argument("--memory", type=float)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--output", type=Path)
+    add_output(parser, "JSON of all figures")
     args = parser.parse_args(arguments)
     rows, cores = [], sorted(os.sched_getaffinity(0))
     context = get_context("spawn")

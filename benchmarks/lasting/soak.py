@@ -11,8 +11,9 @@ Parts:
              while `ov-hsdag place` replaces its model again and again. A second one of the same model without a
              placement, and without ov-hsdag, answers as many.
 
-Exit status 1 where something grows or a request is answered wrongly. Results are added to results/soak.json by part,
-with samples over time. Workers that are killed are in tests/test_lost_resources.py.
+Exit status 1 where something grows or a request is answered wrongly. With --output FILE.json results are added there by
+part, with samples over time; the repository's is benchmarks/results/soak.json. Workers that are killed are in
+tests/test_lost_resources.py.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ import numpy as np
 import openvino as ov
 
 from benchmarks.common.machine import about
+from benchmarks.common.output import add_output, stored
 from benchmarks.lasting.soak_cycle import DEVICES, HETERO, LIMITS, held
 from ov_hsdag.devices import virtual
 from ov_hsdag.model.inputs import random_inputs
@@ -47,7 +49,6 @@ from research.zoo.catalog import ZOO
 from tests.processes import serving
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results" / "soak.json"
 
 MODELS = ("lstm", "squeezenet", "vit-small")
 CYCLES, REQUESTS, CLIENTS = 2000, 8 * 3600, 8
@@ -277,7 +278,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help="cycles, service (default: both)")
     parser.add_argument("--share", type=float, default=1.0, help="of the whole size")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    add_output(parser, "JSON of the results, to which parts are added")
     options = parser.parse_args()
     work: dict[str, Callable[[Path, Tell], dict[str, Any]]] = {
         "cycles": lambda folder, tell: cycles(folder, max(round(CYCLES * options.share), 4), tell),
@@ -287,13 +288,14 @@ def main() -> int:
     if unknown:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     os.environ.update(VARIABLES)
-    results: dict[str, Any] = json.loads(options.output.read_text("utf-8")) if options.output.exists() else {}
+    results: dict[str, Any] = stored(options.output) or {}
     wrong: list[str] = []
     for part in options.parts or work:
         with tempfile.TemporaryDirectory() as folder:
             found = work[part](Path(folder), lambda text: print(text, file=sys.stderr, flush=True))
         results[part] = {"about": about(), **found}
-        write_text(options.output, json.dumps(results) + "\n")
+        if options.output is not None:
+            write_text(options.output, json.dumps(results) + "\n")
         print(json.dumps({key: value for key, value in found.items() if key != "samples"}))
         wrong += faults(part, found)
     print("\n".join(wrong) or "nothing grew")

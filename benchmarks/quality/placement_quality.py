@@ -2,7 +2,14 @@
 
 A cell is a held-out architecture × a held-out set of devices × an objective × memory limits or none, with built-in
 profiles, simulated. Gaps are geometric means of score / best known - 1: the best of all methods here and of a long
-search, kept in benchmarks/results/placement_quality.json until the cost model changes.
+search, whose results are in the file of --known until the cost model changes. What that lacks is searched, which takes
+long:
+
+    python -m benchmarks.quality.placement_quality --models                         # lists what is held out
+    python -m benchmarks.quality.placement_quality --search-only --output FILE      # completes the file of --known
+    python -m benchmarks.quality.placement_quality --known FILE --output ALL.json   # and all cells, of all methods
+
+The repository's file of long searches is benchmarks/results/placement_quality.json.
 
 Exit status 1 when policy + refinement, or the policy alone, misses its floor.
 """
@@ -11,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import sys
 import tempfile
 import time
@@ -25,6 +31,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
+from benchmarks.common.output import add_output, folder_or_temporary, stored
 from benchmarks.common.tables import markdown
 from benchmarks.common.workers import start
 from ov_hsdag.placers.contiguous import Contiguous
@@ -40,6 +47,7 @@ from ov_hsdag.training import corpus
 from ov_hsdag.utils.errors import UserError
 from research.corpus import device_set, make
 from research.first_choice import first_choice
+from research.zoo.catalog import ZOO
 
 RESULTS = Path(__file__).parents[1] / "results" / "placement_quality.json"
 
@@ -172,6 +180,13 @@ def _greedy(policy: str | Path) -> Callable[[PlacementProblem], NDArray[np.uint8
     return lambda problem: problem.legalized(first_choice(placer, problem))
 
 
+def held_out() -> str:
+    """A line for each model of the zoo that pretraining does not see: its name, and whether it is placed by default."""
+    names = sorted(entry.name for entry in ZOO.values() if entry.family in corpus.HELD_OUT_FAMILIES)
+    width = max(map(len, names))
+    return "\n".join(f"{name:{width}}  {'by default' if name in MODELS else ''}".rstrip() for name in names)
+
+
 def methods(policy: str, untrained: Path | None) -> list[Method]:
     """All that is compared."""
     found = [
@@ -300,28 +315,47 @@ def missed(results: dict[str, Any]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", default=DEFAULT, help="a policy's name or folder (default %(default)s)")
-    parser.add_argument("--models", nargs="+", default=MODELS, metavar="MODEL", help="held-out models of the zoo")
+    parser.add_argument(
+        "--models",
+        nargs="*",
+        default=MODELS,
+        metavar="MODEL",
+        help="held-out models of the zoo; without a name: lists them",
+    )
     parser.add_argument("--sets", nargs="+", default=tuple(corpus.HELD_OUT_SETS), choices=corpus.HELD_OUT_SETS)
-    parser.add_argument("--corpus", type=Path, default=Path("corpus"), help="folder of graphs (default %(default)s)")
+    parser.add_argument(
+        "--corpus",
+        type=Path,
+        metavar="DIR",
+        help="folder that keeps the models' graphs; by default they are made each time",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the long search")
     parser.add_argument("--rounds", type=int, default=5, help="of the long search (default %(default)s)")
     parser.add_argument("--known", type=Path, default=RESULTS, help="results of the long search (default %(default)s)")
-    parser.add_argument("--output", type=Path, help="JSON of all cells and methods")
+    add_output(parser, "JSON of all cells and methods, or with --search-only of the long search")
     parser.add_argument("--search-only", action="store_true", help="no policy: only complete the long search")
     arguments = parser.parse_args()
-    known = json.loads(arguments.known.read_text()) if arguments.known.exists() else {}
+    if not arguments.models:
+        print(held_out())
+        return 0
+    if arguments.search_only and arguments.output is None:
+        parser.error("--search-only measures nothing: --output names the file for what it finds")
+    known = stored(arguments.known) or {}
+    if arguments.search_only:
+        known |= stored(arguments.output) or {}
     results: dict[str, Any] = {}
     compared: list[Method] = []
     try:
-        with tempfile.TemporaryDirectory() as temporary:
-            every = list(cells(arguments.corpus, arguments.models, arguments.sets))
+        with folder_or_temporary(arguments.corpus) as graphs, tempfile.TemporaryDirectory() as temporary:
+            every = list(cells(graphs, arguments.models, arguments.sets))
             if not arguments.search_only:
                 compared = methods(arguments.policy, untrained(arguments.policy, Path(temporary)))
             for method in compared if every else ():  # plugins are loaded and models compiled before the clock runs
                 method.place(every[0].problem)
             for cell in track(every, console=Console(stderr=True), disable=not sys.stderr.isatty()):
                 known[cell.name] = searched(cell, known.get(cell.name), arguments.seed, arguments.rounds)
-                write_json(arguments.known, known)
+                if arguments.search_only:
+                    write_json(arguments.output, known)
                 best = best_known(cell, known[cell.name])
                 if not compared:
                     continue

@@ -1,8 +1,8 @@
 """How fast and how good ov-hsdag is, in one command, compared with what it was on this machine before.
 
-    python -m benchmarks.speed.continuous              # minutes; adds a line to results/history.jsonl
+    python -m benchmarks.speed.continuous              # minutes; compares with results/history.jsonl
     python -m benchmarks.speed.continuous --size full  # large models and throughput on HETERO as well; half an hour
-    python -m benchmarks.speed.continuous --dry-run    # compares and writes nothing
+    python -m benchmarks.speed.continuous --output benchmarks/results/history.jsonl    # adds a line
 
 All figures are made in turns, in several rounds. Times are processor time divided by that of a fixed piece of work (the
 yardstick) in the same round, so that neither a slower hour nor a faster machine counts. Each figure is compared by its
@@ -34,6 +34,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from benchmarks.common.machine import about
+from benchmarks.common.output import add_output
 from benchmarks.common.placing import placed_in_child
 from benchmarks.common.tables import markdown
 from benchmarks.field.unseen import DEVICES, declared
@@ -364,8 +365,13 @@ def main() -> int:
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--rounds", type=int, help="of each figure (default: 7, with --size full 3)")
     parser.add_argument("--only", help="regular expression: figures whose names it matches")
-    parser.add_argument("--history", type=Path, default=HISTORY, help="file of all results, one line of JSON each")
-    parser.add_argument("--dry-run", action="store_true", help="writes nothing")
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help="results to compare with, one line of JSON each; default: --output's, or the repository's",
+    )
+    add_output(parser, "results, to which a line is added")
     options = parser.parse_args()
     os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = declared()
     core = virtual.new_core()
@@ -376,7 +382,7 @@ def main() -> int:
         parser.error(f"no figure matches {options.only}")
     rounds = options.rounds or (7 if options.size == "small" else 3)
     found = made(figures, rounds, lambda text: print(text, file=sys.stderr, flush=True))
-    history = read(options.history)
+    history = read(options.history or options.output or HISTORY)
     entry = {
         "about": about(),
         "commit": commit(),
@@ -387,8 +393,8 @@ def main() -> int:
     earlier = series_of(history, entry)
     compared = changes(entry, earlier)
     print(report(compared))
-    if not options.dry_run:
-        write_text(options.history, "".join(json.dumps(one) + "\n" for one in [*history, entry]))
+    if options.output is not None:
+        write_text(options.output, "".join(json.dumps(one) + "\n" for one in [*read(options.output), entry]))
     worse = [name for name, change in compared.items() if change.regression]
     many = "s" * (len(worse) != 1)
     print(f"compared with {len(earlier[-_LAST:])} earlier results on this machine: {len(worse)} regression{many}")

@@ -82,7 +82,7 @@ def test_the_command_adds_to_its_history_and_fails_where_a_figure_is_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     history = tmp_path / "history.jsonl"
-    arguments = ["continuous", "--rounds", "1", "--only", "import", "--history", str(history)]
+    arguments = ["continuous", "--rounds", "1", "--only", "import", "--output", str(history)]
     monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", "")
     monkeypatch.setattr("sys.argv", arguments)
     assert continuous.main() == 0

@@ -15,9 +15,10 @@ Quantised models (ov_hsdag/measuring/agreement.py) run twice: as they are, with 
 there, and computed in f32 throughout (column "in f32"), with 1e-3 where the first device alone (column "alone in f32")
 keeps that.
 
-Each model and pair runs in a process of its own: a plugin that crashes costs one row. Rows are kept as they come, in
-results/legality_table.json and .md (column "alone": the first device alone against the reference); the next call goes
-on where one ended. The exit status is 1 unless all rows are there and right.
+Each model and pair runs in a process of its own: a plugin that crashes costs one row. With --output FILE.json rows are
+kept as they come, there and as a table in FILE.md (column "alone": the first device alone against the reference), and
+the next call with the same file goes on where one ended. The repository's is benchmarks/results/legality_table.json.
+The exit status is 1 unless all rows are there and right.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from benchmarks.common.output import add_output, stored
 from benchmarks.common.tables import markdown
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
@@ -55,7 +57,6 @@ from research.zoo.compare import infer, largest_difference
 
 ROOT = Path(__file__).resolve().parents[2]
 RIG = ROOT / "tests" / "rig" / "run"
-RESULTS = ROOT / "benchmarks" / "results" / "legality_table.json"
 MODULE = "benchmarks.truth.legality_table"
 
 # What a small accelerator runs: dense layers, what is fused with them, and moving data about; no control flow, states,
@@ -313,8 +314,8 @@ def in_a_process(model: str, pair: str, count: int, seed: int, seconds: float) -
     return row
 
 
-def load(path: Path) -> dict[tuple[str, str], Row]:
-    rows = [Row(**row) for row in json.loads(path.read_text())] if path.exists() else []
+def load(path: Path | None) -> dict[tuple[str, str], Row]:
+    rows = [Row(**row) for row in stored(path) or []]
     return {(row.model, row.pair): row for row in rows}
 
 
@@ -373,7 +374,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=np.inf, help="start no row after this time")
     parser.add_argument("--row-seconds", type=float, default=600, help="the most that one row may take (default 600)")
     parser.add_argument("--jobs", type=int, default=1, help="rows at a time (default 1)")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    add_output(parser, "JSON of all rows, which is continued, and the table in Markdown beside it")
     parser.add_argument("--row", choices=PAIRS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     try:
@@ -410,7 +411,8 @@ def main() -> int:
                 rows[row.model, row.pair] = row
                 verdict = "right" if row.perfect else "WRONG"
                 print(f"{row.pair} {row.model}: {verdict} {row.seconds:.0f} s", *row.failures, flush=True)
-                store(arguments.output, rows.values())
+                if arguments.output is not None:
+                    store(arguments.output, rows.values())
     found = [rows[key] for key in wanted if key in rows]
     for name in arguments.pairs:
         print(f"{PAIRS[name].title}: {summary([row for row in found if row.pair == name])}")

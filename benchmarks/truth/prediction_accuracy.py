@@ -12,15 +12,17 @@ faster device, each thread bound to the core of its submodel's device (`benchmar
 Predictions come from the simulator, once after calibrating the devices only, and once with the costs of the model
 measured on them (`ov-hsdag calibrate --model`), which sees none of the placements.
 
-    python -m benchmarks.truth.prediction_accuracy calibrate           # devices and models, into the folder --work
-    python -m benchmarks.truth.prediction_accuracy measure MODEL…      # latency; resumable; --seconds bounds one call
-    python -m benchmarks.truth.prediction_accuracy pipelines MODEL…    # throughput of what was measured; likewise
-    python -m benchmarks.truth.prediction_accuracy report              # table; JSON and Markdown in benchmarks/results
+    python -m benchmarks.truth.prediction_accuracy calibrate --work DIR         # devices and models
+    python -m benchmarks.truth.prediction_accuracy measure MODEL… --work DIR    # latency; --seconds bounds one call
+    python -m benchmarks.truth.prediction_accuracy pipelines MODEL… --work DIR  # throughput of what was measured
+    python -m benchmarks.truth.prediction_accuracy report --work DIR            # the table
 
     python -m benchmarks.truth.prediction_accuracy --lacks Gelu,MaxPool     # the first device does not run these types
 
-Without a word all four. The exit status is 1 where a figure misses its floor: Spearman 0.95 and 10% after calibration
-with the model, 0.85 and 25% without, throughput 0.9.
+Without a word all four, in a folder that goes at the end unless --work names one, where a second call goes on. --output
+FILE.json keeps the results, and the table in FILE.md; the repository's are benchmarks/results/prediction_accuracy.json
+and prediction_accuracy_lacking.json. The exit status is 1 where a figure misses its floor: Spearman 0.95 and
+10% after calibration with the model, 0.85 and 25% without, throughput 0.9.
 
 With `--lacks` the first device is one that has to be calibrated in a split, as NPUs are; times are then in units of
 the other device's alone, throughput is not measured, and there are no floors.
@@ -34,7 +36,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -45,8 +47,10 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from benchmarks.common.bound_worker import bound_to_cores, leave_threads_alone, submodel_devices
+from benchmarks.common.output import add_output, folder_or_temporary
 from benchmarks.common.ranks import spearman
 from benchmarks.common.tables import markdown
+from benchmarks.common.workers import start
 from benchmarks.field.unseen import DEVICES, unlike
 from ov_hsdag.calibration.calibrate import calibrate_prepared
 from ov_hsdag.calibration.executions import SingleRequest
@@ -66,7 +70,6 @@ from research.zoo.catalog import ZOO, ZooModel
 from research.zoo.lacking import Lacking
 
 MODELS = ("resnet50", "bert-base", "vit-base", "mobilenet-v2", "densenet121", "inception-v3")
-RESULTS = Path(__file__).parents[1] / "results"
 
 FLOORS = {"model": (0.95, 0.10), "devices": (0.85, 0.25)}
 THROUGHPUT_FLOOR = 0.9
@@ -394,11 +397,11 @@ def main() -> int:
     )
     parser.add_argument("--placements", type=int, default=40, help="of each model (default 40)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop measuring after so long")
-    parser.add_argument("--work", type=Path, default=Path("prediction_accuracy"), help="folder for what was measured")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="folder for what is measured, which steps continue")
     parser.add_argument(
         "--lacks", default="", metavar="TYPE,…", help=f"operations that {DEVICES.names[0]} is said not to run"
     )
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder for the results")
+    add_output(parser, "JSON of the results, and the table in Markdown beside it")
     arguments = parser.parse_intermixed_args()
     steps = [step for step in STEPS if step in arguments.words] or list(STEPS)
     names = [word for word in arguments.words if word not in STEPS] or list(MODELS)
@@ -407,46 +410,53 @@ def main() -> int:
         parser.error(f"the model zoo has no '{unknown[0]}'")
     models = [ZOO[name] for name in names]
     lacks = [kind for kind in arguments.lacks.split(",") if kind]
-    if lacks:
+    if steps != list(STEPS) and arguments.work is None:
+        parser.error("a step alone needs the folder that the others use: --work DIR")
+    if lacks and arguments.work is not None:
         arguments.work = arguments.work.with_name(f"{arguments.work.name}_{'_'.join(lacks)}")
 
     os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = unlike("throughput")
     core = virtual.new_core()
-    arguments.work.mkdir(parents=True, exist_ok=True)
-    until = time.perf_counter() + arguments.seconds
-    if "calibrate" in steps:
-        calibrate(models, core, arguments.work, lacks)
-    if "measure" in steps:
-        for model in models:
-            path = arguments.work / f"{model.name}.measured.json"
-            measure(model, core, path, arguments.placements, until, lacks)
-    if "pipelines" in steps and not lacks:
-        for model in models:
-            measure_pipelines(model, arguments.work / f"{model.name}.measured.json", until)
-    if "report" not in steps:
-        return 0
-    results = [
-        compare(model, core, arguments.work, lacks)
-        for model in models
-        if (arguments.work / f"{model.name}.measured.json").exists()
-    ]
+    with folder_or_temporary(arguments.work) as work:
+        until = time.perf_counter() + arguments.seconds
+        if "calibrate" in steps:
+            calibrate(models, core, work, lacks)
+        if "measure" in steps:
+            for model in models:
+                measure(model, core, work / f"{model.name}.measured.json", arguments.placements, until, lacks)
+        measured = [model for model in models if (work / f"{model.name}.measured.json").exists()]
+        if "pipelines" in steps and not lacks:
+            for model in measured:
+                measure_pipelines(model, work / f"{model.name}.measured.json", until)
+        if "report" not in steps:
+            return 0
+        if not measured:
+            raise RunError(f"there was no time to measure {', '.join(model.name for model in models)}")
+        results = [compare(model, core, work, lacks) for model in measured]
+    return report(results, lacks, arguments.output)
+
+
+def report(results: list[dict[str, Any]], lacks: Sequence[str], output: Path | None) -> int:
+    """Prints the table, and writes it where `output` says; returns the exit status."""
     text = table(results)
     print(text)
     missed = [] if lacks else [line for result in results for line in misses(result)]
     for line in missed:
         print(f"missed: {line}")
-    stem, command, which = "prediction_accuracy", "python -m benchmarks.truth.prediction_accuracy", "one core in bf16"
+    if output is None:
+        return 1 if missed else 0
+    command, which = "python -m benchmarks.truth.prediction_accuracy", "one core in bf16"
     if lacks:
-        stem, command = f"{stem}_lacking", f"{command} --lacks {','.join(lacks)}"
+        command += f" --lacks {','.join(lacks)}"
         which += f" that does not run {' and '.join(lacks)}"
-    write_json(arguments.output / f"{stem}.json", {"openvino": ov.__version__, "models": results})
+    write_json(output, {"openvino": ov.__version__, "models": results})
     title = (
         f"Predicted against measured on real HETERO, {which} and one in f32 (OpenVINO {ov.__version__};"
         f" `{command}`, which says what is measured and how):"
     )
-    write_text(arguments.output / f"{stem}.md", f"{title}\n\n{text}\n")
+    write_text(output.with_suffix(".md"), f"{title}\n\n{text}\n")
     return 1 if missed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    start(__spec__)

@@ -13,11 +13,15 @@ text of its sources and the versions of the packages, so an edit of a source bui
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from ov_hsdag.utils.errors import UserError
 from research.zoo.models import formats, onnx_light, other, text, vision
 from research.zoo.models.base import CACHE_VARIABLE, ZooModel, cache_folder
+
+# torch makes this folder once a model is built, in the folder for temporary files if nobody says where.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "torch"))
 
 __all__ = ["CACHE_VARIABLE", "ZOO", "ZooModel", "cache_folder", "select"]
 
