@@ -120,13 +120,11 @@ class _Call:
 
 def _followed(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]) -> ov.CompiledModel:
     """The model compiled by HETERO, with its placement where it has one. `notes` gets warnings."""
-    compiled = completed = failure = None
+    compiled = failure = None
     try:
         placed = _placed(call.core, call.model, call.weights, call.device, call.config, notes)
         if placed is not None:
             compiled = _compiled(functools.partial(call.original, call.core), placed, notes)
-        else:
-            completed = _completed(call, notes)
     except Exception as error:
         failure = one_line(error)
     # Outside of the except clause: OpenVINO's error must not look like a consequence of ours.
@@ -134,12 +132,28 @@ def _followed(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: li
         compiled._ov_hsdag_weights = call.weights  # constants may refer to this memory
         return compiled
     if failure is not None:
-        text = f"ov_hsdag: the model was compiled without its placement: {failure[:300]}"
-        notes[:] = [PlacementNotFollowedWarning(text)]
-        return call.compile(_without_affinities(call.model), _of_unplaced(call))
-    if completed is not None:
-        return call.compile(completed, _of_unplaced(call))
-    return call.compile(call.model, _of_unplaced(call)) if has_virtual_devices() else as_it_came()
+        return _compiled_without_placement(call, failure, notes)
+    try:
+        return call.compile(call.model, _of_unplaced(call)) if has_virtual_devices() else as_it_came()
+    except RuntimeError as error:
+        refusal = error
+    completed = None
+    try:
+        completed = _completed(call, notes)
+    except Exception as error:
+        failure = one_line(error)
+    if failure is not None:
+        return _compiled_without_placement(call, failure, notes)
+    if completed is None:
+        raise refusal
+    return call.compile(completed, _of_unplaced(call))
+
+
+def _compiled_without_placement(call: _Call, failure: str, notes: list[Warning]) -> ov.CompiledModel:
+    """The model compiled as if it had no affinities. `notes` says why."""
+    text = f"ov_hsdag: the model was compiled without its placement: {failure[:300]}"
+    notes[:] = [PlacementNotFollowedWarning(text)]
+    return call.compile(_without_affinities(call.model), _of_unplaced(call))
 
 
 def _followed_inside(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]) -> ov.CompiledModel:

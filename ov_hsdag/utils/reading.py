@@ -34,8 +34,8 @@ ARRAYS = 4096 * MIB
 WEIGHTS = 4096 * MIB
 """Bytes of a policy's weights, and of a checkpoint."""
 
-RT_INFO = 256 * MIB
-"""Bytes of an IR behind its edges, where its rt_info is: names of all nodes twice, settings of converters and tools."""
+RT_INFO = 128 * MIB
+"""Bytes of an IR behind its edges, where its rt_info is: names of all nodes, settings of converters and tools."""
 
 _ENTRIES = 1000
 """Most arrays of a file."""
