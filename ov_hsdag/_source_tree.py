@@ -44,6 +44,12 @@ def gave_way(folder: str) -> bool:
 
 def advice(folder: str) -> str:
     """What to do where there is no compiled core, in one line."""
+    if not os.path.exists(os.path.join(os.path.dirname(folder), "setup.py")):
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return (
+            f"the package {folder} has no compiled core for Python {version}: it was installed for another Python, or"
+            " in part; install ov-hsdag again with this one, with `--force-reinstall`"
+        )
     return (
         f"the source tree {os.path.dirname(folder)} has no compiled core for this Python:"
         " run `pip install -e .` there, or `pip install .` and start again"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ov_hsdag import _source_tree
 from tests.processes import ended
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -234,6 +235,13 @@ def test_a_source_tree_alone_says_what_to_do(tmp_path: Path, library: Path, chec
     assert "run `pip install -e .` there" in done.stderr
     done = in_checkout(alone, checkout, "-S", "-c", "from ov_hsdag import place")
     assert done.stderr.splitlines()[-1].startswith(f"ImportError: the source tree {checkout} has no compiled core")
+
+
+def test_an_installed_package_without_its_core_is_installed_again_and_not_in_place(tmp_path: Path) -> None:
+    installed = tmp_path / "site-packages/ov_hsdag"
+    told = _source_tree.advice(str(installed))
+    assert told.startswith(f"the package {installed} has no compiled core for Python 3.")
+    assert "pip install -e" not in told and "install ov-hsdag again" in told
 
 
 def test_starting_imports_nothing(installed: Interpreter, without: Interpreter) -> None:

@@ -33,6 +33,7 @@ from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import UserError
 from research.zoo.catalog import ZOO
 from tests.conftest import GENEROUS
+from tests.decoders import stateful_decoder
 from tests.graphs import only_forty
 from tests.worker_faults import starting, within
 
@@ -202,6 +203,20 @@ def test_a_line_says_where_they_are_better(measured: dict[str, Any] | None, told
 def device_of(request: ov.InferRequest) -> str:
     (name,) = request.get_compiled_model().get_property("EXECUTION_DEVICES")
     return str(name)
+
+
+def test_models_with_states_are_shown_no_program_and_refused(two_cpu_core: ov.Core) -> None:
+    figures = {"throughput_ips": 130.0, "memory_bytes": {"CPU_A": 1 << 20, "CPU_B": 1 << 20}}
+    placement = Placement(
+        DEVICES.names, {"x": "CPU_A"}, "throughput", {"throughput_ips": 100.0}, baselines={COPIES: figures}
+    )
+    assert "ov_hsdag.Copies" in "\n".join(notes(placement))
+    (line,) = (line for line in notes(placement, stateful=True) if line.startswith("copies:"))
+    assert line.endswith("run each conversation in an InferRequest of its own, on one device")
+    assert not {"ov_hsdag.Copies", "AUTO"} & set(line.split())
+    compiled = [two_cpu_core.compile_model(stateful_decoder(1), name) for name in DEVICES.names]
+    with pytest.raises(UserError, match="this model keeps states from one request to the next"):
+        ov_hsdag.Copies(compiled)
 
 
 def test_the_lines_of_python_run_on_all_devices(model: ov.Model, two_cpu_core: ov.Core, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -17,6 +18,7 @@ import typer.main
 
 from ov_hsdag.cli import command_lines, console, doctor
 from ov_hsdag.cli.app import EXAMPLES, app
+from ov_hsdag.cli.command_lines import command_line
 from ov_hsdag.cli.doctor import NOTE, OK, PROBLEM, Check, diagnosis
 from ov_hsdag.cli.verify import _may_round
 from ov_hsdag.devices.cpu import usable_cores
@@ -25,7 +27,7 @@ from ov_hsdag.devices.discovery import DeviceInfo
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.utils.errors import RunError, UserError
-from tests.commands import MAIN, PACKAGE, assert_one_error_line, ran, run, verified
+from tests.commands import DEVICE, MAIN, PACKAGE, assert_one_error_line, ran, run, verified
 from tests.conftest import ONE_CORE
 from tests.graphs import random_numbers
 from tests.processes import ended
@@ -300,6 +302,20 @@ def write_onnx(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="needs a shell")
+def test_the_next_command_can_be_typed_where_a_file_begins_with_a_dash() -> None:
+    assert command_line("verify", Path("-dash.xml"), "--device", "-d") == "ov-hsdag verify ./-dash.xml --device -d"
+    assert command_line("verify", Path("/tmp/-dash.xml")) == "ov-hsdag verify /tmp/-dash.xml"
+
+
+def test_names_of_models_as_long_as_a_file_may_have_are_placed(model: Path, tmp_path: Path) -> None:
+    long = tmp_path / f"{'a' * 245}.xml"
+    for suffix in (".xml", ".bin"):
+        shutil.copy(model.with_suffix(suffix), long.with_suffix(suffix))
+    ran("place", long, "--device", DEVICE, "--no-measure", "--output", tmp_path / "placed.xml")
+    failed = run("place", tmp_path / f"{'b' * 300}.xml", "--device", DEVICE)
+    assert failed.returncode == 2 and failed.stderr.startswith("error: no such model: ")
+
+
 def test_each_command_leads_to_the_next(tmp_path: Path) -> None:
     """From `ov-hsdag` alone and an ONNX file to the end of the way, each command as the one before printed it."""
     folder, programs = tmp_path / "work", tmp_path / "bin"

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from typing import Any
 import openvino as ov
 import pytest
 
-from ov_hsdag.fleet import cluster
+from ov_hsdag.fleet import cluster, node
 from ov_hsdag.fleet import job_runner as job_runners
 from ov_hsdag.fleet.cluster import Cluster, _Lost, _RemoteJob
 from ov_hsdag.fleet.job import Inputs, Job, came_as, digest_of, model_files_of, safe
@@ -419,6 +420,31 @@ def test_a_worker_that_is_told_to_end_leaves_nothing(
     assert "KeyboardInterrupt" in text
     expect_gone(lambda: os.killpg(group, 0))
     assert [path.name for path in tmp_path.iterdir()] == ["packages"]
+
+
+def test_what_a_killed_worker_left_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, kept = tmp_path / "ov-hsdag-worker-left", tmp_path / "kept"
+    for folder in (left / "files", kept):
+        folder.mkdir(parents=True)
+        (folder / "model.bin").write_bytes(b"weights")
+    (tmp_path / "ov-hsdag-worker-link").symlink_to(kept)
+    with node.worker_folder() as own:
+        node.remove_abandoned_folders()
+        assert Path(own).is_dir(), "the folder of a worker that lives"
+        assert not left.exists()
+        assert (kept / "model.bin").exists(), "a link leads elsewhere"
+    assert not Path(own).exists()
+
+
+def test_a_node_of_ray_without_a_token_is_warned_of(tmp_path: Path) -> None:
+    for environment in ({}, {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "secret"}):
+        assert "open on all interfaces" in node.token_advice(environment, tmp_path)
+    for environment in ({"RAY_AUTH_MODE": "token"}, {"RAY_AUTH_TOKEN": "secret"}, {"RAY_AUTH_TOKEN_PATH": "token"}):
+        assert not node.token_advice(environment, tmp_path)
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray/auth_token").write_text("secret")
+    assert not node.token_advice({}, tmp_path)
 
 
 def test_a_worker_that_is_killed_leaves_no_process(serving: Callable[[str], tuple[subprocess.Popen[str], int]]) -> None:

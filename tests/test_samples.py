@@ -116,9 +116,12 @@ def test_the_image_of_an_application_serves(placed: Path, tmp_path: Path) -> Non
         assert ask(f"http://127.0.0.1:{port}")["devices"] == ["CPU_A", "CPU_B"]
 
 
+@pytest.mark.usefixtures("declared")
 def test_service(service: str, placed: Path, tmp_path: Path) -> None:
     about = ask(service)
     assert about["devices"] == ["CPU_A", "CPU_B"]
+    compiled = ov.Core().compile_model(placed, DEVICE)
+    assert about["requests"] == compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
     assert list((tmp_path / "cache").iterdir())
     images = np.random.default_rng(0).random((3, 1, 3, 224, 224)).round(3).astype(np.float32)
     expected = ov.Core().compile_model(placed, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})

@@ -576,6 +576,11 @@ def test_devices_work_at_the_same_time(core: ov.Core, others: str) -> None:
         ('[models.a]\npath = "none.xml"', "there is no '"),
         ('[models.a]\npath = "a.xml"\nrate = 0', "has a rate of 0"),
         ('[models.a]\npath = "a.xml"\nrate = -inf', "has a rate of -inf"),
+        (
+            '[models.a]\npath = "a.xml"\ncount = 1e308',
+            "has a count of 1e+308: it has to be more than 0, and at",
+        ),
+        ('[models.a]\npath = "a.xml"\nafter = ["a"]', "[models.a] comes after itself"),
         (f'[models.a]\npath = "a.xml"\ncount = {10**400}', "int too large to convert to float"),
         ('[models.a]\npath = "a.xml"\nrate = 1\ncount = 1', "a rate and a count"),
         ('[models.a]\npath = "a.xml"\nrate = 1\n[models.b]\npath = "a.xml"', "'b' has none"),

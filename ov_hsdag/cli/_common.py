@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -207,7 +208,7 @@ def one_file(model: Path, part: str | None, use: str) -> Path:
 
 def check_model(path: Path) -> None:
     """Raise UserError where there is no such file (or folder: TensorFlow's SavedModel is one)."""
-    if not path.exists():
+    if not os.path.exists(path):  # `Path.exists` raises where a name is too long
         raise UserError(f"no such model: {path}")
     if not (path.is_file() or path.is_dir()):  # reading a pipe or a device may never end
         raise UserError(f"cannot read {path}: it is neither a file nor a folder")

@@ -25,8 +25,16 @@ _ORDER = ("GPU", "NPU", None, "CPU")
 
 
 def command_line(*words: object) -> str:
-    """One of our commands as people type it. words: those after "ov-hsdag"; quoted for a shell where necessary."""
-    return shlex.join(["ov-hsdag", *map(str, words)])
+    """One of our commands as people type it. words: those after "ov-hsdag"; quoted for a shell where necessary.
+
+    Paths are given as `Path`: one that begins with a dash would be read as an option, and is named from its folder.
+    """
+    return shlex.join(["ov-hsdag", *map(_word, words)])
+
+
+def _word(word: object) -> str:
+    """A word of a command line."""
+    return f"./{word}" if isinstance(word, Path) and str(word).startswith("-") else str(word)
 
 
 def again(*more: str, without: Collection[str] = ()) -> list[str]:

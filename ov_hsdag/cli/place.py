@@ -221,7 +221,7 @@ def place(
             costs = costs_line(used, stored, given.profile, devices.names, core)
             counted = (placement.settings or {}).get("shapes")
             assumed = "" if asked or given.context else common.assumed_shapes(loaded[file], shapes[file], counted)
-            lines = placed.notes(placement, [costs, assumed, unmeasured], busy)
+            lines = placed.notes(placement, [costs, assumed, unmeasured], busy, stateful=bool(loaded[file].get_sinks()))
             said += lines
             found[file.name] = placed.as_json(written, placement, lines)
             show.text("\n".join([f"{written}: {placement.summary()}", *lines]), placed.table(placement))

@@ -23,10 +23,17 @@ from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.lazy import ov
 
 
-def notes(placement: Placement, more: Sequence[str] = (), busy: float = 0.0) -> list[str]:
-    """Lines about a placement that was just made, beside `Placement.summary`. more: lines that it does not know."""
+def notes(placement: Placement, more: Sequence[str] = (), busy: float = 0.0, *, stateful: bool = False) -> list[str]:
+    """Lines about a placement that was just made, beside `Placement.summary`.
+
+    Args:
+        placement: as it was written.
+        more: lines that it does not know.
+        busy: cores that other programs used when placing began.
+        stateful: whether the model keeps states from one request to the next.
+    """
     own = (phases(placement), placement.proposal(), advice(placement), unsure(placement, busy))
-    return [line for line in (copies(placement), *more, *own) if line]
+    return [line for line in (copies(placement, stateful), *more, *own) if line]
 
 
 def unsure(placement: Placement, busy: float = 0.0) -> str:
@@ -67,8 +74,11 @@ def show_what_next(
         show.next("explain", first, *options({"--part": part, "--shape": shape}))
 
 
-def copies(placement: Placement) -> str:
+def copies(placement: Placement, stateful: bool = False) -> str:
     """Where a copy of the model on each device is better than the placement, that and how to run it; "" otherwise.
+
+    Of a model with states no program is shown: whatever shares requests among devices (`ov_hsdag.Copies`, AUTO) would
+    give the tokens of a conversation to several, and each has a part of its states.
 
     AUTO with CUMULATIVE_THROUGHPUT leaves out all virtual devices but one (docs/facts.md): these run in Python only.
     """
@@ -87,10 +97,14 @@ def copies(placement: Placement) -> str:
         gain = f"is predicted {times(ratio)}"
     needs = {name: size for name, size in predicted["memory_bytes"].items() if size}
     memory = ", ".join(f"{format_bytes(size)} on {name}" for name, size in needs.items())
+    better = (
+        f"copies: the whole model on each of {', '.join(needs)} {gain} as good as this placement and needs {memory};"
+    )
+    if stateful:
+        return f"{better} it has states, so run each conversation in an InferRequest of its own, on one device"
     by_device = f'device "AUTO:{",".join(needs)}" with PERFORMANCE_HINT CUMULATIVE_THROUGHPUT, or in Python'
     return (
-        f"copies: the whole model on each of {', '.join(needs)} {gain} as good as this placement and needs {memory};"
-        f" {'in Python' if definition(needs) else by_device}:\n"
+        f"{better} {'in Python' if definition(needs) else by_device}:\n"
         "    core = openvino.Core()\n"
         f"    queue = ov_hsdag.Copies([core.compile_model(model, name) for name in {[*needs]}])\n"
         "    queue.set_callback(lambda request, number: print(number, request.results))\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,10 +27,12 @@ def worker(ray: Address, cores: Cores = 0, as_json: common.Json = False) -> None
 
     Needs the extra `ray`. Prints what it announces: the devices that OpenVINO sees here, virtual ones included.
     """
-    from ov_hsdag.fleet.node import serve
+    from ov_hsdag.fleet.node import serve, token_advice
 
     with console.result(as_json) as show:
         labels = announcement(new_core())
         lines = [f"{name}: {value}" for name, value in labels.items()]
         show({"ray": ray, "labels": labels}, "\n".join([f"joining {ray} with", *lines]))
+        if advice := token_advice(os.environ, Path.home()):
+            console.warn(advice)
         serve(ray, labels, cores)

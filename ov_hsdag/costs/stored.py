@@ -61,7 +61,7 @@ def load_beside(model: str | os.PathLike[str]) -> ModelCosts | None:
     Nobody asked for that file, so one that cannot be read, is damaged or of another version costs a warning alone.
     """
     path = path_beside(model)
-    if not path.exists():
+    if not os.path.exists(path):  # `Path.exists` raises where the name would be too long for a file
         return None
     try:
         return ModelCosts.load(path)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
+from pathlib import Path
 
 from ov_hsdag.fleet.job_runner import FOLDER
 from ov_hsdag.fleet.machines import RESOURCE
@@ -20,6 +22,9 @@ from ov_hsdag.utils.errors import RunError, UserError
 
 # Bytes of Ray's shared memory: pieces of files pass through it, and memory is what models are measured in.
 _OBJECTS = 256 << 20
+
+_PREFIX = "ov-hsdag-worker-"
+"""What names of workers' folders begin with."""
 
 _GRACE = 15.0  # seconds in which Ray ends what it has started
 
@@ -50,10 +55,8 @@ def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
     without Ray, RunError where the node could not join or was ended, KeyboardInterrupt once all of it has ended.
     """
     check_ray()
-    with (
-        _asked_to_end() as signals,
-        tempfile.TemporaryDirectory(prefix="ov-hsdag-worker-", ignore_cleanup_errors=True) as folder,
-    ):
+    remove_abandoned_folders()
+    with _asked_to_end() as signals, worker_folder() as folder:
         command = [sys.executable, "-c", _PROGRAM, "start", "--address", address]
         command += ["--num-cpus", str(cores), "--num-gpus", "0", "--object-store-memory", str(_OBJECTS)]
         listed = ",".join(f"{name}={value}" for name, value in labels.items())
@@ -79,6 +82,63 @@ def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
         raise KeyboardInterrupt
     if status:
         raise RunError(f"the node at {address} has ended with status {status}; its messages are above")
+
+
+def token_advice(environment: Mapping[str, str], home: Path) -> str:
+    """A line where a node of Ray runs without a token; "" where it asks for one.
+
+    Processes of Ray listen on all interfaces, and run what anybody sends them who reaches their ports. As Ray does, a
+    token that is there is used unless RAY_AUTH_MODE says otherwise (ray/_private/authentication).
+    """
+    given = any(environment.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    there = given or (home / ".ray/auth_token").is_file()
+    mode = environment.get("RAY_AUTH_MODE", "")
+    if mode.lower() == "token" or (not mode and there):
+        return ""
+    return (
+        "Ray runs without a token: whoever reaches its ports, which are open on all interfaces, can run programs here."
+        " On untrusted networks set RAY_AUTH_MODE=token on every machine (ray get-auth-token --generate makes a token)"
+    )
+
+
+@contextlib.contextmanager
+def worker_folder() -> Iterator[str]:
+    """A folder for what is sent to this worker, locked while this process lives and removed at its end."""
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder:
+        descriptor = _lock(Path(folder))
+        try:
+            yield folder
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def remove_abandoned_folders() -> None:
+    """Removes the folders, models included, of this user's workers that were killed: nothing holds their locks."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        # A folder of somebody else, or a link that lies in wait, is none of ours.
+        if folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != os.getuid():
+            continue
+        descriptor = _lock(folder)
+        if descriptor is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(descriptor)
+
+
+def _lock(folder: Path) -> int | None:
+    """Locks a folder; the open descriptor that holds the lock, None where another process has it."""
+    try:
+        import fcntl
+
+        descriptor = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float, enough: Callable[[], bool]) -> None:

@@ -26,7 +26,8 @@ class Copies:
             compiled: the model on each device: ``[core.compile_model(model, name) for name in ("GPU", "CPU")]``.
             requests: in flight on each device; 0: as many as the device asks for, and two at least.
 
-        Raises UserError: no compiled models.
+        Raises UserError: no compiled models, or a model with states: what one request leaves in them is for the next
+        one of its conversation, which may go to another device.
         """
         if not compiled:
             raise UserError("Copies needs the model compiled for at least one device, got none")
@@ -36,7 +37,10 @@ class Copies:
         for number in range(max(counts)):
             for one, count in zip(compiled, counts, strict=True):
                 if number < count:
-                    self._free.put(one.create_infer_request())
+                    request = one.create_infer_request()
+                    if number == 0:
+                        _refuse_states(request)
+                    self._free.put(request)
         self._count = sum(counts)
         self._waiters = ThreadPoolExecutor(self._count, "ov_hsdag.Copies")
         self._started: list[Future[None]] = []
@@ -93,3 +97,16 @@ class Copies:
         self._started = [one for one in self._started if one not in gone]
         if errors:
             raise errors[0]
+
+
+def _refuse_states(request: ov.InferRequest) -> None:
+    """Raises UserError where requests of a compiled model keep states."""
+    try:
+        states = request.query_state()
+    except RuntimeError:  # AUTO's requests do not tell (src/plugins/auto/src/infer_request.cpp)
+        return
+    if states:
+        raise UserError(
+            "Copies gives each request to any device, and this model keeps states from one request to the next: run"
+            " each conversation in an InferRequest of its own, on one device"
+        )

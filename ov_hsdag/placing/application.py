@@ -21,6 +21,9 @@ from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.byte_sizes import exceeding
 from ov_hsdag.utils.errors import RunError, UserError
 
+MOST_COUNT = 1e9
+"""Inferences of a model in a run of an application, or in a second: with more, sums of times are no numbers."""
+
 SPLIT = "split for the others"
 """Name of a placement that the search finds for a model beside the others."""
 
@@ -325,6 +328,12 @@ class Application:
         return next((number for number in member.whole if member.ways[number].name == device), None)
 
 
+def check_count(what: str, key: str, count: float) -> None:
+    """UserError: an application cannot run a model so often. what: the model, for the message; key: count or rate."""
+    if not 0 < count <= MOST_COUNT:
+        raise UserError(f"{what} has a {key} of {count:g}: it has to be more than 0, and at most {MOST_COUNT:g}")
+
+
 def check_runs(models: Mapping[str, tuple[float, Sequence[str]]], objective: str = "throughput") -> None:
     """UserError: no model, a count that cannot be run, an unknown name or a circle in the order.
 
@@ -333,8 +342,7 @@ def check_runs(models: Mapping[str, tuple[float, Sequence[str]]], objective: str
     if not models:
         raise UserError("an application has at least one model")
     for name, (count, after) in models.items():
-        if not 0 < count < float("inf"):
-            raise UserError(f"'{name}' has a count of {count:g}: it has to be more than 0")
+        check_count(f"'{name}'", "count", count)
         if objective == "latency" and count % 1:
             raise UserError(f"'{name}' runs {count:g} times: a run alone, for latency, has whole inferences")
         if unknown := sorted(set(after) - set(models)):

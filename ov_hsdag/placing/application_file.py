@@ -11,6 +11,7 @@ from typing import Any
 
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.workload import TOKENS, Workload
+from ov_hsdag.placing.application import check_count
 from ov_hsdag.placing.together import ModelOf
 from ov_hsdag.storage.model_folder import is_model_folder, pipeline
 from ov_hsdag.utils.arguments import check_argument
@@ -157,10 +158,11 @@ def _expanded(name: str, given: Mapping[str, Any], base: Path) -> dict[str, Mode
         raise UserError(f"[models.{name}] has a rate and a count: give one of them")
     key = "rate" if "rate" in given else "count"
     count = float(given.get(key, 1.0))
-    if not 0 < count < float("inf"):
-        raise UserError(f"[models.{name}] has a {key} of {count:g}: it has to be more than 0")
+    check_count(f"[models.{name}]", key, count)
     after = tuple(given.get("after", ()))
     check_argument(f"[models.{name}]: after", list(after), list[str])
+    if name in after:
+        raise UserError(f"[models.{name}] comes after itself: 'after' names other models")
     one = ModelSpec(base / given["path"], count, after, given.get("shape"), given.get("workload"), of=name)
     if not one.path.exists():
         raise UserError(f"[models.{name}]: there is no '{one.path}'")
@@ -182,8 +184,7 @@ def _of_pipeline(whole: ModelSpec, counts: Mapping[str, Any]) -> dict[str, Model
     found = {}
     for part, role in roles.items():
         own = float(counts.get(part, role.count))
-        if not 0 < own < float("inf"):
-            raise UserError(f"'{part}' has a count of {own:g}: it has to be more than 0")
+        check_count(f"'{part}'", "count", own)
         found[f"{prefix}{part}"] = replace(
             whole,
             path=role.path,

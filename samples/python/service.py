@@ -4,7 +4,8 @@
 
 The model is compiled once, when the service starts; with CACHE_DIR a restart takes the compiled model from there, and a
 new placement in the file is a new entry. `GET /` tells where the model runs. `POST /infer` takes {"inputs": [array, …]}
-as nested lists, one for each input of the model, and answers {"outputs": […]}; requests run side by side.
+as nested lists, one for each input of the model, and answers {"outputs": […]}; requests run side by side, as many as
+the compiled model asks for (REQUESTS gives another number).
 """
 
 import os
@@ -17,8 +18,10 @@ from pydantic import BaseModel
 
 cache = {"CACHE_DIR": os.environ["CACHE_DIR"]} if "CACHE_DIR" in os.environ else {}
 compiled = ov.Core().compile_model(os.environ["MODEL"], os.environ.get("DEVICE", "HETERO:GPU,CPU"), cache)
-idle: Queue = Queue()
-for _ in range(int(os.environ.get("REQUESTS", "4"))):
+# A model that was placed for throughput asks for requests enough for all of its devices.
+optimal = compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+idle: Queue = Queue(int(os.environ.get("REQUESTS", optimal)))
+for _ in range(idle.maxsize):
     idle.put(compiled.create_infer_request())
 
 app = FastAPI()
@@ -31,7 +34,8 @@ class Inputs(BaseModel):
 @app.get("/")
 def about() -> dict:
     shapes = {port.any_name: str(port.partial_shape) for port in compiled.inputs}
-    return {"devices": compiled.get_property("EXECUTION_DEVICES"), "inputs": shapes}
+    devices = compiled.get_property("EXECUTION_DEVICES")
+    return {"devices": devices, "inputs": shapes, "requests": idle.maxsize}
 
 
 @app.post("/infer")
