@@ -13,13 +13,10 @@ from torch import Tensor
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import PolicyInput
 from ov_hsdag.training.network import HSDAGNetwork, tensors
-from research.baselines import published
 from tests.policy_inputs import WIDTHS, random_clusters, random_input
 
 BASE = dataclasses.replace(HSDAGConfig.base(Widths(**WIDTHS)), residual=False)
-PAPER = published.paper(Widths(**WIDTHS))
 SMALL = dataclasses.replace(BASE, hidden=16, layers=2, context=1)
-CONFIGS = {"base": BASE, "paper": PAPER}
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +25,7 @@ def _torch() -> None:
 
 
 def network(config: HSDAGConfig) -> HSDAGNetwork:
-    return (published.Network if isinstance(config, published.Config) else HSDAGNetwork)(config).eval()
+    return HSDAGNetwork(config).eval()
 
 
 def logits(net: HSDAGNetwork, item: PolicyInput, cluster: np.ndarray) -> Tensor:
@@ -44,8 +41,7 @@ def test_the_order_of_devices_does_not_matter() -> None:
     torch.testing.assert_close(logits(net, swapped, cluster), logits(net, item, cluster)[:, order])
 
 
-@pytest.mark.parametrize("name", ["base", "paper"])
-def test_the_order_of_nodes_and_clusters_does_not_matter(name: str) -> None:
+def test_the_order_of_nodes_and_clusters_does_not_matter() -> None:
     generator = np.random.default_rng(3)
     item, cluster = random_input(generator, 30, 2), random_clusters(generator, 30)
     order = generator.permutation(30)
@@ -54,18 +50,17 @@ def test_the_order_of_nodes_and_clusters_does_not_matter(name: str) -> None:
         item, node_x=item.node_x[order], pair_x=item.pair_x[order], edge_index=renumbered[item.edge_index]
     )
     names = generator.permutation(cluster.max() + 1)
-    net = network(CONFIGS[name])
+    net = network(BASE)
     expected = logits(net, item, cluster)
     torch.testing.assert_close(logits(net, moved, names[cluster[order]])[names], expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("name", "sees"), [("base", True), ("paper", False)])
-def test_the_direction_of_edges_is_known_except_to_the_papers_network(name: str, sees: bool) -> None:
+def test_the_direction_of_edges_is_known() -> None:
     item = random_input(np.random.default_rng(4), 30, 2)
     back = dataclasses.replace(item, edge_index=item.edge_index[::-1].copy())
-    net = network(CONFIGS[name])
+    net = network(BASE)
     h, turned = (net.encode(tensors(graph))[0] for graph in (item, back))
-    assert bool((h - turned).abs().max() > 1e-3) == sees
+    assert (h - turned).abs().max() > 1e-3
 
 
 def test_edge_scores_know_what_devices_cost() -> None:
@@ -103,23 +98,6 @@ def test_a_policy_gradient_reaches_every_weight() -> None:
     # Adding the same to all logits of a cluster changes no probability.
     assert idle == [] or idle == ["placer.head.out.bias"]
     assert net.edge_scorer.out.weight.grad is not None
-
-
-def test_a_papers_step_adds_the_clusters_embedding_to_its_nodes_features() -> None:
-    generator = np.random.default_rng(7)
-    item, cluster = random_input(generator, 30, 2), torch.from_numpy(random_clusters(generator, 30).astype(np.int64))
-    x, net = tensors(item), network(PAPER)
-    h, edge_score = net.encode(x)
-    carried = net.linear("output", net.pool(x, h, edge_score, cluster))[cluster]
-    assert carried.shape == x.node_x.shape
-    assert all((carried[cluster == c] == carried[cluster == c][0]).all() for c in cluster.unique())
-    assert not hasattr(network(BASE), "output")
-
-
-def test_the_papers_network_takes_only_its_number_of_devices() -> None:
-    item = random_input(np.random.default_rng(8), 10, 3)
-    with pytest.raises(ValueError, match=r"expected graphs on 2 devices \(got 3\)"):
-        logits(network(PAPER), item, np.arange(10))
 
 
 def _learn(config: HSDAGConfig, item: PolicyInput, wanted: np.ndarray, steps: int = 80) -> float:

@@ -6,13 +6,12 @@ device run on real devices alone (measured.py).
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from research.baselines.budget import Baseline, Environment
+from research.baselines.budget import Baseline
 from research.baselines.metis import Metis
 from research.baselines.package import CONTIGUOUS_PARTITION, MINIMUM_CUT, NETWORK, SEARCH, Alone, HeteroRule, Shipped
 
@@ -22,8 +21,8 @@ SHIPPED = Shipped().name
 NO_NETWORK = "place, no network"
 """The name of what `--policy none` gives: no network takes part."""
 
-LEARNING_RATE = 1e-3
-"""Of the authors' published code."""
+PUBLISHED = "HSDAG as published"
+"""The name of the published algorithm, learned on the problem itself."""
 
 
 @dataclass(frozen=True)
@@ -36,29 +35,20 @@ class Contestant:
     learns: bool = False  # whether it learns from its evaluations, and takes accordingly long
 
 
-@dataclass(frozen=True)
-class Published:
-    """HSDAG as published, learned on the problem itself: `published.paper` with every placement measured."""
+def learning_rival(module: str, name: str, **settings: Any) -> Callable[[], Baseline]:
+    """Makes a rival that learns, when it is needed: torch is imported then.
 
-    def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
-        from ov_hsdag.policy.config import Widths
-        from research.baselines import published
+    Args:
+        module: of `research.baselines`.
+        name: of the rival's class there.
+        settings: of the rival.
+    """
 
-        @dataclass(frozen=True, eq=False)
-        class Measured(published.Task):
-            """Scores are measured, not looked up."""
+    def make() -> Baseline:
+        found: Baseline = getattr(importlib.import_module(f"research.baselines.{module}"), name)(**settings)
+        return found
 
-            def scores(self, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
-                return environment.costs(placements) * 1e6
-
-        devices = len(environment.problem.devices)
-        plain = published.Task.of(environment.problem)
-        task = Measured(plain.problem, plain.x, plain.inputs, plain.reference)
-        config = published.paper(Widths.of(task.x), devices)
-        left = environment.remaining
-        episodes = published.EPISODES if left is None else max(-(-left // config.steps), 1)
-        published.train(task, config, episodes=episodes, learning_rate=LEARNING_RATE, seed=seed)
+    return make
 
 
 SIMPLE = (
@@ -72,8 +62,42 @@ SIMPLE = (
 """What learns nothing while it places."""
 
 
-LEARNED = (Contestant("HSDAG as published", Published, seeded=True, learns=True),)
-"""What learns on the very problem, as published."""
+def learned(*, colocate: bool = True) -> tuple[Contestant, ...]:
+    """What learns on the very problem.
+
+    Args:
+        colocate: whether the RNN placer's rule of co-location, which Placeto and GO take over, makes one node of each
+            chain. Graphs of layers are chains of what it would have made.
+    """
+    return (
+        Contestant("RNN-based", learning_rival("rnn", "RNN", colocate=colocate), seeded=True, learns=True),
+        Contestant("Placeto", learning_rival("placeto", "Placeto", colocate=colocate), seeded=True, learns=True),
+        Contestant("GO", learning_rival("go", "GO", colocate=colocate), seeded=True, learns=True),
+        Contestant(PUBLISHED, learning_rival("hsdag_published", "HSDAGPublished"), seeded=True, learns=True),
+    )
+
+
+LEARNED = learned()
+"""What learns on the very problem, from scratch."""
+
+ABLATIONS = (
+    *(
+        Contestant(
+            f"without {what}",
+            learning_rival("hsdag_published", "HSDAGPublished", without=(what,)),
+            seeded=True,
+            learns=True,
+        )
+        for what in ("output shape", "node id", "structure")
+    ),
+    Contestant(
+        "without hierarchy", learning_rival("hsdag_published", "HSDAGPublished", levels=1), seeded=True, learns=True
+    ),
+    Contestant(
+        "not trained", learning_rival("hsdag_published", "HSDAGPublished", learning_rate=0.0), seeded=True, learns=True
+    ),
+)
+"""HSDAG as published with one thing taken away each."""
 
 OURS = (Contestant(NO_NETWORK, lambda: Shipped(policy="none", name=NO_NETWORK)), Contestant(SHIPPED, Shipped))
 """What users get with `--policy none`, and by default, with the policy that ships."""

@@ -13,7 +13,7 @@ import openvino as ov
 import pytest
 
 from benchmarks.common import harness
-from benchmarks.common.contestants import LEARNED, NO_NETWORK, OURS, SHIPPED, SIMPLE, Published
+from benchmarks.common.contestants import LEARNED, NO_NETWORK, OURS, SHIPPED, SIMPLE
 from benchmarks.common.machine import about
 from benchmarks.common.ranks import attainable, spearman
 from benchmarks.common.tables import spread, write
@@ -23,7 +23,7 @@ from ov_hsdag.placing.application_file import read_application
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
-from research.baselines.budget import Budget, Environment
+from research.baselines.budget import Budget
 from research.instances import Instance
 from research.zoo.catalog import ZOO
 from tests.graphs import convolutions, random_problem
@@ -34,7 +34,8 @@ def test_runs_keep_their_budget_and_say_why_they_have_no_figure() -> None:
     problem = random_problem(3, nodes=20, devices=2)
     cell = harness.run(problem, LEARNED[0], Budget(evaluations=30), seed=2)
     assert cell["evaluations"] == 30
-    assert cell["us"] == problem.scores(np.frombuffer(bytes.fromhex(cell["placement"]), np.uint8))[0]
+    placement = np.frombuffer(bytes.fromhex(cell["placement"]), np.uint8)
+    assert cell["us"] == pytest.approx(problem.scores(placement)[0])
     late = harness.run(problem, OURS[1], Budget(seconds=0.0))
     assert (late["us"], late["why"]) == (None, "no placement within 0 s")
     full = replace(problem, memory_bytes=np.zeros(2, np.int64))
@@ -50,15 +51,6 @@ def test_a_policy_is_asked_unless_it_is_none(monkeypatch: pytest.MonkeyPatch) ->
     none, shipped = OURS
     assert harness.run(problem, none, Budget())["us"] is not None and not asked
     assert harness.run(problem, shipped, Budget())["us"] is not None and len(asked) == 1
-
-
-def test_hsdag_as_published_pays_for_every_placement() -> None:
-    problem = random_problem(4, nodes=30, devices=2, objective="throughput")
-    environment = Environment(problem, Budget(evaluations=50))
-    best = environment.run(Published(), seed=1)
-    assert environment.evaluations == 50
-    assert best is not None
-    assert best.cost * 1e6 == problem.scores(best.placement)[0]
 
 
 def test_instances_are_judged_by_their_own_objective(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Training of the HSDAG policy: the only layer that imports torch (extra `train`)."""
 
+import importlib
 from os import PathLike
 from pathlib import Path
 
@@ -27,3 +28,10 @@ def refuse_existing(output: Path) -> None:
     """Raises UserError where there is a run in the folder."""
     if (output / CHECKPOINT).exists():
         raise UserError(f"there is a run in '{output}' already: continue it with --resume or choose another output")
+
+
+def __getattr__(name: str) -> object:
+    """Names of `ov_hsdag.training.pyg`, which imports torch and PyTorch Geometric when they are asked for."""
+    if name in ("ProblemDataset", "placement_of", "to_data"):
+        return getattr(importlib.import_module("ov_hsdag.training.pyg"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

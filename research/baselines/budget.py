@@ -67,11 +67,12 @@ class Environment:
         self.best: Best | None = None  # the best feasible placement so far
         self._judge: Judge = judge or (lambda placements: problem.scores(placements) * 1e-6)
         self._begin = time.process_time()
+        self._elsewhere = 0.0  # processor seconds of other processes
 
     @property
     def seconds(self) -> float:
-        """Processor seconds of this process since the environment was made."""
-        return time.process_time() - self._begin
+        """Processor seconds of this process since the environment was made, and those that `charge` added."""
+        return time.process_time() - self._begin + self._elsewhere
 
     @property
     def remaining(self) -> int | None:
@@ -79,6 +80,18 @@ class Environment:
         if self.budget.seconds is not None and self.seconds >= self.budget.seconds:
             return 0
         return None if self.budget.evaluations is None else max(self.budget.evaluations - self.evaluations, 0)
+
+    @property
+    def spent(self) -> float:
+        """Share of the budget that is spent, 0 … 1; 0 where there is no limit."""
+        evaluations, seconds = self.budget.evaluations, self.budget.seconds
+        shares = [self.evaluations / max(evaluations, 1)] if evaluations is not None else []
+        shares += [self.seconds / max(seconds, 1e-9)] if seconds is not None else []
+        return min(max(shares, default=0.0), 1.0)
+
+    def charge(self, seconds: float) -> None:
+        """Adds processor seconds that a baseline spent in other processes."""
+        self._elsewhere += seconds
 
     def cost(self, placement: NDArray[np.integer[Any]]) -> float:
         """Measures one placement [groups]: seconds, inf where infeasible. BudgetSpent: no evaluation is left."""
