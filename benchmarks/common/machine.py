@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import platform
+import subprocess
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from ov_hsdag.devices.cpu import usable_cores
@@ -18,13 +20,29 @@ def about() -> dict[str, Any]:
         "machine": f"{processor()}, {cores} core{'s' * (cores != 1)} usable",
         "python": platform.python_version(),
         "versions": versions(),
+        "commit": commit(),
     }
+
+
+def commit() -> str | None:
+    """The commit of the source tree, with a plus where files differ from it; None outside of git."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()
 
 
 def versions() -> dict[str, str | None]:
     """Releases of what decides on results, None for what is not installed."""
     found: dict[str, str | None] = {}
-    for package in ("ov-hsdag", "openvino", "numpy", "scipy", "torch", "pymetis"):
+    for package in ("ov-hsdag", "openvino", "numpy", "scipy", "torch", "torch-geometric", "pymetis"):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -51,7 +51,8 @@ def write(output: Path | None, result: Result, tables: Mapping[str, str]) -> Non
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items() if version)
     took = f"; {about['wall_seconds'] / 60:.0f} min" if "wall_seconds" in about else ""
     settings = ", ".join(f"{key} {value}" for key, value in result.get("settings", {}).items())
-    parts = [f"{about['date']}, {about['machine']}; Python {about['python']}, {versions}{took}. {settings}"]
+    commit = f", commit {about['commit']}" if about.get("commit") else ""
+    parts = [f"{about['date']}, {about['machine']}{commit}; Python {about['python']}, {versions}{took}. {settings}"]
     for caption, table in tables.items():
         parts += [caption, table]
     text = "\n\n".join(parts) + "\n"

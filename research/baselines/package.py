@@ -64,14 +64,34 @@ class Alone:
 
 
 @dataclass(frozen=True)
+class AloneOfKind:
+    """Everything on the first device of a kind, such as "GPU"; nothing where there is none."""
+
+    kind: str  # what its name begins with
+    name: str  # in tables
+
+    def place(self, environment: Environment, seed: int = 0) -> None:
+        """See `Baseline.place`."""
+        for number, device in enumerate(environment.problem.devices):
+            if device.startswith(self.kind):
+                environment.cost(environment.problem.single(number))
+                return
+
+
+@dataclass(frozen=True)
 class HeteroRule:
     """What HETERO does without a placement: the first device of a list takes all that it supports, and so on."""
 
     name: str = "HETERO's rule"  # in tables
+    first: str = ""  # kind of the devices that lead the list, such as "CPU"; the others follow in their order
 
     def place(self, environment: Environment, seed: int = 0) -> None:
         """See `Baseline.place`."""
-        environment.cost(environment.problem.group_supported.argmax(axis=1).astype(np.uint8))
+        problem = environment.problem
+        order = np.array(
+            sorted(range(len(problem.devices)), key=lambda d: not problem.devices[d].startswith(self.first))
+        )
+        environment.cost(order[problem.group_supported[:, order].argmax(axis=1)].astype(np.uint8))
 
 
 @dataclass(frozen=True)
