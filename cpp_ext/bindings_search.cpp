@@ -17,6 +17,7 @@
 #include "bindings.hpp"
 #include "contiguous.hpp"
 #include "contiguous_search.hpp"
+#include "min_cut.hpp"
 #include "multilevel.hpp"
 #include "refine.hpp"
 
@@ -55,6 +56,14 @@ std::unique_ptr<SearchSpace> make_space(const std::shared_ptr<Problem>& problem,
     const std::vector<std::int32_t> coarse_groups = to_vector(coarse);
     const py::gil_scoped_release release;
     return std::make_unique<SearchSpace>(*problem, coarse_groups);
+}
+
+py::array_t<std::uint8_t> min_cut(std::int32_t nodes, std::int32_t source, std::int32_t sink,
+                                  const Array<std::int32_t>& start, const Array<std::int32_t>& end,
+                                  const Array<double>& capacity) {
+    const auto view = [](const auto& array) { return std::span(array.data(), static_cast<std::size_t>(array.size())); };
+    return to_array(
+        without_gil([&] { return sink_side_of_min_cut(nodes, source, sink, view(start), view(end), view(capacity)); }));
 }
 
 py::array_t<std::uint8_t> rows(const std::vector<Placement>& placements, std::int32_t groups) {
@@ -231,6 +240,8 @@ py::tuple find_partitions(const Array<std::int32_t>& kind, bool throughput, cons
 }  // namespace
 
 void bind_search(py::module_& module) {
+    module.def("sink_side_of_min_cut", &min_cut, py::arg("nodes"), py::arg("source"), py::arg("sink"), py::arg("start"),
+               py::arg("end"), py::arg("capacity"));
     module.def(
         "search_settings", [](const py::object& given) { return to_dict(to_settings(given)); },
         py::arg("given") = py::none(), "All settings of the search by group: of a preset, or with some numbers.");

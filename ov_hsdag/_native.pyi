@@ -83,6 +83,14 @@ def sum_rows(rows: NDArray[np.float32], index: NDArray[np.integer[Any]], size: i
 def parse(
     nodes: int, edge_index: NDArray[np.int64], scores: NDArray[np.float32], levels: int, min_clusters: int
 ) -> NDArray[np.int32]: ...
+def sink_side_of_min_cut(
+    nodes: int,
+    source: int,
+    sink: int,
+    start: NDArray[np.integer[Any]],
+    end: NDArray[np.integer[Any]],
+    capacity: NDArray[np.float64],
+) -> NDArray[np.uint8]: ...
 def contiguous_partitions(
     kind: NDArray[np.int32],
     throughput: bool,

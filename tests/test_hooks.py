@@ -279,7 +279,7 @@ def test_affinities_that_cannot_be_completed_are_dropped_with_a_warning(
     def broken(*args: object) -> None:
         raise ZeroDivisionError("a bug of ours")
 
-    monkeypatch.setattr("ov_hsdag.model.complete.complete", broken)
+    monkeypatch.setattr("ov_hsdag.model.placement.set_affinities", broken)
     with pytest.warns(PlacementNotFollowedWarning, match="without its placement: a bug of ours"):
         compiled = core.compile_model(half_set(plain.clone()), DEVICE)
     assert devices(compiled) == ["CPU_A"]

@@ -5,9 +5,10 @@
 int main() {
     test_core();
     test_json();
+    test_min_cut();
     test_model();
     test_parallel();
     test_policy();
-    std::puts("5 passed, 0 failed");
+    std::puts("6 passed, 0 failed");
     return 0;
 }

@@ -15,6 +15,7 @@
 
 void test_core();
 void test_json();
+void test_min_cut();
 void test_model();
 void test_parallel();
 void test_policy();

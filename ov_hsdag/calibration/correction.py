@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from ov_hsdag.model.graph import Floats
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.lazy import optimize
 
 PARTS = 8
 """Parts of the topological order, of equal work."""
@@ -203,7 +203,7 @@ class Corrector:
             return np.concatenate([off(spread * scaled) / noise, busy_off(spread * scaled), scaled])
 
         # What the simulator leaves out makes outliers of some measurements: a robust loss keeps the rest unbent.
-        found = least_squares(residuals, np.zeros(len(spread)), loss="soft_l1", f_scale=2.0, max_nfev=40)
+        found = optimize.least_squares(residuals, np.zeros(len(spread)), loss="soft_l1", f_scale=2.0, max_nfev=40)
         values, vectors = np.linalg.eigh(found.jac.T @ found.jac)
         mean = spread * found.x
         root = spread[:, None] * (vectors / np.sqrt(np.maximum(values, 1e-9)))

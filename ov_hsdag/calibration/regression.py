@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares, nnls
 
 from ov_hsdag.model.graph import Floats
+from ov_hsdag.utils.lazy import optimize
 
 # Standard deviations of logarithms: of what the cost model says of a layer, and of what is known of a figure before.
 _NOISE, _EFFICIENCY, _BANDWIDTH, _LAUNCH = 0.15, 1.5, 1.0, 1.5
@@ -64,7 +64,9 @@ def fit_figures(samples: Samples, rate_gflops: Floats, gbps: Floats, launch_us: 
 
     # The maximum has a kink, where a search can be caught: begin as bound by arithmetic, by memory, and in between.
     found = [
-        least_squares(residuals, np.concatenate([np.full(types, shift), np.full(types, -shift), [0.0]]), loss="soft_l1")
+        optimize.least_squares(
+            residuals, np.concatenate([np.full(types, shift), np.full(types, -shift), [0.0]]), loss="soft_l1"
+        )
         for shift in (-0.5, 0.0, 0.5)
     ]
     theta = start + min(found, key=lambda result: result.cost).x * spread
@@ -79,5 +81,5 @@ def fit_costs(rows: Floats, us: Floats, weights: Floats) -> Floats:
     rows: how often each cost is in each time, float64 [times, costs]; us and weights (inverse errors): float64 [times].
     """
     scale = np.maximum(np.abs(rows).max(axis=0), 1e-12)
-    solution, _ = nnls(rows / scale * weights[:, None], us * weights)
+    solution, _ = optimize.nnls(rows / scale * weights[:, None], us * weights)
     return np.asarray(solution / scale, np.float64)

@@ -15,7 +15,6 @@ from itertools import chain, islice
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from ov_hsdag.calibration.executions import CompiledModels, TimedModel
 from ov_hsdag.costs.fusions import layout_ends
@@ -24,7 +23,7 @@ from ov_hsdag.model.graph import Floats
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.problem.experts_away import experts_away
 from ov_hsdag.problem.problem import MOST_WORK, PlacementProblem, topological_groups
-from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.lazy import optimize, ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 
 # Standard deviations of logarithms: of measuring, and of the factors on operations, submodels, transfers, layouts,
@@ -81,7 +80,7 @@ def fit_scale_factors(parts: Floats, us: Floats) -> Floats:
         predicted = parts @ np.exp(scaled * _SPREAD)
         return np.concatenate([(np.log(predicted) - measured) / _NOISE, scaled])
 
-    found = least_squares(residuals, np.zeros(len(_SPREAD)), loss="soft_l1", f_scale=2.0)
+    found = optimize.least_squares(residuals, np.zeros(len(_SPREAD)), loss="soft_l1", f_scale=2.0)
     factors = np.exp(found.x * _SPREAD)
     return np.append(factors[1:-1], factors[-1] / factors[0])
 

@@ -20,10 +20,12 @@ from ov_hsdag.cli.explain import explain
 from ov_hsdag.cli.extension import extension
 from ov_hsdag.cli.finetune import finetune
 from ov_hsdag.cli.fit import fit
+from ov_hsdag.cli.improve import improve
 from ov_hsdag.cli.place import place
 from ov_hsdag.cli.plan import plan
 from ov_hsdag.cli.pretrain import pretrain
 from ov_hsdag.cli.report import report
+from ov_hsdag.cli.run import run as run_program
 from ov_hsdag.cli.show import show
 from ov_hsdag.cli.strip import strip
 from ov_hsdag.cli.verify import verify
@@ -64,6 +66,8 @@ EXAMPLES: dict[Callable[..., None], str] = {
     explain: "ov-hsdag explain model_placed.xml --type MatMul",
     where: "ov-hsdag where model.xml --device AUTO --expect GPU=80%",
     report: "ov-hsdag report model_placed.xml --output report.html",
+    run_program: "ov-hsdag run --objective throughput service.py --port 8000",
+    improve: "ov-hsdag improve --budget 30m",
     doctor: "ov-hsdag doctor",
     devices: "ov-hsdag devices --json",
     bench: "ov-hsdag bench model.xml --device HETERO:GPU,CPU --objective throughput",
@@ -79,6 +83,8 @@ EXAMPLES: dict[Callable[..., None], str] = {
 for _command, _example in EXAMPLES.items():
     app.command(
         cls=_Command,
+        # What follows a program's name is the program's.
+        context_settings={"allow_interspersed_args": False} if _command is run_program else {},
         # Its first sentence, whole: what is made up without it is cut at 45 characters.
         short_help=(_command.__doc__ or "").partition("\n\n")[0],
         epilog=f"\b\nExample:\n  {_example}",

@@ -73,6 +73,8 @@ def inference_precision(core: ov.Core, name: str) -> str | None:
 
 def memory_bytes(core: ov.Core, name: str) -> int | None:
     """Memory that a GPU or an NPU says it has, for CPUs this machine's or container's; None where it is not known."""
+    if (declared := virtual.declared_memory(name)) is not None:
+        return declared
     if kind_of(name) == "CPU":
         try:
             return int(min(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), cgroups.memory_limit()))
@@ -95,9 +97,11 @@ def free_bytes(core: ov.Core, name: str) -> int | None:
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file)
-        return int(min(int(fields["MemAvailable"].split()[0]) * 1024, cgroups.free_memory()))
+        free = int(min(int(fields["MemAvailable"].split()[0]) * 1024, cgroups.free_memory()))
     except (OSError, ValueError, KeyError, IndexError):
-        return None
+        return virtual.declared_memory(name)
+    declared = virtual.declared_memory(name)
+    return free if declared is None else min(free, declared)
 
 
 # Share of the memory that is free now that a model may have: other programs grow, too.

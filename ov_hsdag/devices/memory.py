@@ -39,7 +39,7 @@ def memory_limits(memory: Mapping[str, int | str], devices: Collection[str]) -> 
         if name not in devices:
             raise UserError(f"memory is limited for device '{name}', which is not among {', '.join(devices)}")
         if isinstance(limit, str):
-            limits[name] = _bytes(limit.strip(), f"{name}={limit}")
+            limits[name] = parse_amount(limit.strip(), f"{name}={limit}")
             continue
         if isinstance(limit, bool) or not isinstance(limit, int | np.integer) or limit <= 0:
             raise UserError(f"the memory of {name} must be a positive number of bytes or like '8GiB', got {limit!r}")
@@ -47,7 +47,7 @@ def memory_limits(memory: Mapping[str, int | str], devices: Collection[str]) -> 
     return limits
 
 
-def _bytes(amount: str, shown: str) -> int:
+def parse_amount(amount: str, shown: str) -> int:
     """The bytes of "8GiB". Raises UserError, which quotes `shown`."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", amount)
     number, unit = (match[1], match[2] or "B") if match else ("", "")

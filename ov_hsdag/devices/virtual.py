@@ -3,7 +3,10 @@
 So a machine with one CPU has several truly different devices (threads, precision). They are declared in the environment
 variable ``OV_HSDAG_VIRTUAL_DEVICES``::
 
-    CPU_A:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=bf16;CPU_B:INFERENCE_NUM_THREADS=1
+    CPU_A:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=bf16;CPU_B:INFERENCE_NUM_THREADS=1,MEMORY=2GiB
+
+All properties but ``MEMORY`` are OpenVINO's. ``MEMORY`` says how much memory the device has, as placing counts it; the
+CPU plugin does not know of it.
 """
 
 from __future__ import annotations
@@ -17,11 +20,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ov_hsdag.devices.device_set import HETERO
+from ov_hsdag.devices.memory import parse_amount
 from ov_hsdag.devices.property_values import DEVICE_PROPERTIES, device_properties, listed_devices, names_in
 from ov_hsdag.utils.errors import RunError, UserError, one_line, shortened
 from ov_hsdag.utils.lazy import ov
 
 VIRTUAL_DEVICES_VARIABLE = "OV_HSDAG_VIRTUAL_DEVICES"
+
+MEMORY = "MEMORY"
+"""Property of a virtual device that is not OpenVINO's: its memory, as "2GiB"."""
 
 _VIRTUAL_NAME = re.compile(r"[A-Za-z0-9_]*CPU[A-Za-z0-9_]*")
 
@@ -31,7 +38,7 @@ _MOST_TEXT = 10_000
 _VIRTUAL_PRECISIONS = ("f32", "f16", "bf16")
 
 # Of a device that a file defines.
-_KEPT = ("INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT")
+_KEPT = ("INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", MEMORY)
 
 # What a split model does to the CPU plugin unless its properties say otherwise, see docs/profiles.md: HETERO sets
 # EXCLUSIVE_ASYNC_REQUESTS on every submodel, which drops INFERENCE_NUM_THREADS; and pinned threads of two one-core
@@ -82,12 +89,25 @@ def _parse_properties(name: str, text: str) -> dict[str, str]:
             raise ValueError(f"{name} has {key} twice; give every property once")
         if key == "INFERENCE_NUM_THREADS" and (not re.fullmatch(r"[0-9]{1,6}", value) or int(value) == 0):
             raise ValueError(f'{name} has INFERENCE_NUM_THREADS "{value}"; give a positive number of threads')
+        if key == MEMORY:
+            parse_amount(value, f"{name} has {MEMORY}")
         if key == "INFERENCE_PRECISION_HINT" and value not in _VIRTUAL_PRECISIONS:
             raise ValueError(
                 f'{name} has INFERENCE_PRECISION_HINT "{value}"; use one of {", ".join(_VIRTUAL_PRECISIONS)}'
             )
         properties[key] = value
     return properties
+
+
+def declared_memory(name: str) -> int | None:
+    """Bytes of memory that a declared virtual device has; None where its declaration does not say."""
+    amount = virtual_devices().get(name, {}).get(MEMORY)
+    return None if amount is None else parse_amount(amount, MEMORY)
+
+
+def _of_openvino(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties that the CPU plugin knows."""
+    return {key: value for key, value in properties.items() if key != MEMORY}
 
 
 def definition(names: Collection[str]) -> str:
@@ -140,7 +160,7 @@ def register(core: ov.Core, declared: Mapping[str, Mapping[str, str]] | None = N
             if "already registered" not in str(error):
                 raise RunError(f"cannot register virtual device {name}: {one_line(error)}") from error
         try:
-            core.set_property(name, {**_VIRTUAL_DEFAULTS, **properties})
+            core.set_property(name, {**_VIRTUAL_DEFAULTS, **_of_openvino(properties)})
             _load(core, name)  # which is when it checks the properties
         except RuntimeError as error:
             refused = shortened(f"OpenVINO refuses the properties of {name}: {one_line(error)}", 500)
@@ -181,7 +201,7 @@ def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> 
     if given is None:  # OpenVINO says what is wrong with it
         return completed
     for name, limits in virtual.items():
-        wanted: dict[str, Any] = {**_VIRTUAL_DEFAULTS, **_SPLIT_MODEL_PROPERTIES, **limits}
+        wanted: dict[str, Any] = {**_VIRTUAL_DEFAULTS, **_SPLIT_MODEL_PROPERTIES, **_of_openvino(limits)}
         kept = {key: value for key, value in wanted.items() if key not in completed}
         given[name] = {**kept, **given.get(name, {})}
     completed[DEVICE_PROPERTIES] = given

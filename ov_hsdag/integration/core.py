@@ -1,5 +1,8 @@
 """Make ``Core.compile_model`` follow the placement that a model carries; everything else passes through untouched.
 
+A load on "HSDAG:…" (see `ov_hsdag.integration.device_name`) is one on "HETERO:…" that places the model first where it
+carries no placement.
+
 The device string decides which devices are used, as it does without a placement: "HETERO:GPU,CPU" means these two.
 Devices of the placement that it does not list, or that the machine lacks, hand their nodes to the others (see
 :meth:`ov_hsdag.model.placement.Placement.mapped`), with a warning. "HETERO" alone means the placement's own devices.
@@ -24,13 +27,15 @@ from typing import TYPE_CHECKING, Any
 
 from ov_hsdag._env import disabled, has_virtual_devices
 from ov_hsdag.devices.property_values import PRIORITIES, device_properties, listed_devices, names_in, plain
-from ov_hsdag.integration import requests
+from ov_hsdag.integration import device_name, requests
 from ov_hsdag.storage.ir_text import file_carries, has_entry
-from ov_hsdag.utils.errors import PlacementNotFollowedWarning, one_line
+from ov_hsdag.utils.errors import DoesNotFitError, PlacementNotFollowedWarning, UserError, one_line
 from ov_hsdag.utils.lazy import opset13, ov
 
 if TYPE_CHECKING:
+    from ov_hsdag.integration.device_name import AutomaticLoad
     from ov_hsdag.model.placement import Placement
+    from ov_hsdag.placing.first_load import LoadedPlacement
 
 _PATCHED = "__ov_hsdag__"
 
@@ -43,6 +48,9 @@ def patch(module: ModuleType) -> None:
     core.__init__ = _wrap_init(core.__init__)
     core.add_extension = _wrap_add_extension(core.add_extension)
     core.compile_model = _wrap_compile_model(core.compile_model)
+    if hasattr(core, "query_model"):
+        core.query_model = _wrap_query_model(core.query_model)
+    device_name.patch(core)
     requests.patch(module)
 
 
@@ -70,6 +78,19 @@ def _wrap_add_extension(original: Callable[..., None]) -> Callable[..., None]:
     return add_extension
 
 
+def _wrap_query_model(original: Callable[..., dict[str, str]]) -> Callable[..., dict[str, str]]:
+    @functools.wraps(original)
+    def query_model(self: ov.Core, *args: Any, **kwargs: Any) -> dict[str, str]:
+        arguments = dict(zip(("model", "device_name", "config"), args, strict=False)) | kwargs
+        device = arguments.get("device_name")
+        if not device_name.is_hsdag(device) or disabled():
+            return original(self, *args, **kwargs)
+        load = device_name.automatic_load(self, str(device), arguments.get("config"))
+        return _affinities_at_load(self, arguments["model"], load)
+
+    return query_model
+
+
 def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[..., ov.CompiledModel]:
     signature = inspect.signature(original)
 
@@ -79,13 +100,18 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
         with contextlib.suppress(TypeError):
             given = signature.bind(self, *args, **kwargs).arguments
         device = given.get("device_name")
-        as_it_came = functools.partial(original, self, *args, **kwargs)
-        if not isinstance(device, str) or "HETERO" not in device:
+        as_it_came: Callable[[], ov.CompiledModel] = functools.partial(original, self, *args, **kwargs)
+        if not isinstance(device, str) or not ("HETERO" in device or device_name.is_hsdag(device)):
             return as_it_came()
         call = _Call(self, original, given["model"], given.get("weights"), device, given.get("config"))
-        if disabled():
-            limited = call.is_hetero and has_virtual_devices()
-            return call.compile(call.model, _with_limits(device, call.config)) if limited else as_it_came()
+        if disabled() and call.is_hetero and has_virtual_devices():
+            return call.compile(call.model, _with_limits(device, call.config))
+        if device_name.is_hsdag(device):
+            call, as_it_came = _on_hetero(call)
+        elif disabled():
+            return as_it_came()
+        elif device_name.is_automatic(device):
+            call = _automatic(call)
         notes: list[Warning] = []
         compiled = _followed(call, as_it_came, notes) if call.is_hetero else _followed_inside(call, as_it_came, notes)
         for note in notes:
@@ -106,6 +132,7 @@ class _Call:
     weights: bytes | None
     device: str
     config: Mapping[str, Any] | None
+    automatic: AutomaticLoad | None = None  # None: the model is not placed where it carries no placement
 
     @property
     def is_hetero(self) -> bool:
@@ -118,15 +145,52 @@ class _Call:
         return self.original(self.core, model, self.device, config, **rest)
 
 
+def _on_hetero(call: _Call) -> tuple[_Call, Callable[[], ov.CompiledModel]]:
+    """A call for HSDAG as one for HETERO that places the model, and the plain call. RuntimeError: a wrong property."""
+    if disabled():
+        on_hetero = replace(call, device=device_name.hetero_device(call.core, call.device, call.config))
+    else:
+        try:
+            load = device_name.automatic_load(call.core, call.device, call.config, _source(call.model, call.weights))
+        except UserError as error:
+            raise RuntimeError(f"ov_hsdag: {error}") from None
+        on_hetero = replace(call, device=load.device, config=load.config, automatic=load)
+    return on_hetero, lambda: on_hetero.compile(on_hetero.model, _with_limits(on_hetero.device, on_hetero.config))
+
+
+def _automatic(call: _Call) -> _Call:
+    """A call for HETERO that places the model where it carries no placement, as the environment asks for."""
+    try:
+        load = device_name.automatic_load(call.core, call.device, call.config, _source(call.model, call.weights))
+    except UserError as error:
+        warnings.warn(f"ov_hsdag: no model is placed: {error}", stacklevel=3)
+        return call
+    return replace(call, device=load.device, config=load.config, automatic=load)
+
+
+def _source(model: object, weights: object) -> str | None:
+    """The file that a model comes from; None where that is not known."""
+    if isinstance(model, str | bytes | os.PathLike):
+        return None if weights is not None else os.path.abspath(os.fsdecode(model))
+    source = getattr(model, device_name.SOURCE, None)
+    return None if source is None else os.path.abspath(source)
+
+
 def _followed(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]) -> ov.CompiledModel:
     """The model compiled by HETERO, with its placement where it has one. `notes` gets warnings."""
-    compiled = failure = None
+    compiled = failure = too_large = None
     try:
-        placed = _placed(call.core, call.model, call.weights, call.device, call.config, notes)
+        placed = _placed(call.core, call.model, call.weights, call.device, call.config, notes, call.automatic)
         if placed is not None:
             compiled = _compiled(functools.partial(call.original, call.core), placed, notes)
+            if placed.loaded is not None:
+                device_name.record(placed.loaded, placed.model, _source(call.model, call.weights))
+    except DoesNotFitError as error:
+        too_large = one_line(error)
     except Exception as error:
         failure = one_line(error)
+    if too_large is not None:
+        raise RuntimeError(f"ov_hsdag: {too_large}")
     # Outside of the except clause: OpenVINO's error must not look like a consequence of ours.
     if compiled is not None:
         compiled._ov_hsdag_weights = call.weights  # constants may refer to this memory
@@ -151,7 +215,8 @@ def _followed(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: li
 
 def _compiled_without_placement(call: _Call, failure: str, notes: list[Warning]) -> ov.CompiledModel:
     """The model compiled as if it had no affinities. `notes` says why."""
-    text = f"ov_hsdag: the model was compiled without its placement: {failure[:300]}"
+    without = "its placement" if call.automatic is None else "a placement"
+    text = f"ov_hsdag: the model was compiled without {without}: {failure[:300]}"
     notes[:] = [PlacementNotFollowedWarning(text)]
     return call.compile(_without_affinities(call.model), _of_unplaced(call))
 
@@ -190,6 +255,7 @@ class _Placed:
     placement: Placement
     supports: Callable[[str, str], bool] | None
     path: str  # of the model's file, "MODEL" where it is in memory
+    loaded: LoadedPlacement | None = None  # where this load placed the model, or an earlier one did
 
     def on(self, devices: Sequence[str]) -> _Placed:
         """The same on some of its devices."""
@@ -276,21 +342,31 @@ def _placed(
     device: str,
     config: Mapping[str, Any] | None,
     notes: list[Warning],
+    automatic: AutomaticLoad | None = None,
 ) -> _Placed | None:
-    """The call with the placement applied to a copy of the model, None: nothing to follow. `notes` gets warnings."""
-    model = _carrier(core, given, weights)
+    """The call with the placement applied to a copy of the model, None: nothing to follow. `notes` gets warnings.
+
+    automatic: places the model where it carries no placement for these devices.
+    """
+    model = _carrier(core, given, weights) if automatic is None else _private_copy(core, given, weights)
     if model is None:
         return None
     from ov_hsdag.devices import runtime_options
     from ov_hsdag.model.placement import Placement
 
-    placement = Placement.of(model)
+    placement, loaded = Placement.of(model), None
+    if automatic is not None and not _is_for(placement, automatic.request.devices):
+        loaded = _placed_at_load(core, model, automatic, notes)
+        if loaded is None:
+            return None
+        placement = loaded.placement
     if placement is None:
         return None
     _name_apart(model)
-    placement = _overlaid(placement, model)
-    if not _knows(placement, model, notes):
-        return None
+    if loaded is None:
+        placement = _overlaid(placement, model)
+        if not _knows(placement, model, notes):
+            return None
     usable = _usable(core, _requested(core, device, config) or placement.devices, placement, notes)
     if not usable:
         return None
@@ -304,7 +380,62 @@ def _placed(
     rest = config and {key: value for key, value in config.items() if key != PRIORITIES}
     properties = runtime_options.compile_properties(core, model, device, rest) or rest
     path = os.fsdecode(given) if isinstance(given, str | bytes | os.PathLike) and weights is None else "MODEL"
-    return _Placed(model, device, properties, placement, supports, path)
+    return _Placed(model, device, properties, placement, supports, path, loaded)
+
+
+def _is_for(placement: Placement | None, devices: Sequence[str]) -> bool:
+    """Whether a model's placement is one for these devices: what it uses is among them."""
+    return placement is not None and set(placement.used()) <= set(devices)
+
+
+def _placed_at_load(
+    core: ov.Core, model: ov.Model, automatic: AutomaticLoad, notes: list[Warning]
+) -> LoadedPlacement | None:
+    """A placement that was kept or is made now; None for one device, and where somebody has set affinities on nodes.
+
+    `model` loses a placement that it carries for other devices.
+    """
+    from ov_hsdag.model.affinities import affinities_of
+    from ov_hsdag.model.placement import Placement
+    from ov_hsdag.placing.first_load import placement_at_load
+
+    for name in automatic.missing:
+        notes.append(UserWarning(f"ov_hsdag: {name} is not available here and is left out"))
+    if len(automatic.request.devices) < 2:
+        return None
+    if Placement.of(model) is not None:
+        Placement.strip(model)
+    elif affinities_of(model):
+        return None
+    loaded = placement_at_load(core, model, automatic.request)
+    notes += [UserWarning(f"ov_hsdag: {note}") for note in loaded.notes]
+    return loaded
+
+
+def _affinities_at_load(core: ov.Core, model: ov.Model, automatic: AutomaticLoad) -> dict[str, str]:
+    """Device of each node of a model, as a load would have it; the model is not changed. Raises as `placement_at_load`.
+
+    Nodes that only the copy of the model has, which would be compiled, are left out.
+    """
+    from ov_hsdag.model.affinities import affinities_of
+
+    placed = _placed(core, model, None, automatic.device, automatic.config, [], automatic)
+    affinity = affinities_of(model if placed is None else placed.model)
+    names = [node.get_friendly_name() for node in model.get_ordered_ops()]
+    return {name: affinity[name] for name in names if name in affinity}
+
+
+def _private_copy(core: ov.Core, given: object, weights: bytes | None) -> ov.Model:
+    """A copy of the model of a call, of whatever form and format, that may be changed. RuntimeError: it is no model."""
+    from openvino._pyopenvino import Model as NativeModel
+
+    if isinstance(given, ov.Model | NativeModel):
+        copy = given.clone()
+        return copy if isinstance(copy, ov.Model) else ov.Model(copy)
+    if weights is not None:
+        text = given.encode() if isinstance(given, str) else given
+        return core.read_model(text, weights)
+    return core.read_model(os.fsdecode(given) if isinstance(given, bytes) else given)
 
 
 def _carrier(core: ov.Core, given: object, weights: bytes | None) -> ov.Model | None:
@@ -314,13 +445,12 @@ def _carrier(core: ov.Core, given: object, weights: bytes | None) -> ov.Model | 
     if isinstance(given, ov.Model | NativeModel):  # openvino.compile_model hands over the latter
         if not given.has_rt_info(["ov_hsdag"]):
             return None
-        copy = given.clone()
-        return copy if isinstance(copy, ov.Model) else ov.Model(copy)
+        return _private_copy(core, given, weights)
     if weights is not None:  # then OpenVINO takes the model for the text of an .xml
         text = given.encode() if isinstance(given, str) else given
-        return core.read_model(text, weights) if isinstance(text, bytes) and has_entry(text) else None
+        return _private_copy(core, text, weights) if isinstance(text, bytes) and has_entry(text) else None
     if isinstance(given, str | bytes | os.PathLike) and file_carries(given):
-        return core.read_model(os.fsdecode(given))
+        return _private_copy(core, os.fsdecode(given), None)
     return None
 
 

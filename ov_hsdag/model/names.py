@@ -22,7 +22,7 @@ _LONGEST = 256
 _SILENT = ("Constant", "Parameter", "Result")  # nodes that compute nothing of their own
 
 
-def name_generated(model: ov.Model, known: Collection[str] | None = None) -> None:
+def name_generated(model: ov.Model, known: Collection[str] | None = None, *, of_copy: bool = False) -> None:
     """Gives nodes with generated friendly names others that follow from the model alone, in place.
 
     An operation is named after the first named one among its inputs ("conv1/Transpose"), or after that one's own first
@@ -32,11 +32,17 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None) -> Non
     known: names that were there before and stay, though they may look generated (those of an IR's nodes do); other
     names that begin like a generated one are: transformations hand them on from node to node. None: only a node's own
     generated name is one, for people's names may look like anybody's.
+    of_copy: the model is a copy that nobody else sees, of one that was made in memory. Its nodes have the generated
+    names of the originals, so a name that is made of the node's own type and a number counts as generated.
     """
     order = model.get_ordered_ops()
     names = [node.get_friendly_name() for node in order]
     if known is None:
-        generated = {number for number, node in enumerate(order) if names[number] == node.get_name()}
+        generated = {
+            number
+            for number, node in enumerate(order)
+            if names[number] == node.get_name() or (of_copy and _is_numbered(names[number], node.get_type_name()))
+        }
     else:
         new = (number for number, name in enumerate(names) if name not in known)
         generated = {number for number in new if GENERATED.match(names[number])}
@@ -80,6 +86,11 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None) -> Non
             give(number, f"{order[reader].get_friendly_name()}/{node.get_type_name()}_{port}")
         else:
             give(number, node.get_type_name())
+
+
+def _is_numbered(name: str, type_name: str) -> bool:
+    """Whether a name is a type and a number: "Result_15"."""
+    return name.startswith(f"{type_name}_") and name[len(type_name) + 1 :].isdecimal()
 
 
 def operations_of(model: ov.Model) -> list[ov.Node]:

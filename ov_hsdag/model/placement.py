@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from ov_hsdag.model import stored_placement
 from ov_hsdag.model.affinities import remove_affinities, set_affinities
 from ov_hsdag.model.gains import BEST_SINGLE, HSDAG, out_of_time, placer_of, times
-from ov_hsdag.model.relaxed_shapes import is_relaxing
+from ov_hsdag.model.relaxed_shapes import is_relaxing, restore_shapes
 from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError, listed, shortened
 from ov_hsdag.utils.lazy import ov
@@ -126,11 +126,31 @@ class Placement:
 
         if self.affinity.keys().isdisjoint(node.get_friendly_name() for node in model.get_ops()):
             raise UserError("the placement names no node of the model: was it made for another model?")
+        if len(self.used()) == 1:  # there is nothing to decide, and nothing crosses
+            restore_shapes(model)
+            set_affinities(model, dict.fromkeys((node.get_friendly_name() for node in model.get_ops()), *self.used()))
+            return
         set_affinities(model, complete.complete(model, self.affinity, self.devices))
 
     def embed(self, model: ov.Model) -> None:
         """Store the placement in the model's rt_info, in place of one that is there; ``Placement.of`` reads it back."""
-        facts = {
+        stored_placement.write(model, self.devices, self.affinity, self._facts())
+
+    def to_entries(self) -> dict[str, Any]:
+        """The placement as a JSON-able object, see `stored_placement.to_entries`; `from_entries` reads it back."""
+        return stored_placement.to_entries(self.devices, self.affinity, self._facts())
+
+    @classmethod
+    def from_entries(cls, entries: Mapping[str, Any]) -> Placement:
+        """The placement that `to_entries` made. Raises UserError where the entries are damaged."""
+        try:
+            return cls(**stored_placement.from_entries(entries, tuple))
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise UserError("the stored placement cannot be read") from error
+
+    def _facts(self) -> dict[str, Any]:
+        """What is stored beside devices and affinities, by the entries' names."""
+        return {
             "objective": self.objective,
             "prediction": self.predicted,
             "measured": self.measured,
@@ -139,7 +159,6 @@ class Placement:
             "chosen": self.chosen,
             "settings": self.settings,
         }
-        stored_placement.write(model, self.devices, self.affinity, facts)
 
     @classmethod
     def of(cls, model: ov.Model) -> Placement | None:

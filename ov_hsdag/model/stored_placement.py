@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
@@ -30,77 +30,115 @@ _SWITCHES = ("static", "measure")
 _SECONDS = ("measure_seconds", "search_seconds")
 
 
-def write(model: ov.Model, devices: Sequence[str], affinity: Mapping[str, str], facts: Mapping[str, Any]) -> None:
-    """Store a placement in the model's rt_info, in place of one that is there.
+# Entries that are stored as they are; all others are JSON.
+_PLAIN = ("version", "default", "objective", "policy", "chosen")
+_JSON = ("devices", "default_nodes", "exceptions", "prediction", "measured", "baselines", "settings")
 
-    Every value is a JSON string: rt_info comes back from a file as text. "default" is the device with most nodes,
-    "default_nodes" are its nodes (so that nodes that appear later are known as such), "exceptions" are the other
-    devices' nodes: {device: [names]}. The outputs get tags for readers without Python (`output_tags`).
 
-    facts: further entries by name; those that are None are left out.
+def to_entries(devices: Sequence[str], affinity: Mapping[str, str], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries that a placement is stored as, JSON-able but for NumPy's numbers in `facts`.
+
+    Args:
+        devices: in HETERO's order.
+        affinity: device of each node, by friendly name.
+        facts: further entries by name; those that are None are left out.
+
+    Returns:
+        "default" is the device with most nodes; "default_nodes" are its nodes, so that nodes that appear later are
+        known as such; "exceptions" are the nodes of the other devices: {device: [names]}.
     """
-    remove(model)
-    nodes: dict[str, list[str]] = {device: [] for device in devices}
-    for name, device in affinity.items():
-        nodes[device].append(name)
+    nodes = _nodes_by_device(devices, affinity)
     default = max(devices, key=lambda device: len(nodes[device]))
     entries = {
         "version": VERSION,
-        "devices": devices,
+        "devices": list(devices),
         "default": default,
         "default_nodes": nodes[default],
         "exceptions": {device: names for device, names in nodes.items() if names and device != default},
         **facts,
     }
-    for key, value in entries.items():
-        if value is None:
-            continue
+    return {key: value for key, value in entries.items() if value is not None}
+
+
+def from_entries(entries: Mapping[str, Any], node_names: Callable[[], Iterable[str]]) -> dict[str, Any]:
+    """The fields of the `Placement` that `to_entries` stored.
+
+    Args:
+        entries: of anybody's file; everything in them is checked.
+        node_names: friendly names of the model's nodes, for entries without "default_nodes", which other tools write.
+
+    Raises:
+        UserError: a newer ov-hsdag wrote the entries.
+        ValueError, TypeError, AttributeError, KeyError: they are no placement.
+    """
+    version = int(entries["version"])
+    if version > VERSION:
+        raise UserError(f"the model's placement has version {version}, this ov-hsdag reads up to {VERSION}: upgrade it")
+    devices = _names(entries["devices"])
+    if len(devices) > _MOST_DEVICES or not all(map(str.isprintable, devices)):
+        raise ValueError("expected names of devices")
+    affinity = {name: device for device, names in entries["exceptions"].items() for name in _names(names)}
+    default_nodes = entries.get("default_nodes")
+    if default_nodes is None:
+        default_nodes = [name for name in node_names() if name not in affinity]
+    affinity.update(dict.fromkeys(_names(default_nodes), _text(entries["default"])))
+    predicted = entries.get("prediction")
+    return {
+        "devices": devices,
+        "affinity": affinity,
+        "objective": _text(entries["objective"]),
+        "predicted": None if predicted is None else _figures(predicted),
+        "measured": _all_figures(entries.get("measured")),
+        "baselines": _all_figures(entries.get("baselines")) or {},
+        "policy": None if entries.get("policy") is None else _text(entries["policy"]),
+        "chosen": _text(entries["chosen"]),
+        "settings": _settings(entries.get("settings")),
+    }
+
+
+def write(model: ov.Model, devices: Sequence[str], affinity: Mapping[str, str], facts: Mapping[str, Any]) -> None:
+    """Store a placement in the model's rt_info, in place of one that is there.
+
+    Every value is a JSON string, as rt_info comes back from a file as text. The outputs get tags for readers without
+    Python (`output_tags`).
+
+    Args:
+        model: gets the entries; see `to_entries` for what they are made of.
+        devices: in HETERO's order.
+        affinity: device of each node, by friendly name.
+        facts: further entries by name.
+    """
+    remove(model)
+    for key, value in to_entries(devices, affinity, facts).items():
         # Plain text where it is a name or a number already: a C++ reader needs no JSON for those.
-        text = str(value) if isinstance(value, str | int) else json.dumps(value, default=_plain)
+        text = str(value) if isinstance(value, str | int) else json.dumps(value, default=plain)
         model.set_rt_info(text, [RT_INFO, key])
-    output_tags.write(model, nodes)
+    output_tags.write(model, _nodes_by_device(devices, affinity))
 
 
 def read(model: ov.Model) -> dict[str, Any] | None:
     """The fields of the `Placement` that is embedded in a model; None where there is none. UserError: unreadable."""
     if not model.has_rt_info([RT_INFO]):
         return None
-
-    def text(key: str) -> str:
-        return str(model.get_rt_info([RT_INFO, key]).astype(str))
-
-    def optional(key: str) -> Any:
-        return parse_json(text(key)) if model.has_rt_info([RT_INFO, key]) else None
-
     try:
-        version = int(text("version"))
-        if version > VERSION:
-            raise UserError(
-                f"the model's placement has version {version}, this ov-hsdag reads up to {VERSION}: upgrade it"
-            )
-        devices = _names(parse_json(text("devices")))
-        if len(devices) > _MOST_DEVICES or not all(map(str.isprintable, devices)):
-            raise ValueError("expected names of devices")
-        affinity = {name: device for device, names in optional("exceptions").items() for name in _names(names)}
-        known = optional("default_nodes")
-        if known is None:  # written by a tool that stores no more than the format asks for
-            known = [op.get_friendly_name() for op in model.get_ops() if op.get_friendly_name() not in affinity]
-        affinity.update(dict.fromkeys(_names(known), text("default")))
-        return {
-            "devices": devices,
-            "affinity": affinity,
-            "objective": text("objective"),
-            "predicted": None if (predicted := optional("prediction")) is None else _figures(predicted),
-            "measured": _all_figures(optional("measured")),
-            "baselines": _all_figures(optional("baselines")) or {},
-            "policy": text("policy") if model.has_rt_info([RT_INFO, "policy"]) else None,
-            "chosen": text("chosen"),
-            "settings": _settings(optional("settings")),
-        }
-    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        entries: dict[str, Any] = {}
+        for key in (*_PLAIN, *_JSON):
+            if model.has_rt_info([RT_INFO, key]):
+                text = str(model.get_rt_info([RT_INFO, key]).astype(str))
+                entries[key] = text if key in _PLAIN else parse_json(text)
+        return from_entries(entries, lambda: [node.get_friendly_name() for node in model.get_ops()])
+    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise UserError(
             "the model's embedded placement cannot be read: place the model again, or remove it (ov-hsdag strip)"
         ) from error
+
+
+def _nodes_by_device(devices: Sequence[str], affinity: Mapping[str, str]) -> dict[str, list[str]]:
+    """Friendly names of each device's nodes."""
+    nodes: dict[str, list[str]] = {device: [] for device in devices}
+    for name, device in affinity.items():
+        nodes[device].append(name)
+    return nodes
 
 
 def remove(model: ov.Model) -> None:
@@ -142,6 +180,13 @@ def _names(value: Any) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in names):
         raise TypeError("expected names")
     return names
+
+
+def _text(value: Any) -> str:
+    """A text from JSON. Raises TypeError, as the others do."""
+    if not isinstance(value, str):
+        raise TypeError("expected a text")
+    return value
 
 
 def _is_number(value: Any) -> bool:
@@ -187,7 +232,7 @@ def _settings(value: Any) -> dict[str, Any] | None:
     return dict(value)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """NumPy's scalars and arrays as JSON's numbers and lists."""
     if hasattr(value, "tolist"):
         return value.tolist()

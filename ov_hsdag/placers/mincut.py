@@ -14,11 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag import _native
 from ov_hsdag.placers.base import best_of
 from ov_hsdag.problem.problem import PlacementProblem
-
-# scipy's maximum flow counts in 32-bit integers; all finite capacities together stay below this.
-_CAPACITY = 2**30
 
 _MAX_SWEEPS = 4
 
@@ -72,25 +70,15 @@ class _Network:
 
     def sink_side(self) -> NDArray[np.bool_]:
         """Which of the first inner nodes are on the sink's side of a minimum cut, bool [nodes]."""
-        from scipy.sparse import csr_array  # takes half a second, which commands that cut nothing save
-        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-
-        start, end = np.concatenate(self._from), np.concatenate(self._to)
-        capacity = np.concatenate(self._capacity)
-        finite = np.isfinite(capacity)
-        total = capacity[finite].sum()
-        scale = _CAPACITY / total if total > 0 else 1.0
-        whole = np.where(finite, np.rint(np.where(finite, capacity, 0.0) * scale), _CAPACITY).astype(np.int64)
-        matrix = csr_array((whole, (start, end)), shape=(self.size, self.size))
-        matrix.sum_duplicates()
-        matrix.data = np.minimum(matrix.data, _CAPACITY).astype(np.int32)
-        matrix.indices, matrix.indptr = matrix.indices.astype(np.int32), matrix.indptr.astype(np.int32)
-        flow = maximum_flow(matrix, self.source, self.sink).flow
-        residual = csr_array(matrix - flow)
-        residual.data = np.maximum(residual.data, 0)
-        residual.eliminate_zeros()
-        reached = breadth_first_order(residual, self.source, return_predecessors=False)
-        return ~np.isin(np.arange(self.nodes), reached)
+        side = _native.sink_side_of_min_cut(
+            self.size,
+            self.source,
+            self.sink,
+            np.concatenate(self._from),
+            np.concatenate(self._to),
+            np.concatenate(self._capacity),
+        )
+        return side[: self.nodes].astype(bool)
 
 
 def _cut_two(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -28,7 +28,7 @@ from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import ModelAnalysis
 from ov_hsdag.problem.problem import Evaluation, PlacementProblem
 from ov_hsdag.utils.byte_sizes import exceeding, format_bytes, round_up
-from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.errors import DoesNotFitError, RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 
 MARGIN = 0.005
@@ -254,12 +254,13 @@ def placement_of(
 def best_by_prediction(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> NamedPlacement:
     """The best by the simulator; a later (less simple) candidate has to win by more than `MARGIN`.
 
-    Raises UserError: HETERO runs none of them; the message says why; RunError: none keeps within the devices' memory.
+    Raises UserError: HETERO runs none of them; the message says why. DoesNotFitError: none keeps within the devices'
+    memory.
     """
     scores = _evaluate(problem, candidates).score(problem.objective)
     if not np.isfinite(scores).any():
         require_runnable(problem, candidates)
-        raise RunError(
+        raise DoesNotFitError(
             f"no placement on {', '.join(problem.devices)} keeps within the devices' memory:"
             f" {_memory(problem, candidates)}"
         )

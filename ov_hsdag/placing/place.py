@@ -184,7 +184,7 @@ def place(
                 if asked is not None:
                     contexts = ContextProblems.of(session, analysis, asked, priced)
                     told += f"; {contexts.describe(candidates)}"
-                raise RunError(f"{error}{told}") from error
+                raise type(error)(f"{error}{told}") from error
             except UserError as error:
                 raise UserError(f"{error}; the pins are {pins}" if request.pins else str(error)) from error
     choice = _Choice(chosen, candidates, why=_why_predicted(chosen, problem, request, analysis))

@@ -17,6 +17,10 @@ class RunError(Exception):
     """A device or OpenVINO failed on good input, in one line. Commands end with exit status 1."""
 
 
+class DoesNotFitError(RunError):
+    """No placement keeps within the devices' memory."""
+
+
 class PlacementNotFollowedWarning(RuntimeWarning):
     """A model was compiled, but not as its placement says: on other devices, for a part of its nodes or not at all.
 

@@ -1,4 +1,4 @@
-"""OpenVINO, imported by the first use of it, so that modules which name its types cost nothing to import."""
+"""OpenVINO and SciPy, imported by their first use, so that modules which name what they have cost nothing to import."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ if TYPE_CHECKING:
     import openvino as ov
     from openvino import op, opset1, opset13, opset15, passes
     from openvino.utils import node_factory
+    from scipy import optimize
 else:
 
     class _Module:
-        """Stands for a module. Importing OpenVINO takes 0.2 s and starts threads: a process forks before it."""
+        """Stands for a module.
+
+        Importing OpenVINO takes 0.2 s and starts threads: a process forks before it. Importing scipy.optimize takes
+        half a second, which placing by prediction does without.
+        """
 
         def __init__(self, name: str) -> None:
             self._name = name
@@ -26,6 +31,7 @@ else:
     ov, op, passes, node_factory = map(
         _Module, ("openvino", "openvino.op", "openvino.passes", "openvino.utils.node_factory")
     )
+    optimize = _Module("scipy.optimize")
     opset1, opset13, opset15 = map(_Module, ("openvino.opset1", "openvino.opset13", "openvino.opset15"))
 
-__all__ = ["node_factory", "op", "opset1", "opset13", "opset15", "ov", "passes"]
+__all__ = ["node_factory", "op", "opset1", "opset13", "opset15", "optimize", "ov", "passes"]

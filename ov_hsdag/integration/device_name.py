@@ -1,0 +1,278 @@
+"""The device name HSDAG: ``core.compile_model(model, "HSDAG:GPU,CPU")`` places what nobody has placed, then is HETERO.
+
+OpenVINO reads the device list of HETERO's own name alone, so no plugin can have another name for it: the methods of
+``Core`` that take a device name are wrapped, and hand HETERO's name on. Where ``OV_HSDAG_AUTO`` is set, "HETERO:…" is
+read as "HSDAG:…".
+
+Imported while openvino itself is being imported: nothing of weight at the top, and no openvino.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ov_hsdag._env import disabled, has_virtual_devices
+from ov_hsdag.devices.property_values import PRIORITIES, names_in, plain
+from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.lazy import ov
+
+if TYPE_CHECKING:
+    from ov_hsdag.placing.first_load import LoadedPlacement, LoadRequest
+
+NAME = "HSDAG"
+HETERO = "HETERO"
+
+AUTO_VARIABLE = "OV_HSDAG_AUTO"
+"""Environment variable: "latency" or "throughput"; a load on HETERO of a model without a placement then places it."""
+
+LOG_VARIABLE = "OV_HSDAG_LOAD_LOG"
+"""Environment variable: a file that gets a line of JSON for each load that placed a model or reused a placement."""
+
+PROPERTIES = ("HSDAG_OBJECTIVE", "HSDAG_MEMORY", "HSDAG_PROFILE", "HSDAG_MEASURE")
+"""Properties of the device beside HETERO's: "latency|throughput", limits such as "GPU=2GiB", a file of device profiles,
+and "1" to measure candidates at the first load. Each is also an environment variable, "OV_" and its name."""
+
+_OBJECTIVES = ("latency", "throughput")
+
+_HINTS = {"LATENCY": "latency", "THROUGHPUT": "throughput", "CUMULATIVE_THROUGHPUT": "throughput"}
+"""Objective by the value of PERFORMANCE_HINT."""
+
+_SET = "_ov_hsdag_properties"
+"""Attribute of a Core: the properties that ``set_property("HSDAG", …)`` gave it."""
+
+SOURCE = "_ov_hsdag_source"
+"""Attribute of an ov.Model: the file that ``read_model`` read it from."""
+
+
+@dataclass(frozen=True)
+class AutomaticLoad:
+    """A load that places the model where nobody has.
+
+    Attributes:
+        device: HETERO's device string for it.
+        config: the properties of the call and of the device, without those that HETERO does not know.
+        request: what to place for; devices that the machine lacks are left out.
+        missing: devices that the call names and the machine lacks.
+    """
+
+    device: str
+    config: dict[str, Any]
+    request: LoadRequest
+    missing: tuple[str, ...]
+
+
+def is_hsdag(device: object) -> bool:
+    """Whether a device string is "HSDAG" or "HSDAG:…"."""
+    return isinstance(device, str) and device.partition(":")[0] == NAME
+
+
+def is_automatic(device: object) -> bool:
+    """Whether a load on this device places a model that nobody has placed."""
+    if disabled() or not isinstance(device, str):
+        return False
+    return is_hsdag(device) or (device.partition(":")[0] == HETERO and bool(os.environ.get(AUTO_VARIABLE)))
+
+
+def hetero_device(core: ov.Core, device: str, config: Mapping[str, Any] | None = None) -> str:
+    """HETERO's device string for one of HSDAG's; the names of all devices where it has no list."""
+    return f"{HETERO}:{','.join(_listed(core, device, config))}"
+
+
+def automatic_load(
+    core: ov.Core, device: str, config: Mapping[str, Any] | None, source: str | None = None
+) -> AutomaticLoad:
+    """What a load on HSDAG, or on HETERO with `AUTO_VARIABLE`, asks for.
+
+    Args:
+        core: has the devices.
+        device: the device string of the call.
+        config: the properties of the call.
+        source: file that the model is read from.
+
+    Raises:
+        UserError: a property, or the environment variable of one, has no valid value.
+    """
+    from ov_hsdag.devices.discovery import absent
+    from ov_hsdag.placing.first_load import LoadRequest
+
+    known = {**getattr(core, _SET, {}), **(config or {})}
+    names = _listed(core, device, known)
+    missing = tuple(absent(core, names))
+    cache_dir = known.get("CACHE_DIR")
+    if cache_dir is None:
+        with contextlib.suppress(RuntimeError):
+            cache_dir = core.get_property(HETERO, "CACHE_DIR")
+    request = LoadRequest(
+        devices=tuple(name for name in names if name not in missing),
+        objective=_objective(known, is_hsdag(device)),
+        memory=_setting(known, "HSDAG_MEMORY"),
+        profile=_setting(known, "HSDAG_PROFILE"),
+        measure=_setting(known, "HSDAG_MEASURE").upper() in ("1", "YES", "TRUE"),
+        cache_dir=str(plain(cache_dir) or ""),
+        source=source,
+    )
+    passed = {key: value for key, value in known.items() if key not in (*PROPERTIES, PRIORITIES)}
+    return AutomaticLoad(f"{HETERO}:{','.join(request.devices or names)}", passed, request, missing)
+
+
+def record(loaded: LoadedPlacement, model: ov.Model, source: str | None) -> None:
+    """Appends what a load followed to the file of `LOG_VARIABLE`, where there is one. Raises nothing."""
+    path = os.environ.get(LOG_VARIABLE)
+    if not path:
+        return
+    placement = loaded.placement
+    line = json.dumps(
+        {
+            "model": source or model.get_friendly_name(),
+            "devices": list(placement.devices),
+            "used": list(placement.used()),
+            "objective": placement.objective,
+            "chosen": placement.chosen,
+            "summary": placement.summary(),
+            "reused": loaded.reused,
+            "seconds": loaded.seconds,
+            "file": None if loaded.file is None else str(loaded.file),
+        }
+    )
+    # One write of a line to a file that is open for appending is not mixed with those of other processes.
+    with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def patch(core: Any) -> None:
+    """Wraps the methods of a ``Core`` class, other than compile_model and query_model, that take a device name or read a model."""
+    wrappers = {
+        "read_model": _wrap_read_model,
+        "get_property": _wrap_get_property,
+        "set_property": _wrap_set_property,
+        "get_versions": _wrap_get_versions,
+        "import_model": _wrap_import_model,
+    }
+    for name, wrap in wrappers.items():
+        if hasattr(core, name):  # releases differ
+            setattr(core, name, wrap(getattr(core, name)))
+
+
+def _wrap_read_model(original: Callable[..., ov.Model]) -> Callable[..., ov.Model]:
+    @functools.wraps(original)
+    def read_model(self: ov.Core, *args: Any, **kwargs: Any) -> ov.Model:
+        model = original(self, *args, **kwargs)
+        path = args[0] if args else kwargs.get("model")
+        if isinstance(path, str | os.PathLike) and len(os.fspath(path)) < _LONGEST_PATH:
+            with contextlib.suppress(AttributeError, TypeError, ValueError):
+                setattr(model, SOURCE, os.fsdecode(path))
+        return model
+
+    return read_model
+
+
+_LONGEST_PATH = 4096
+"""Characters; a longer string is the text of a model."""
+
+
+def _wrap_get_property(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def get_property(self: ov.Core, *args: Any, **kwargs: Any) -> Any:
+        device = args[0] if args else kwargs.get("device_name")
+        if not is_hsdag(device) or disabled():
+            return original(self, *args, **kwargs)
+        key = args[1] if len(args) > 1 else kwargs.get("property", kwargs.get("name", ""))
+        key = str(key() if callable(key) else key)
+        given = getattr(self, _SET, {})
+        if key in given:
+            return plain(given[key])
+        if key == "FULL_DEVICE_NAME":
+            return NAME
+        if key == "SUPPORTED_PROPERTIES":
+            own = dict.fromkeys((*PROPERTIES, "PERFORMANCE_HINT", "CACHE_DIR"), "RW")
+            return {**original(self, HETERO, key), **own}
+        if key in PROPERTIES:
+            return os.environ.get(f"OV_{key}", "")
+        return original(self, HETERO, key)
+
+    return get_property
+
+
+def _wrap_set_property(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def set_property(self: ov.Core, *args: Any, **kwargs: Any) -> None:
+        device = args[0] if args else kwargs.get("device_name")
+        if not is_hsdag(device) or disabled():
+            return original(self, *args, **kwargs)
+        value = args[1] if len(args) > 1 else kwargs.get("properties", kwargs.get("property"))
+        properties = dict([value]) if isinstance(value, tuple) else dict(value or {})
+        _objective({**properties}, hint_counts=True)  # an objective that there is none of is an error here
+        setattr(self, _SET, {**getattr(self, _SET, {}), **properties})
+        return None
+
+    return set_property
+
+
+def _wrap_import_model(original: Callable[..., ov.CompiledModel]) -> Callable[..., ov.CompiledModel]:
+    @functools.wraps(original)
+    def import_model(self: ov.Core, *args: Any, **kwargs: Any) -> ov.CompiledModel:
+        arguments = dict(zip(("model_stream", "device_name", "config"), args, strict=False)) | kwargs
+        device = arguments.get("device_name")
+        if not is_hsdag(device):
+            return original(self, *args, **kwargs)
+        config = {**getattr(self, _SET, {}), **(arguments.get("config") or {})}
+        arguments["device_name"] = hetero_device(self, str(device), config)
+        arguments["config"] = {key: value for key, value in config.items() if key not in (*PROPERTIES, PRIORITIES)}
+        return original(self, **arguments)
+
+    return import_model
+
+
+def _wrap_get_versions(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def get_versions(self: ov.Core, device_name: str) -> Any:
+        if not is_hsdag(device_name) or disabled():
+            return original(self, device_name)
+        return original(self, hetero_device(self, device_name))
+
+    return get_versions
+
+
+def _listed(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The devices of a device string, else of MULTI_DEVICE_PRIORITIES, else all of the machine."""
+    names = names_in(device.partition(":")[2]) or names_in(str(plain((config or {}).get(PRIORITIES, ""))))
+    if names:
+        return names
+    available = list(core.available_devices)
+    if has_virtual_devices():
+        from ov_hsdag.devices.virtual import virtual_devices
+
+        # Virtual devices are parts of the CPU, which would otherwise be there twice.
+        available = [name for name in available if name != "CPU" or not set(virtual_devices()) & set(available)]
+    return tuple(sorted(available, key=lambda name: name.startswith("NPU")))
+
+
+def _objective(config: Mapping[str, Any], hint_counts: bool) -> str:
+    """The objective of a load.
+
+    Args:
+        config: properties of the call and of the device.
+        hint_counts: whether PERFORMANCE_HINT goes before the environment, as it does where a program names HSDAG.
+
+    Raises:
+        UserError: it has neither of the two values.
+    """
+    environment = os.environ.get(AUTO_VARIABLE, "")
+    hint = _HINTS.get(str(plain(config.get("PERFORMANCE_HINT", ""))).rpartition(".")[2].upper(), "")
+    explicit = _setting(config, "HSDAG_OBJECTIVE")
+    objective = explicit or (hint or environment if hint_counts else environment or hint) or _OBJECTIVES[0]
+    if objective not in _OBJECTIVES:
+        name = "HSDAG_OBJECTIVE" if explicit else AUTO_VARIABLE
+        raise UserError(f"{name} must be latency or throughput, got '{objective:.40}'")
+    return objective
+
+
+def _setting(config: Mapping[str, Any], name: str) -> str:
+    """The value of one of `PROPERTIES`, or of its environment variable; "" where it has none."""
+    return str(plain(config.get(name, os.environ.get(f"OV_{name}", ""))))

@@ -1,0 +1,186 @@
+"""Kept placements, measured again and replaced where another one is proven better.
+
+`improve_entry` takes one entry of the placement cache through four steps: it reads the model from its file, finds
+candidates (measured choice, and placements that the caller brings), compares the best with the kept placement in trials
+that were not used for choosing, and writes the winner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.measuring.choice import Ratio
+from ov_hsdag.measuring.comparison import Comparison, measurements
+from ov_hsdag.measuring.process import Candidate
+from ov_hsdag.model import complete
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.placing.first_load import LoadRequest, key_of, place_entry
+from ov_hsdag.placing.placement_cache import CacheEntry, PlacementCache
+from ov_hsdag.problem.pricing import Session
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.lazy import ov
+
+PROVEN = 1.01
+"""A placement replaces the kept one where the lower end of its 95% interval is at least so many times the kept rate:
+two compilations of one placement differ by up to 2%, and less than 1% is not worth a new compilation everywhere."""
+
+PROOF_SHARE = 0.25
+"""Share of the time for an entry that goes into the trials that decide; the rest finds candidates."""
+
+PROOF_ROUNDS = 30
+"""Most rounds of those trials."""
+
+KEPT = "kept"
+"""Name of the kept placement among the candidates."""
+
+Proposer = Callable[[ov.Model, CacheEntry, float], Mapping[str, Placement]]
+"""Finds further placements of a model: gets a copy of the model, the entry, and seconds; names → placements."""
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """What came of one entry.
+
+    Attributes:
+        entry: the entry as it is afterwards.
+        predicted: gain of the kept placement over the best single device as it was predicted; None: not known.
+        measured: gain of the placement that is kept now over the best single device, measured; None: not known.
+        gained: rate of the new placement over the kept one; the interval of trials that did not choose it. None where
+            nothing was compared.
+        replaced: whether the entry has another placement now.
+        why: why nothing was measured or replaced, in some words; "" where it was replaced.
+    """
+
+    entry: CacheEntry
+    predicted: float | None = None
+    measured: float | None = None
+    gained: Ratio | None = None
+    replaced: bool = False
+    why: str = ""
+
+
+def improve_entry(
+    core: ov.Core,
+    cache: PlacementCache,
+    entry: CacheEntry,
+    *,
+    seconds: float,
+    propose: Proposer | None = None,
+    report: Callable[[str], None] | None = None,
+) -> Improvement:
+    """Measures the model of a kept placement again, and keeps what is proven better.
+
+    Args:
+        core: has the devices.
+        cache: gets the new entry, under the same key.
+        entry: the kept placement.
+        seconds: time for all of it, about.
+        propose: finds further candidates, such as those of a policy that was fine-tuned on the model.
+        report: called with a few words whenever something else is measured.
+
+    Raises:
+        RunError, UserError: measuring is not possible here at all.
+    """
+    predicted = entry.placement.predicted_gain(entry.placement.chosen)
+    try:
+        model = _reread(core, entry)
+    except UserError as error:
+        return Improvement(entry, predicted, why=str(error))
+    exploring = (1 - PROOF_SHARE) * seconds
+    best = place_entry(
+        core, model.clone(), entry, measure=True, measure_seconds=exploring / (2 if propose else 1), report=report
+    )
+    proposals = {"measured": best}
+    if propose is not None:
+        proposals |= propose(model.clone(), entry, exploring / 2)
+    name, gained = _proven(core, model, entry, proposals, PROOF_SHARE * seconds, report)
+    measured = best.measured_gain(best.chosen) if best.measured else None
+    if name == KEPT or gained is None:
+        return Improvement(entry, predicted, measured, gained, why="nothing was proven better")
+    if gained.low < PROVEN:
+        return Improvement(entry, predicted, measured, gained, why=f"{name} was not proven better")
+    new = proposals[name]
+    placement = replace(new, measured=new.measured or best.measured)
+    improved = replace(entry, placement=placement)
+    cache.save(improved)
+    return Improvement(improved, predicted, placement.measured_gain(placement.chosen), gained, replaced=True)
+
+
+def _reread(core: ov.Core, entry: CacheEntry) -> ov.Model:
+    """The model of an entry, from its file. Raises UserError where it is not what it was."""
+    source = entry.model.source
+    if source is None:
+        raise UserError("its program made it in memory: there is no file to read it from")
+    if not Path(source).exists():
+        raise UserError(f"{source} is not there any more")
+    try:
+        model = core.read_model(source)
+        wanted = {name: ov.PartialShape(shape) for name, shape in entry.model.shapes.items()}
+        inputs = {name: port for port in model.inputs for name in port.get_names()}
+        if any(inputs[name].get_partial_shape() != shape for name, shape in wanted.items() if name in inputs):
+            model.reshape({inputs[name]: shape for name, shape in wanted.items() if name in inputs})
+    except RuntimeError as error:
+        raise UserError(f"{source} cannot be read: {one_line(error)}") from error
+    request = LoadRequest.of_entry(entry)
+    if key_of(core, model, request) != entry.key:
+        raise UserError(
+            "the model in the file, a device or a release is another one now: it is placed at the next load"
+        )
+    return model
+
+
+def _proven(
+    core: ov.Core,
+    model: ov.Model,
+    entry: CacheEntry,
+    proposals: Mapping[str, Placement],
+    seconds: float,
+    report: Callable[[str], None] | None,
+) -> tuple[str, Ratio | None]:
+    """The best proposal's name and its rate over the kept placement's, in trials of their own.
+
+    Where every proposal is the kept placement, its name and None.
+    """
+    devices = DeviceSet(entry.placement.devices)
+    session = Session.of(devices, core, entry.options.get("profile"), memory=entry.limits)
+    problem = session.price(session.analyse(model), entry.placement.objective).problem
+    candidates: dict[str, Candidate] = {}
+    needs: dict[str, Mapping[str, int]] = {}
+    seen: set[tuple[str, ...]] = set()
+    for name, placement in {KEPT: entry.placement, **proposals}.items():
+        affinity = _affinity(problem, model, placement)
+        if (signature := tuple(affinity.values())) in seen:
+            continue
+        seen.add(signature)
+        candidates[name] = Candidate.placed(devices, affinity)
+        needs[name] = (placement.predicted or {}).get("memory_bytes") or {}
+    if len(candidates) < 2:
+        return KEPT, None
+    with Comparison(
+        model, devices, candidates, entry.placement.objective, core, needs=needs, limit=seconds, report=report
+    ) as comparison:
+        if KEPT not in comparison.ready:
+            raise RunError(f"the kept placement does not run: {comparison.failed.get(KEPT, 'it was not compiled')}")
+        trials = comparison.trials(rounds=PROOF_ROUNDS)
+        figures = measurements(candidates, comparison, trials, entry.placement.objective, KEPT)
+    rates = {name: one.ratio for name, one in figures.items() if not one.failed and name != KEPT}
+    if not rates:
+        return KEPT, None
+    best = max(rates, key=lambda name: rates[name])
+    low, high = figures[best].interval
+    return best, Ratio(figures[best].ratio, low, high)
+
+
+def _affinity(problem: PlacementProblem, model: ov.Model, placement: Placement) -> dict[str, str]:
+    """A device for every node of the analysed model."""
+    affinity = complete.complete(model, placement.affinity, problem.devices, problem.graph)
+    return problem.affinity(problem.placement_of(affinity))
+
+
+def improved_first(entries: Sequence[CacheEntry]) -> list[CacheEntry]:
+    """Entries in the order in which to improve them: those that were never measured first, the last used first."""
+    return sorted(entries, key=lambda entry: entry.placement.measured is not None)

@@ -1,0 +1,442 @@
+"""The device name HSDAG: a load that places the model, keeps the placement, and never stands in the way."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as op
+
+import ov_hsdag
+from ov_hsdag.devices import discovery
+from ov_hsdag.integration import device_name
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.placing import first_load, placement_cache
+from ov_hsdag.utils.errors import PlacementNotFollowedWarning
+from tests.conftest import ONE_CORE
+from tests.graphs import random_inputs
+
+DEVICE = "HSDAG:CPU_A,CPU_B"
+THROUGHPUT = {"PERFORMANCE_HINT": "THROUGHPUT"}
+
+
+def mlp(layers: int = 8, width: int = 256, batch: int = 32) -> ov.Model:
+    """A chain of products that two equal devices share for throughput."""
+    random = np.random.default_rng(0)
+    x = y = op.parameter([batch, width], ov.Type.f32, name="x")
+    x.output(0).set_names({"x"})
+    for number in range(layers):
+        weights = random.normal(0, 0.06, (width, width)).astype(np.float32)
+        y = op.relu(op.matmul(y, weights, False, True, name=f"product{number}"), name=f"relu{number}")
+    return ov.Model([op.result(y, name="y")], [x], "mlp")
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: None) -> Path:
+    """The folder of kept placements, of this test alone."""
+    monkeypatch.setenv(placement_cache.FOLDER_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.delenv(device_name.AUTO_VARIABLE, raising=False)
+    return tmp_path / "cache" / "ov_hsdag" / "placements"
+
+
+@pytest.fixture
+def no_search(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """After a call of it, placing a model fails."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the model is placed again")
+
+    return lambda: monkeypatch.setattr(first_load, "_placed", refuse)
+
+
+def entries(kept: Path) -> list[Path]:
+    return sorted(kept.glob("*.placement.json"))
+
+
+def used(compiled: ov.CompiledModel) -> set[str]:
+    return set(compiled.get_property("EXECUTION_DEVICES"))
+
+
+def as_on_one_device(model: ov.Model, compiled: ov.CompiledModel) -> bool:
+    inputs = random_inputs(model)
+    expected = ov.Core().compile_model(model, "CPU_A")(inputs)
+    return np.allclose(compiled(inputs)[0], expected[0], rtol=1e-3, atol=1e-4)
+
+
+FORMS: dict[str, Callable[[ov.Core, ov.Model, str], ov.CompiledModel]] = {
+    "model": lambda core, model, path: core.compile_model(model, DEVICE, THROUGHPUT),
+    "read model": lambda core, model, path: core.compile_model(core.read_model(path), DEVICE, THROUGHPUT),
+    "file": lambda core, model, path: core.compile_model(path, DEVICE, THROUGHPUT),
+    "path": lambda core, model, path: core.compile_model(Path(path), DEVICE, THROUGHPUT),
+    "keywords": lambda core, model, path: core.compile_model(model=path, device_name=DEVICE, config=THROUGHPUT),
+    "bytes": lambda core, model, path: core.compile_model(
+        Path(path).read_text(), DEVICE, THROUGHPUT, weights=Path(path).with_suffix(".bin").read_bytes()
+    ),
+    "function": lambda core, model, path: ov.compile_model(model, DEVICE, THROUGHPUT),
+    "list as a property": lambda core, model, path: core.compile_model(
+        path, "HSDAG", dict([ov.properties.device.priorities("CPU_A", "CPU_B")]) | THROUGHPUT
+    ),
+    "all devices": lambda core, model, path: core.compile_model(path, "HSDAG", THROUGHPUT),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_load_places_models_of_every_form(form: str, tmp_path: Path, kept: Path, silence: None) -> None:
+    model = mlp()
+    path = str(tmp_path / "mlp.xml")
+    ov.save_model(model, path, compress_to_fp16=False)
+    compiled = FORMS[form](ov.Core(), model, path)
+    assert used(compiled) == {"CPU_A", "CPU_B"}
+    assert compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") >= 2
+    assert as_on_one_device(model, compiled)
+    assert len(entries(kept)) == 1
+
+
+def test_the_users_model_is_not_changed() -> None:
+    model = mlp()
+    before = [(node.get_friendly_name(), dict(node.get_rt_info())) for node in model.get_ordered_ops()]
+    ov.Core().compile_model(model, DEVICE, THROUGHPUT)
+    assert [(node.get_friendly_name(), dict(node.get_rt_info())) for node in model.get_ordered_ops()] == before
+    assert Placement.of(model) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "environment", "objective"),
+    [
+        ({}, "", "latency"),
+        ({"PERFORMANCE_HINT": "LATENCY"}, "throughput", "latency"),
+        ({"PERFORMANCE_HINT": "THROUGHPUT"}, "latency", "throughput"),
+        (dict([ov.properties.hint.performance_mode(ov.properties.hint.PerformanceMode.THROUGHPUT)]), "", "throughput"),
+        ({"HSDAG_OBJECTIVE": "throughput", "PERFORMANCE_HINT": "LATENCY"}, "", "throughput"),
+        ({}, "throughput", "throughput"),
+    ],
+)
+def test_the_objective_follows_the_hint(
+    config: dict[str, Any], environment: str, objective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(device_name.AUTO_VARIABLE, environment)
+    load = device_name.automatic_load(ov.Core(), DEVICE, config)
+    assert load.request.objective == objective
+    assert not load.config.keys() & set(device_name.PROPERTIES)
+
+
+def test_a_second_load_does_not_search(kept: Path, no_search: Callable[[], None], silence: None) -> None:
+    model = mlp()
+    first = ov.Core().compile_model(model, DEVICE, THROUGHPUT)
+    no_search()
+    second = ov.Core().compile_model(model.clone(), DEVICE, THROUGHPUT)
+    assert used(first) == used(second) == {"CPU_A", "CPU_B"}
+    assert first.get_property("HETERO_NUMBER_OF_SUBMODELS") == second.get_property("HETERO_NUMBER_OF_SUBMODELS")
+    assert len(entries(kept)) == 1
+
+
+def test_another_model_objective_or_device_list_is_another_entry(kept: Path) -> None:
+    core = ov.Core()
+    for model, device, config in (
+        (mlp(), DEVICE, THROUGHPUT),
+        (mlp(), DEVICE, {}),
+        (mlp(), "HSDAG:CPU_B,CPU_A", THROUGHPUT),
+        (mlp(), "HSDAG:CPU_A", THROUGHPUT),
+        (mlp(layers=9), DEVICE, THROUGHPUT),
+    ):
+        core.compile_model(model, device, config)
+    assert len(entries(kept)) == 4  # on one device there is nothing to place
+
+
+def test_a_model_that_carries_a_placement_is_followed(kept: Path, no_search: Callable[[], None], silence: None) -> None:
+    no_search()
+    model = mlp()
+    affinity = {f"product{number}": "CPU_B" if number == 3 else "CPU_A" for number in range(8)}
+    ov_hsdag.place(model, "HETERO:CPU_A,CPU_B", affinity=affinity)
+    compiled = ov.Core().compile_model(model, DEVICE)
+    assert compiled.get_property("HETERO_NUMBER_OF_SUBMODELS") == 3
+    assert not entries(kept)
+
+
+def test_a_placement_for_other_devices_is_made_anew(kept: Path) -> None:
+    model = mlp()
+    affinity = {f"product{number}": "GPU" if number else "CPU" for number in range(8)}
+    ov_hsdag.place(model, "HETERO:GPU,CPU", affinity=affinity)
+    assert used(ov.Core().compile_model(model, DEVICE, THROUGHPUT)) == {"CPU_A", "CPU_B"}
+    assert len(entries(kept)) == 1
+
+
+def test_affinities_that_somebody_set_are_followed(kept: Path, silence: None) -> None:
+    model = mlp()
+    for node in model.get_ops():
+        node.get_rt_info()["affinity"] = "CPU_B"
+    assert used(ov.Core().compile_model(model, DEVICE)) == {"CPU_B"}
+    assert not entries(kept)
+
+
+def test_the_environment_makes_loads_on_hetero_place(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = mlp()
+    assert used(ov.Core().compile_model(model, "HETERO:CPU_A,CPU_B")) == {"CPU_A"}
+    assert not entries(kept)
+    monkeypatch.setenv(device_name.AUTO_VARIABLE, "throughput")
+    assert used(ov.Core().compile_model(model, "HETERO:CPU_A,CPU_B")) == {"CPU_A", "CPU_B"}
+    monkeypatch.setenv(device_name.AUTO_VARIABLE, "speed")
+    with pytest.warns(UserWarning, match="OV_HSDAG_AUTO must be latency or throughput, got 'speed'"):
+        assert used(ov.Core().compile_model(model, "HETERO:CPU_A,CPU_B")) == {"CPU_A"}
+
+
+def test_devices_that_the_machine_lacks_are_left_out() -> None:
+    with pytest.warns(UserWarning, match="GPU is not available here and is left out"):
+        compiled = ov.Core().compile_model(mlp(), "HSDAG:GPU,CPU_A,CPU_B", THROUGHPUT)
+    assert used(compiled) == {"CPU_A", "CPU_B"}
+
+
+def test_disabled_it_is_hetero(monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
+    monkeypatch.setenv("OV_HSDAG_DISABLE", "1")
+    assert used(ov.Core().compile_model(mlp(), DEVICE, THROUGHPUT)) == {"CPU_A"}
+    assert not entries(kept)
+
+
+def test_the_core_answers_for_the_device() -> None:
+    core = ov.Core()
+    assert core.get_property("HSDAG", "FULL_DEVICE_NAME") == "HSDAG"
+    assert {*device_name.PROPERTIES, "PERFORMANCE_HINT"} <= set(core.get_property("HSDAG", "SUPPORTED_PROPERTIES"))
+    assert "HETERO" in core.get_versions(DEVICE)
+    core.set_property("HSDAG", {"PERFORMANCE_HINT": "THROUGHPUT"})
+    assert core.get_property("HSDAG", "PERFORMANCE_HINT") == "THROUGHPUT"
+    assert used(core.compile_model(mlp(), DEVICE)) == {"CPU_A", "CPU_B"}
+    assert core.get_property("HSDAG", "HSDAG_MEMORY") == ""
+    with pytest.raises(Exception, match="HSDAG_OBJECTIVE must be latency or throughput"):
+        core.set_property("HSDAG", {"HSDAG_OBJECTIVE": "speed"})
+    with pytest.raises(RuntimeError):
+        core.get_property("HSDAG", "NO_SUCH_PROPERTY")
+
+
+def test_query_model_tells_what_a_load_would_do() -> None:
+    core, model = ov.Core(), mlp()
+    answer = core.query_model(model, DEVICE, THROUGHPUT)
+    assert set(answer) == {node.get_friendly_name() for node in model.get_ops()}
+    assert set(answer.values()) == {"CPU_A", "CPU_B"}
+
+
+def test_an_exported_model_is_imported_under_the_name() -> None:
+    core, model = ov.Core(), mlp()
+    blob = core.compile_model(model, DEVICE, THROUGHPUT).export_model()
+    imported = core.import_model(blob, DEVICE)
+    assert used(imported) == {"CPU_A", "CPU_B"}
+    assert as_on_one_device(model, imported)
+
+
+def test_whatever_fails_while_placing_hetero_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("no way")
+
+    monkeypatch.setattr(first_load, "_placed", fail)
+    model = mlp()
+    with pytest.warns(PlacementNotFollowedWarning, match="compiled without a placement: no way") as caught:
+        compiled = ov.Core().compile_model(model, DEVICE, THROUGHPUT)
+    assert len(caught) == 1
+    assert used(compiled) == {"CPU_A"}
+    assert as_on_one_device(model, compiled)
+
+
+def test_a_damaged_entry_is_placed_again(kept: Path, no_search: Callable[[], None]) -> None:
+    model = mlp()
+    ov.Core().compile_model(model, DEVICE, THROUGHPUT)
+    (path,) = entries(kept)
+    path.write_text(path.read_text()[:100])
+    with pytest.warns(UserWarning, match="is damaged .* placed again"):
+        assert used(ov.Core().compile_model(model, DEVICE, THROUGHPUT)) == {"CPU_A", "CPU_B"}
+    no_search()
+    assert used(ov.Core().compile_model(model, DEVICE, THROUGHPUT)) == {"CPU_A", "CPU_B"}
+
+
+def test_a_model_that_no_device_holds_is_split(monkeypatch: pytest.MonkeyPatch, silence: None) -> None:
+    model = mlp(layers=20, width=512)  # 20 MiB of weights
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", f"CPU_A:{ONE_CORE},MEMORY=12MiB;CPU_B:{ONE_CORE},MEMORY=12MiB")
+    compiled = ov.Core().compile_model(model, DEVICE)
+    assert used(compiled) == {"CPU_A", "CPU_B"}
+    assert as_on_one_device(model, compiled)
+
+
+def test_too_little_memory_everywhere_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", f"CPU_A:{ONE_CORE},MEMORY=4MiB;CPU_B:{ONE_CORE},MEMORY=4MiB")
+    with pytest.raises(RuntimeError) as caught:
+        ov.Core().compile_model(mlp(layers=20, width=512), DEVICE)
+    expected = r"ov_hsdag: no placement on CPU_A, CPU_B keeps within the devices' memory: .* would do"
+    assert re.fullmatch(expected, str(caught.value)), caught.value
+
+
+def test_a_kept_placement_that_does_not_fit_any_more_is_replaced(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, core = mlp(layers=20, width=512), ov.Core()
+    free = {"CPU_A": 2**30, "CPU_B": 2**30}
+    monkeypatch.setattr(discovery, "usable_bytes", lambda core, name, most: free[name])
+    assert used(core.compile_model(model, DEVICE)) == {"CPU_A"}
+    free |= {"CPU_A": 14 * 2**20, "CPU_B": 14 * 2**20}
+    assert used(core.compile_model(model, DEVICE)) == {"CPU_A", "CPU_B"}
+    free |= {"CPU_A": 2**30, "CPU_B": 2**30}
+    assert used(core.compile_model(model, DEVICE)) == {"CPU_A"}
+    assert len(entries(kept)) == 1
+
+
+def test_threads_that_load_at_once_place_once(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    placed, original = [], first_load._placed
+
+    def counted(*arguments: Any) -> Placement:
+        placed.append(threading.get_ident())
+        return original(*arguments)
+
+    monkeypatch.setattr(first_load, "_placed", counted)
+    model, results = mlp(), list[set[str]]()
+    threads = [
+        threading.Thread(target=lambda: results.append(used(ov.Core().compile_model(model, DEVICE, THROUGHPUT))))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [{"CPU_A", "CPU_B"}] * 4
+    assert len(placed) == 1
+    assert len(entries(kept)) == 1
+
+
+PROGRAM = """
+import sys
+import openvino as ov
+compiled = ov.Core().compile_model(sys.argv[1], sys.argv[2], {"PERFORMANCE_HINT": "THROUGHPUT"})
+print(",".join(sorted(compiled.get_property("EXECUTION_DEVICES"))))
+"""
+
+CHECKED = """
+import subprocess, sys, os
+def refuse(*_, **__): raise AssertionError("a process is started")
+subprocess.Popen.__init__ = os.fork = refuse
+exec(compile(sys.stdin.read(), "program", "exec"))
+print([name for name in ("torch", "scipy") if name in sys.modules])
+"""
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> str:
+    ov.save_model(mlp(), tmp_path / "mlp.xml", compress_to_fp16=False)
+    return str(tmp_path / "mlp.xml")
+
+
+def test_a_load_imports_little_and_starts_no_process(saved: str) -> None:
+    command = [sys.executable, "-W", "error::RuntimeWarning", "-c", CHECKED, saved, DEVICE]
+    done = subprocess.run(command, input=PROGRAM, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["CPU_A,CPU_B", "[]"], done.stdout + done.stderr
+
+
+def test_processes_that_load_at_once_leave_one_entry(saved: str, kept: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM, saved, DEVICE]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    for process in started:
+        assert process.communicate() == ("CPU_A,CPU_B\n", "")
+    assert len(entries(kept)) == 1
+
+
+@pytest.fixture
+def killed_early(saved: str) -> Iterator[str]:
+    """Loads that are killed at random moments of placing and writing."""
+    random = np.random.default_rng(1)
+    for _ in range(6):
+        process = subprocess.Popen([sys.executable, "-c", PROGRAM, saved, DEVICE], stdout=subprocess.DEVNULL)
+        try:
+            process.wait(random.uniform(0.2, 3.0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    yield saved
+
+
+@pytest.mark.slow
+def test_a_load_after_killed_ones_works(killed_early: str, kept: Path) -> None:
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, killed_early, DEVICE]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "CPU_A,CPU_B\n"
+    assert [path.name for path in kept.iterdir() if ".tmp" in path.name] == []
+
+
+def test_openvinos_own_cache_knows_one_placement_from_another(tmp_path: Path) -> None:
+    config = {"CACHE_DIR": str(tmp_path / "blobs")}
+    model = mlp()
+    for split, submodels in ((4, 2), (None, 1), (3, 2)):
+        placed = model.clone()
+        affinity = {f"product{number}": "CPU_A" if split is None or number < split else "CPU_B" for number in range(8)}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # CPU_B may be left without an operation
+            ov_hsdag.place(placed, "HETERO:CPU_A,CPU_B", affinity=affinity)
+        for _ in range(2):  # the second time from the cache
+            compiled = ov.Core().compile_model(placed, DEVICE, config)
+            assert len(used(compiled)) == submodels
+            assert as_on_one_device(model, compiled)
+    kinds = [used(ov.Core().compile_model(model, DEVICE, config | THROUGHPUT)) for _ in range(2)]
+    assert kinds == [{"CPU_A", "CPU_B"}] * 2
+    assert used(ov.Core().compile_model(model, DEVICE, config)) == {"CPU_A"}
+
+
+def test_placements_are_kept_in_the_cache_dir_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(placement_cache.FOLDER_VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    ov.Core().compile_model(mlp(), DEVICE, {"CACHE_DIR": str(tmp_path / "blobs"), **THROUGHPUT})
+    assert len(entries(tmp_path / "blobs" / "ov_hsdag" / "placements")) == 1
+    ov.Core().compile_model(mlp(), DEVICE, THROUGHPUT)
+    assert len(entries(tmp_path / "home" / "ov_hsdag" / "placements")) == 1
+
+
+def test_nothing_is_kept_where_the_folder_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(placement_cache.FOLDER_VARIABLE, str(tmp_path / "file"))
+    assert used(ov.Core().compile_model(mlp(), DEVICE, THROUGHPUT)) == {"CPU_A", "CPU_B"}
+
+
+def test_run_places_what_a_program_loads(saved: str, tmp_path: Path, kept: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM + "sys.exit(5)\n")
+    command = ["ov-hsdag", "run", "--objective", "throughput", str(program), saved, "HETERO:CPU_A,CPU_B"]
+    for how in ("placed in", "kept from an earlier load"):
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (5, "CPU_A,CPU_B\n"), done.stderr
+        assert how in done.stderr
+        assert f"{saved}: HETERO:CPU_A,CPU_B (throughput)" in done.stderr
+        assert str(entries(kept)[0]) in done.stderr
+
+
+@pytest.mark.parametrize("program", ["no_such_program", "no_such_script.py"])
+def test_run_without_such_a_program_is_bad_input(program: str) -> None:
+    done = subprocess.run(["ov-hsdag", "run", program], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_improve_lists_and_clears_what_is_kept(saved: str, kept: Path) -> None:
+    ov.Core().compile_model(saved, DEVICE, THROUGHPUT)
+    listed = subprocess.run(["ov-hsdag", "improve", "--list", "--json"], capture_output=True, text=True, check=True)
+    assert saved in listed.stdout
+    subprocess.run(["ov-hsdag", "improve", "--clear"], capture_output=True, check=True)
+    assert not entries(kept)
+
+
+@pytest.mark.slow
+def test_improve_replaces_a_placement_that_is_beaten(saved: str, kept: Path) -> None:
+    """Everything on one device, kept for throughput, is half as fast as a split."""
+    ov.Core().compile_model(saved, DEVICE, THROUGHPUT)
+    cache = placement_cache.PlacementCache(kept)
+    (entry,) = cache.entries()
+    names = entry.placement.affinity
+    slow = Placement(("CPU_A", "CPU_B"), dict.fromkeys(names, "CPU_A"), "throughput", entry.placement.predicted)
+    cache.save(placement_cache.CacheEntry(**{**vars(entry), "placement": slow}))
+    command = ["ov-hsdag", "improve", "--budget", "60s", "--no-finetune", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    (improved,) = cache.entries()
+    assert improved.key == entry.key
+    assert improved.placement.measured is not None or "noise" in done.stdout or "proven" in done.stdout
+    if set(improved.placement.used()) == {"CPU_A", "CPU_B"}:
+        assert used(ov.Core().compile_model(saved, DEVICE, THROUGHPUT)) == {"CPU_A", "CPU_B"}
