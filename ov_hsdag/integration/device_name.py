@@ -146,7 +146,7 @@ def record(loaded: LoadedPlacement, model: ov.Model, source: str | None) -> None
 
 
 def patch(core: Any) -> None:
-    """Wraps the methods of a ``Core`` class, other than compile_model and query_model, that take a device name or read a model."""
+    """Wraps the methods of a ``Core`` class that read a model or take a device name, but for those that compile it."""
     wrappers = {
         "read_model": _wrap_read_model,
         "get_property": _wrap_get_property,
