@@ -160,10 +160,10 @@ class TestSeveralModels:
         done = run(
             "bench", bad, model, "--device", PAIR, "--policies", "none", "--rounds", 1, "--json", "--output", output
         )
-        assert done.returncode == 1
-        assert done.stderr.splitlines()[-1].startswith(f"error: {bad}: nothing runs the model")
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1].startswith(f"error: {bad}: it is not known which sizes the model takes")
         failed, good = json.loads(done.stdout)["models"]
-        assert "nothing runs the model" in failed["failed"] and failed["results"] == []
+        assert "not known which sizes" in failed["failed"] and failed["results"] == []
         assert {row["placer"] for row in good["results"]} >= {"CPU_A", "CPU_B", "hetero"}
         assert [entry["model"] for entry in json.loads(output.read_text())["models"]] == [str(bad), str(model)]
 

@@ -8,7 +8,7 @@ import inspect
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,8 +20,10 @@ from ov_hsdag.cli import console
 from ov_hsdag.devices import extensions, virtual
 from ov_hsdag.devices.device_set import in_upper_case
 from ov_hsdag.measuring.process import require_temporary_folder
+from ov_hsdag.model.config_sizes import sizes_beside
 from ov_hsdag.model.inputs import example_shapes
-from ov_hsdag.model.shapes import counted_input_shapes, fitting_input_shapes, input_name, is_unbounded, sized
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.shapes import counted_input_shapes, input_name, is_unbounded, sized
 from ov_hsdag.placing.options import default_of, flags
 from ov_hsdag.storage.files import check_model_output, save_model_atomically
 from ov_hsdag.storage.folder_writing import check_folder_output, write_folder
@@ -228,19 +230,27 @@ def check_output(path: Path, model: Path) -> None:
 
 
 def assumed_shapes(
-    model: ov.Model, given: Mapping[str, Sequence[int]] | None, used: Mapping[str, Sequence[int]] | None = None
+    model: ov.Model,
+    given: Mapping[str, Sequence[int]] | None,
+    used: Mapping[str, Sequence[int]] | None = None,
+    beside: Collection[str] = (),
 ) -> str:
-    """A line about dynamic inputs whose sizes are guessed, else ""; used: shapes with which the model runs."""
+    """A line about dynamic inputs whose sizes nobody gave, else "".
+
+    Args:
+        model: that was placed.
+        given: example shapes that the user gave, by input name.
+        used: example shapes with which the model was placed; by default those given.
+        beside: names of the inputs whose sizes the configuration beside the model told.
+    """
     if not is_unbounded(model):
         return ""
-    parts, fitting = [], fitting_input_shapes(model, used or given)
-    for port, counted in zip(model.inputs, fitting or counted_input_shapes(model, used or given), strict=True):
-        shape = port.get_partial_shape()
-        own = port.get_node().get_friendly_name()
-        if shape.is_dynamic and not {own, *port.get_names()} & set(given or {}):
-            parts.append(sized(input_name(port), counted))
-    if parts and fitting is None:
-        return f"costs assume {', '.join(parts)}, which the model does not take: give sizes that it takes with --shape"
+    parts = []
+    for port, counted in zip(model.inputs, counted_input_shapes(model, used or given), strict=True):
+        names = {port.get_node().get_friendly_name(), *port.get_names()}
+        if port.get_partial_shape().is_dynamic and not names & set(given or {}):
+            source = " (from its configuration)" if names & set(beside) else ""
+            parts.append(sized(input_name(port), counted) + source)
     return f"costs assume {', '.join(parts)}; --shape assumes other sizes" if parts else ""
 
 
@@ -294,9 +304,15 @@ def write_models(
 def read_with_shapes(
     core: ov.Core, path: Path, given: Mapping[str, Sequence[int]]
 ) -> tuple[ov.Model, Mapping[str, Sequence[int]] | None]:
-    """Read a model, and the example shapes that are its own. Raises UserError."""
+    """Read a model, and example shapes: those given, and where it was not placed with others those beside it.
+
+    Raises UserError.
+    """
     loaded = read_model(core, path)
-    return loaded, example_shapes([loaded], given)[0]
+    shapes = example_shapes([loaded], given)[0] or {}
+    placement = Placement.of(loaded)
+    earlier = ((placement and placement.settings) or {}).get("shapes", {})
+    return loaded, {**shapes, **sizes_beside(loaded, path, {**earlier, **shapes})} or None
 
 
 def read_model(core: ov.Core, path: Path) -> ov.Model:

@@ -23,6 +23,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.fleet.job import Inputs, Job
 from ov_hsdag.measuring.process import require_temporary_folder
+from ov_hsdag.model.config_sizes import with_sizes_beside
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.shapes import check_npu_sizes, sized
 from ov_hsdag.model.workload import Workload
@@ -113,13 +114,14 @@ def bench(
                     if opened is None:
                         # The model is forgotten with its results: there may be many, and large ones.
                         model, session = loaded.pop(0), Session.of(devices, core, speeds)
-                        check_npu_sizes(model, devices, shapes)
-                        phases = asked.phases_with(model, shapes) if asked else ()
+                        sizes = with_sizes_beside(model, path, shapes)
+                        check_npu_sizes(model, devices, sizes)
+                        phases = asked.phases_with(model, sizes) if asked else ()
                         costs = None if phases else load_beside(path)
-                        analysis = session.analyse(model, shapes, phases)
+                        analysis = session.analyse(model, sizes, phases)
                         problem = session.price(analysis, objective, costs, phases).problem
                         found, left_out = contenders(problem, devices, learned)
-                        how: dict[str, Any] = {"shapes": shapes, "phases": phases}
+                        how: dict[str, Any] = {"shapes": sizes, "phases": phases}
                     else:
                         _, application, now, prepared = opened
                         found, left_out = contenders_of_plan(application, now)

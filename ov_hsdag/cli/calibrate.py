@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,9 +20,11 @@ from ov_hsdag.costs.stored import ModelCosts, check_replaceable, path_beside
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.fleet.job import OUT, Inputs, Job
 from ov_hsdag.fleet.machines import Kind
+from ov_hsdag.model.config_sizes import sizes_beside
 from ov_hsdag.model.inputs import parse_shapes
 from ov_hsdag.storage.files import check_not_input, check_writable, write_json
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import SETTINGS, read_json
 
 Models = Annotated[
@@ -75,8 +78,9 @@ def calibrate(
         loaded = [common.read_model(core, path) for path in models]
         for path, one in zip(models, loaded, strict=True):
             one.set_friendly_name(path.name)  # what progress calls it
+        sizes = _with_sizes_beside(models, loaded, examples)
         with console.progress("calibrating") as tell:
-            found = calibrate_machine(device, loaded, shapes=examples, seconds=seconds, core=core, report=tell)
+            found = calibrate_machine(device, loaded, shapes=sizes, seconds=seconds, core=core, report=tell)
         found.save(output)
         told = []
         for path, costs, times in zip(models, found.costs, found.times, strict=True):
@@ -95,6 +99,17 @@ def calibrate(
         show(data, _text(data, output), _table(found.document, data["devices"]))
         named = models[0] if models else model_here()
         show.next("place", named, "--device", device, "--profile", output, *given("--shape"))
+
+
+def _with_sizes_beside(
+    paths: Sequence[Path], models: Sequence[ov.Model], examples: Mapping[str, Sequence[int]]
+) -> dict[str, Sequence[int]]:
+    """The example shapes, and those that configurations beside the models tell, unless they disagree on an input."""
+    found: dict[str, set[tuple[int, ...]]] = {}
+    for path, model in zip(paths, models, strict=True):
+        for name, shape in sizes_beside(model, path, examples).items():
+            found.setdefault(name, set()).add(shape)
+    return {**{name: next(iter(told)) for name, told in found.items() if len(told) == 1}, **examples}
 
 
 def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: list[Path]) -> None:

@@ -23,6 +23,7 @@ from ov_hsdag.devices.cpu import busy_cores
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.devices.memory import parse_memory
+from ov_hsdag.model.config_sizes import sizes_beside
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.pins import parse_pins
@@ -182,6 +183,8 @@ def place(
             selection.check_possible(core, devices)
         loaded = {file: common.read_model(core, file) for file in files}
         shapes = dict(zip(files, example_shapes(list(loaded.values()), examples), strict=True))
+        # --static fixes what the user gave alone.
+        beside = {file: {} if given.static else sizes_beside(one, file, shapes[file]) for file, one in loaded.items()}
         compressed = {
             file: common.has_fp16_weights(one) if compress_to_fp16 is None else compress_to_fp16
             for file, one in loaded.items()
@@ -200,7 +203,7 @@ def place(
         for file in sorted(files, key=_weights, reverse=True):
             own = replace(
                 options,
-                shapes=shapes[file],
+                shapes={**(shapes[file] or {}), **beside[file]} or None,
                 memory=_left(limits, placements.values()),
                 costs=measured[file],
                 workload=asked if file in decoders else None,
@@ -220,7 +223,11 @@ def place(
             stored = path_beside(file) if measured[file] and "calibrate" not in (placement.seconds or {}) else None
             costs = costs_line(used, stored, given.profile, devices.names, core)
             counted = (placement.settings or {}).get("shapes")
-            assumed = "" if asked or given.context else common.assumed_shapes(loaded[file], shapes[file], counted)
+            assumed = (
+                ""
+                if asked or given.context
+                else common.assumed_shapes(loaded[file], shapes[file], counted, beside[file])
+            )
             lines = placed.notes(placement, [costs, assumed, unmeasured], busy, stateful=bool(loaded[file].get_sinks()))
             said += lines
             found[file.name] = placed.as_json(written, placement, lines)

@@ -34,7 +34,7 @@ def complete(
     if graph is None:
         if unique_names(model, nodes):
             nodes = Nodes(model)
-        graph = ComputationGraph.from_model(model, nodes=nodes)
+        graph = ComputationGraph.from_model(model, nodes=nodes, counted=False)
     number = {device: index for index, device in enumerate(devices)}
     known = np.array([number.get(affinity.get(name, ""), -1) for name in graph.names], np.int32)
     replication = replicate(graph, graph.legality.host_devices(known, len(devices)), nodes)

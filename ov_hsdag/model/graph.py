@@ -21,7 +21,7 @@ from ov_hsdag import _native
 from ov_hsdag.model.flops import SUBGRAPHS, body_weight_bytes, node_flops
 from ov_hsdag.model.lengths import relaxed, takes_open_lengths
 from ov_hsdag.model.nodes import Nodes
-from ov_hsdag.model.shapes import Inference, bounded, input_shapes
+from ov_hsdag.model.shapes import Inference, bounded, input_shapes, is_unbounded, refuse_unknown_sizes
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 
@@ -194,17 +194,30 @@ class ComputationGraph:
 
     @classmethod
     def from_model(
-        cls, model: ov.Model, *, shapes: Mapping[str, Sequence[int]] | None = None, nodes: Nodes | None = None
+        cls,
+        model: ov.Model,
+        *,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        nodes: Nodes | None = None,
+        counted: bool = True,
     ) -> ComputationGraph:
-        """Extracts the graph of `model`, which is left as it is; `nodes` where they are known.
+        """Extracts the graph of `model`, which is left as it is.
 
-        shapes: example shapes of dynamic inputs, by any of the input's tensor names or its friendly name. UserError:
-        they name no input of the model or do not fit it.
+        Args:
+            model: any model.
+            shapes: example shapes of dynamic inputs, by any of the input's tensor names or its friendly name.
+            nodes: of the model, where they are known.
+            counted: whether sizes are counted with; if not, they may be such that the model does not take.
+
+        Raises:
+            UserError: shapes name no input of the model or do not fit it; or none that the model takes are known.
         """
         nodes = nodes or Nodes(model)
         inference = Inference(model, nodes)
         least = inference.without_lost_values()
         static = inference.with_static_inputs(shapes) if model.is_dynamic() else None
+        if counted and static is None and is_unbounded(model):
+            refuse_unknown_sizes(model)
         if shapes and static is None:
             input_shapes(model, shapes)  # names and ranks are checked even where no example is needed
         return _extracted(nodes, static or nodes.order, least)

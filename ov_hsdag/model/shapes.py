@@ -12,6 +12,7 @@ from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.model.excerpt import LARGE
 from ov_hsdag.model.lengths import takes_open_lengths, upper_bound
 from ov_hsdag.model.nodes import Nodes, is_integral
+from ov_hsdag.model.own_sizes import fixed_by_weights, suggested_sizes
 from ov_hsdag.model.workload import CACHE_POSITIONS, cache_positions, past_length
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.lazy import op, ov
@@ -96,6 +97,20 @@ def names_open_sizes(model: ov.Model, shapes: Examples) -> bool:
     )
 
 
+def refuse_unknown_sizes(model: ov.Model) -> None:
+    """Raises UserError for a model that takes none of `assumed_shapes`, which nothing can be counted with."""
+    sizes = input_shapes(model, {})
+    tried = [
+        sized(input_name(port), size)
+        for port, size in zip(model.inputs, sizes, strict=True)
+        if port.get_partial_shape().is_dynamic
+    ]
+    raise UserError(
+        f"it is not known which sizes the model takes, and {_open(next(filter(_unbounded, model.inputs)))}"
+        f" ({','.join(tried)} does not fit): give sizes that it takes with --shape (Python: shapes; ovc: --input)"
+    )
+
+
 def with_open_sizes(model: ov.Model) -> list[str]:
     """Friendly names of nodes that read or make a tensor without a bound, which an NPU's compiler refuses, whatever its
     inputs' sizes are: a state that grows, a result as long as what was found (openvino#34617)."""
@@ -150,11 +165,13 @@ def fitting_input_shapes(model: ov.Model, shapes: Examples | None = None) -> lis
 def assumed_shapes(model: ov.Model, shapes: Examples | None = None) -> list[list[list[int]]]:
     """What to try for the inputs of `model`, the preferred first: a list with a shape for each input, in order.
 
-    There are several where a size is open that `shapes` do not give. Raises UserError as `input_shapes` does.
+    There are several where a size is open that `shapes` do not give: usual ones, then those that the model's own
+    constants and windows suggest. Raises UserError as `input_shapes` does.
     """
     found: list[list[list[int]]] = []
     others = (size for size in SMALLER_DIMENSIONS if size < UNBOUNDED_DIMENSION)
-    for size in (UNBOUNDED_DIMENSION, *others, *(IMAGE_DIMENSIONS if _takes_images(model) else ())):
+    usual = (UNBOUNDED_DIMENSION, *others, *(IMAGE_DIMENSIONS if _takes_images(model) else ()))
+    for size in dict.fromkeys((*usual, *suggested_sizes(model))) if is_unbounded(model) else usual:
         wanted = input_shapes(model, shapes or {}, size)
         if wanted not in found:
             found.append(wanted)
@@ -185,7 +202,8 @@ def _takes_images(model: ov.Model) -> bool:
 def input_shapes(model: ov.Model, shapes: Examples, size: int = UNBOUNDED_DIMENSION) -> list[list[int]]:
     """A static shape for every input of `model`: the user's example, else upper bounds, else `size` (a batch is 1).
 
-    shapes: by any of the input's tensor names or its friendly name. UserError: they name no input, or do not fit.
+    Dimensions that weights multiply (channels, features) have the weights' size instead of `size`. shapes: by any of
+    the input's tensor names or its friendly name. UserError: they name no input, or do not fit.
     """
     left = dict(shapes)
     result = []
@@ -203,8 +221,11 @@ def input_shapes(model: ov.Model, shapes: Examples, size: int = UNBOUNDED_DIMENS
         elif CACHE_POSITIONS in names and partial.rank == 1 and partial[0].is_dynamic:
             result.append([cache_positions(model, size)])
         else:
+            fixed = fixed_by_weights(port)
             assumed = enumerate(partial)
-            result.append([bounded_dimension(one, size if axis else UNBOUNDED_BATCH) for axis, one in assumed])
+            result.append(
+                [bounded_dimension(one, fixed.get(axis, size if axis else UNBOUNDED_BATCH)) for axis, one in assumed]
+            )
     if left:
         known = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
         raise UserError(f"example shape for unknown input '{next(iter(left))}'; inputs of the model: {known}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ov_hsdag.model.config_sizes import with_sizes_beside
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.workload import TOKENS, Workload
 from ov_hsdag.placing.application import check_count
@@ -126,7 +127,7 @@ def to_place(spec: ApplicationSpec, read: Callable[[Path], ov.Model]) -> dict[st
         if one.workload is not None and not any(other.get_sinks() for other in (model, *beside)):
             raise UserError(f"'{one.of or one.folder}' has no states, so it has no workload of prompt and tokens")
         workload = (one.workload or one.usual) if model.get_sinks() else None
-        found[name] = ModelOf(model, one.count, one.after, shapes, workload)
+        found[name] = ModelOf(model, one.count, one.after, with_sizes_beside(model, one.path, shapes), workload)
     return found
 
 

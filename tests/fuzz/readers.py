@@ -22,6 +22,7 @@ from ov_hsdag.costs.profile import BUILTIN_DIRECTORY, Profile
 from ov_hsdag.costs.stored import BoundaryCosts, DeviceCosts, ModelCosts
 from ov_hsdag.devices.virtual import virtual_devices
 from ov_hsdag.measuring import worker
+from ov_hsdag.model.config_sizes import sizes_beside
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.stored_placement import RT_INFO
 from ov_hsdag.policy.bundle import SHIPPED, WEIGHTS_FILE, check_folder
@@ -31,6 +32,7 @@ from ov_hsdag.storage import folder_writing, overwriting
 from ov_hsdag.storage.model_folder import longest_context
 from ov_hsdag.utils import reading
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.lazy import opset13 as ops
 from tests.graphs import random_model, random_problem
 
 LONGEST_MESSAGE = 2000
@@ -191,6 +193,19 @@ def _read_problem(path: Path) -> None:
 def _read_config(path: Path) -> None:
     tokens = longest_context(path.parent / "model.xml")
     assert tokens is None or 0 < tokens < 2**31
+    sizes = sizes_beside(_open_image(), path.parent / "model.xml", None)
+    assert all(0 < size < 2**31 for shape in sizes.values() for size in shape)
+
+
+@cache
+def _open_image() -> ov.Model:
+    data = ops.parameter([-1, -1, -1, -1], np.float32, name="pixel_values")
+    return ov.Model([ops.result(ops.relu(data))], [data], "image")
+
+
+def _configs() -> list[bytes]:
+    image = {"vision_config": {"image_size": 224, "num_channels": 3}, "size": {"height": 8}, "crop_size": [2, 2]}
+    return _json({"text_config": {"n_positions": 512}}, image)
 
 
 def _markers() -> list[bytes]:
@@ -256,7 +271,7 @@ READERS: dict[str, Reader] = {
     "policy": Reader("policy.json", _records, _read_record),
     "problem": Reader("problem.npz", _problems, _read_problem),
     "arrays": Reader("arrays.npz", _problems, lambda path: reading.read_arrays(path, 10**6), (OSError, ValueError)),
-    "config": Reader("config.json", lambda: _json({"text_config": {"n_positions": 512}}), _read_config, ()),
+    "config": Reader("config.json", _configs, _read_config, ()),
     "marker": Reader(folder_writing.MARKER, _markers, _read_marker),
     "onnx": Reader("m.onnx", lambda: [b"\x0a\x08location\x12\x05m.bin" * 3], _read_onnx, ()),
     "replaced": Reader("model.xml", _irs, _read_replaced),

@@ -1,0 +1,115 @@
+"""Sizes of open inputs that a model tells by itself: by weights that read them, by tables, by windows of poolings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from ov_hsdag.utils.lazy import ov
+
+CONVOLUTIONS = {
+    "Convolution": 1,
+    "GroupConvolution": None,
+    "ConvolutionBackpropData": 0,
+    "GroupConvolutionBackpropData": None,
+}
+"""By type, the axis of the weights that has the input's channels; None where groups multiply it."""
+
+_POOLINGS = frozenset({"AvgPool", "MaxPool"})
+
+# What leaves a tensor's sizes alone where its other input is a constant that is no larger.
+_SAME_SIZES = frozenset({"Convert", "Add", "Subtract", "Multiply", "Divide", "FakeQuantize", "Relu", "Clamp"})
+
+_DEEPEST = 12
+"""Operations between an input and the weights that are looked for."""
+
+_MOST_SUGGESTED = 8
+"""Sizes that are tried one after the other, each with an inference of all shapes."""
+
+_FIRST_OPERATIONS = 2000
+"""Of a model, that are looked at: what reads its inputs stands before them, and language models have many more."""
+
+_LEAST_SUGGESTED = 4
+"""Smaller constants broadcast, or are sizes of kernels."""
+
+_LARGEST_SUGGESTED = 2**20
+"""Elements of one dimension: audio of a minute at 16 kHz has fewer."""
+
+
+def fixed_by_weights(port: ov.Output) -> dict[int, int]:
+    """Sizes of an input's dimensions, by axis, that the first weights which read it allow alone.
+
+    A convolution fixes the channels, a product with a constant matrix the last dimension. port: of a Parameter.
+    """
+    found: dict[int, int] = {}
+    waiting = [(port, 0)]
+    while waiting:
+        output, depth = waiting.pop()
+        rank = output.get_partial_shape().rank
+        if depth > _DEEPEST or rank.is_dynamic:
+            continue
+        for reader in output.get_target_inputs():
+            node, at = reader.get_node(), reader.get_index()
+            type_name = node.get_type_name()
+            if at == 0 and CONVOLUTIONS.get(type_name) is not None:
+                found |= _channels(node, CONVOLUTIONS[type_name] or 0)
+            elif at == 0 and type_name == "MatMul":
+                found |= _features(node, rank.get_length())
+            elif type_name in _SAME_SIZES and node.get_output_partial_shape(0).rank == rank:
+                waiting.append((node.output(0), depth + 1))
+    return found
+
+
+def _channels(node: ov.Node, axis: int) -> dict[int, int]:
+    weights = node.get_input_partial_shape(1)
+    return {1: int(weights[axis].get_length())} if weights.rank.is_static and weights[axis].is_static else {}
+
+
+def _features(node: ov.Node, rank: int) -> dict[int, int]:
+    weights, attributes = node.get_input_partial_shape(1), node.get_attributes()
+    if not _is_constant(node.input_value(1)) or weights.rank != 2 or attributes["transpose_a"] or rank < 2:
+        return {}
+    return {rank - 1: int(weights[1 if attributes["transpose_b"] else 0].get_length())}
+
+
+def _is_constant(output: ov.Output) -> bool:
+    """Whether a tensor is a constant, or weights that are decompressed."""
+    node = output.get_node()
+    while node.get_type_name() in ("Convert", "Multiply", "Subtract", "Reshape", "Transpose"):
+        node = node.input_value(0).get_node()
+    return bool(node.get_type_name() == "Constant")
+
+
+def suggested_sizes(model: ov.Model) -> list[int]:
+    """Sizes that open dimensions may need to have, the nearest to the inputs first; [] where nothing suggests one.
+
+    A table that is added (positions: 1500 rows after a stride of 2 suggest 3000) and the window of a pooling tell, by
+    the strides before them, how long or high an input is.
+    """
+    strides: dict[str, int] = {}  # of the operations before a node, by its friendly name
+    found: dict[int, None] = {}
+    for node in islice(model.get_ordered_ops(), _FIRST_OPERATIONS):
+        before = max((strides.get(value.get_node().get_friendly_name(), 1) for value in node.input_values()), default=1)
+        for size in _suggested_by(node):
+            if _LEAST_SUGGESTED <= size * before <= _LARGEST_SUGGESTED:
+                found[size * before] = None
+        strides[node.get_friendly_name()] = before * _stride(node)
+        if len(found) >= _MOST_SUGGESTED:
+            break
+    return list(found)[:_MOST_SUGGESTED]
+
+
+def _stride(node: ov.Node) -> int:
+    if node.get_type_name() in CONVOLUTIONS or node.get_type_name() in _POOLINGS:
+        return max([1, *(int(one) for one in node.get_attributes().get("strides", ()))])
+    return 1
+
+
+def _suggested_by(node: ov.Node) -> Iterator[int]:
+    if node.get_type_name() in _POOLINGS:
+        yield from {int(one) for one in node.get_attributes()["kernel"]}
+    elif node.get_type_name() == "Add" and node.get_output_partial_shape(0).is_dynamic:
+        for value in node.input_values():
+            shape = value.get_partial_shape()
+            if _is_constant(value) and shape.is_static and len(shape) >= 2:
+                yield from (int(size) for size in list(shape.to_shape())[-2:-1])
