@@ -361,28 +361,15 @@ def test_a_process_on_one_cpu_has_one_core() -> None:
     assert ended(sys.executable, "-c", code).stdout.strip() == "1"
 
 
-class Compiling:
-    """A Core whose CPU gives a request so many threads."""
-
-    def __init__(self, threads: int, streams: int) -> None:
-        self.given = {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": streams}
-
-    def compile_model(self, model: ov.Model, device: str, config: dict[str, Any]) -> Compiling:
-        assert device == "CPU" and config["PERFORMANCE_HINT"] == "LATENCY"
-        if not self.given["INFERENCE_NUM_THREADS"]:
-            raise RuntimeError("no threads")
-        return self
-
-    def get_property(self, name: str) -> int:
-        return self.given[name]
-
-
 def test_one_request_has_the_cores_that_openvino_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = discovery.request_cores(ov.Core(), "CPU")
-    assert 1 <= real <= cpu.usable_cores()
+    asked = discovery._threads_of_a_request(())
+    assert asked is not None and 1 <= asked <= (os.cpu_count() or 1)
+    assert not cpu.alike() or discovery.request_cores() == cpu.usable_cores() <= asked
     monkeypatch.setattr(cpu, "usable_cores", lambda: 16)
-    for threads, streams, cores in ((8, 1, 8), (16, 2, 8), (32, 1, 16), (1, 4, 1), (8, 0, 8), (0, 0, 16)):
-        assert discovery.request_cores(Compiling(threads, streams), "CPU") == cores  # type: ignore[arg-type]
+    monkeypatch.setattr(cpu, "alike", lambda: False)
+    for told, cores in ((8, 8), (32, 16), (0, 1), (None, 16)):
+        monkeypatch.setattr(discovery, "_threads_of_a_request", lambda _, told=told: told)
+        assert discovery.request_cores() == cores
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="needs Linux")

@@ -335,6 +335,9 @@ class RecordingCore:
     def add_extension(self, library_path: object) -> None:
         """As ov.Core's."""
 
+    def register_plugin(self, plugin: object, device_name: str, config: Any = None) -> None:
+        """As ov.Core's."""
+
     def import_model(self, model_stream: object, device_name: str, config: Any = None) -> str:
         """Imports."""
         return "imported"

@@ -29,7 +29,7 @@ from ov_hsdag.costs.stored import ModelCosts, check_replaceable
 from ov_hsdag.devices.virtual import virtual_devices
 from ov_hsdag.fleet.job import model_files_of
 from ov_hsdag.integration import extension
-from ov_hsdag.measuring import process, worker
+from ov_hsdag.measuring import process
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.placement import Placement
@@ -42,7 +42,7 @@ from ov_hsdag.storage.folder_writing import MARKER, _refuse_foreign
 from ov_hsdag.storage.ir_text import constants_of, file_carries
 from ov_hsdag.storage.model_folder import longest_context
 from ov_hsdag.storage.overwriting import external_data, refuse_input
-from ov_hsdag.utils import reading
+from ov_hsdag.utils import child, reading
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import opset13 as ops
 from tests.graphs import random_model, random_problem
@@ -189,7 +189,7 @@ def test_a_message_of_a_worker_that_is_nested_too_deep_is_none() -> None:
     data = DEEP.encode()
     frame = struct.pack("<4sI", b"hsdg", len(data)) + data
     with pytest.raises(ValueError, match="nested too deep"):
-        worker.read_frame(io.BytesIO(frame))
+        child.read_frame(io.BytesIO(frame))
 
 
 # Placements in models

@@ -168,7 +168,7 @@ def test_a_cpu_at_hand_counts_with_the_cores_that_the_process_has(
     monkeypatch: pytest.MonkeyPatch, full_name: str, cores: int, amx: bool, counts_as: str, share: float
 ) -> None:
     monkeypatch.setattr(cpu, "usable_cores", lambda: cores)
-    monkeypatch.setattr(discovery, "request_cores", lambda core, name: cores)
+    monkeypatch.setattr(discovery, "request_cores", lambda: cores)
     monkeypatch.setattr(cpu, "has_amx_bf16", lambda: amx)
     monkeypatch.setattr(discovery, "memory_bytes", lambda core, name: 2**36)
     machine = Machine(CPU=named(full_name, INFERENCE_PRECISION_HINT=ov.Type.f32))

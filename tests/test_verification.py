@@ -9,7 +9,7 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
-from ov_hsdag.calibration.calibrate import calibrate_where_it_runs
+from ov_hsdag.calibration.calibrate import Calibrating, calibrate_where_it_runs
 from ov_hsdag.cli._common import assumed_shapes
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.measuring.agreement import largest_difference
@@ -129,7 +129,8 @@ def test_assumed_sizes_that_do_not_run_are_made_smaller(two_cpu_core: ov.Core) -
     assert [text[:32] for text in warnings] == ["compared with input_ids=[1,16], "]
     profile = builtin_profile(("CPU_A", "CPU_B"), two_cpu_core)
     prepared = prepare(sixteen_tokens(), ("CPU_A", "CPU_B"), two_cpu_core, profile)
-    found, costs = calibrate_where_it_runs(prepared, two_cpu_core, profile)
+    with Calibrating(two_cpu_core, ("CPU_A", "CPU_B")) as calibrating:
+        found, costs = calibrate_where_it_runs(prepared, calibrating, profile)
     assert found.shapes == {"input_ids": (1, 16), "attention_mask": (1, 16)}
     assert set(costs.devices) == {"CPU_A", "CPU_B"}
 

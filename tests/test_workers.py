@@ -18,12 +18,12 @@ from openvino import opset13 as ops
 
 import ov_hsdag
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.measuring import process
 from ov_hsdag.measuring.comparison import Comparison, measurements
 from ov_hsdag.measuring.measurer import Measurer
 from ov_hsdag.measuring.process import Candidate, WorkerError, WorkerTimeout, Workshop
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.utils import child
 from ov_hsdag.utils.errors import RunError
 from research.zoo.catalog import ZOO
 from tests.conftest import Children
@@ -157,7 +157,7 @@ def test_a_worker_is_idle_between_its_trials(core: ov.Core, children: Children) 
 
 def test_a_process_that_no_signal_ends_is_not_waited_for(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one in the uninterruptible sleep of a driver."""
-    monkeypatch.setattr(process, "_GRACE", 0.1)
+    monkeypatch.setattr(child, "_GRACE", 0.1)
     model = prepared("lstm", core)
     with Workshop(model, timed_inputs(model), "latency", starting({"x": "hangs_compiling"})) as workshop:
         worker = workshop.start("x")

@@ -18,6 +18,7 @@ from ov_hsdag.measuring import worker
 from ov_hsdag.measuring.process import Candidate, StartWorker, Worker
 from ov_hsdag.measuring.runner import Copies, Runner
 from ov_hsdag.measuring.together import Together
+from ov_hsdag.utils import child
 
 
 def starting(faults: Mapping[str, str]) -> StartWorker:
@@ -107,10 +108,13 @@ def computing(change: Callable[[list[np.ndarray]], list[np.ndarray]]) -> Entry:
 
 def answering(write: Callable[[Any, dict[str, Any]], None]) -> Entry:
     """Runs a worker that writes something else where it should tell a rate."""
-    right = worker.write_frame
+    right = child.write_frame
 
     def entry(folder: str, objective: str) -> None:
-        worker.write_frame = lambda stream, message: (write if "rate" in message else right)(stream, message)
+        def answer(stream: Any, message: dict[str, Any]) -> None:
+            (write if "rate" in message else right)(stream, message)
+
+        vars(worker)["write_frame"] = answer
         worker.main(folder, objective)
 
     return entry
@@ -156,7 +160,7 @@ def garbage(stream: Any, message: dict[str, Any]) -> None:
     stream.flush()
 
 
-right_frame = worker.write_frame
+right_frame = child.write_frame
 
 
 def odd_rate(stream: Any, message: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import datetime
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.model import colocation
 from ov_hsdag.model.affinities import set_affinities
+from ov_hsdag.model.compiling import Compiling, Here
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.shapes import smaller_shapes
 from ov_hsdag.problem.pricing import ModelAnalysis
@@ -70,13 +71,64 @@ def calibrate_prepared(
     return calibration.costs(), calibration.times
 
 
+class Calibrating(AbstractContextManager["Calibrating"]):
+    """A process in which models are calibrated, so that this one compiles nothing. Ends with `close`."""
+
+    def __init__(self, core: ov.Core, names: Sequence[str]) -> None:
+        """The process begins with the first call, or `start`; it has a Core like this one, for these devices."""
+        self._core, self._names = core, names
+        self._kept: dict[int, int] = {}  # number of each model in the process, by its id
+        self._started: Compiling | None = None
+
+    def start(self) -> Compiling:
+        """The process, which imports OpenVINO while this one does something else. Raises as `Compiling`."""
+        if self._started is None:
+            self._started = Compiling(self._core, self._names)
+        return self._started
+
+    def calibrate(
+        self,
+        prepared: ModelAnalysis,
+        profile: Profile,
+        advance: Advance = lambda _: None,
+        deadline: Deadline = UNLIMITED,
+    ) -> tuple[ModelCosts, dict[str, NodeTimes]]:
+        """As `calibrate_prepared`. Phases of one model share what was compiled, as far as there is memory."""
+        model, process = prepared.model, self.start()
+        if id(model) not in self._kept:
+            self._kept[id(model)] = process.keep(model)
+        process.wait()  # so that its imports take nothing of the time
+        about = (prepared.shapes, prepared.graph, prepared.devices, prepared.supported)
+        arguments = (self._kept[id(model)], about, profile, deadline.left)
+        return process.call(_calibrate_here, *arguments, doing="calibrating", report=advance)
+
+    def close(self) -> None:
+        """Ends the process, if there is one."""
+        if self._started is not None:
+            self._started.close()
+        self._started = None
+        self._kept.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _calibrate_here(
+    here: Here, number: int, about: Sequence[Any], profile: Profile, seconds: float
+) -> tuple[ModelCosts, dict[str, NodeTimes]]:
+    """In the process that compiles: `calibrate_prepared` of a model, by its number; about: the rest of the analysis."""
+    deadline, prepared, key = Deadline(seconds), ModelAnalysis(here.model(number), *about), f"compiled {number}"
+    if key not in here.kept:
+        here.kept[key] = compiled_models(prepared, here.core)
+    return calibrate_prepared(prepared, here.core, profile, here.report, deadline, here.kept[key])
+
+
 def calibrate_where_it_runs(
     prepared: ModelAnalysis,
-    core: ov.Core,
+    calibrating: Calibrating,
     profile: Profile,
     advance: Advance = lambda _: None,
     seconds: float = math.inf,
-    compiled: CompiledModels | None = None,
 ) -> tuple[ModelAnalysis, ModelCosts]:
     """As `calibrate_prepared`; where no device runs a model with inputs of the assumed sizes, with smaller ones.
 
@@ -85,10 +137,10 @@ def calibrate_where_it_runs(
     deadline, tried = Deadline(seconds), prepared
     for shapes in smaller_shapes(prepared.model, prepared.shapes):
         try:
-            return tried, calibrate_prepared(tried, core, profile, advance, deadline, compiled)[0]
+            return tried, calibrating.calibrate(tried, profile, advance, deadline)[0]
         except NotRunnableError:
             tried = replace(prepared, graph=prepared.graph.resized(prepared.model, shapes), shapes=shapes)
-    return tried, calibrate_prepared(tried, core, profile, advance, deadline, compiled)[0]
+    return tried, calibrating.calibrate(tried, profile, advance, deadline)[0]
 
 
 class NotRunnableError(RunError):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from os import PathLike
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.calibration.boundaries import Boundaries, measure_boundaries
-from ov_hsdag.calibration.calibrate import ModelCalibration, calibrate_prepared
+from ov_hsdag.calibration.calibrate import Calibrating, ModelCalibration
 from ov_hsdag.calibration.device_profile import profile_document
 from ov_hsdag.calibration.executions import CompiledModels, Counters, Executions
 from ov_hsdag.calibration.models import PREFIX, image_network, microbenchmark_model, token_network
@@ -30,6 +31,7 @@ from ov_hsdag.costs.stored import ModelCosts
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import new_core
+from ov_hsdag.model.compiling import Here
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.inputs import example_shapes, timed_inputs
 from ov_hsdag.problem.pricing import prepare
@@ -101,31 +103,41 @@ def calibrate(
     for name in discovery.absent(core, names):
         there = ", ".join(core.available_devices) or "none"
         raise UserError(f'device "{name}" is not at hand: calibrating measures; this machine has {there}')
-    tell, number = report or (lambda _: None), count(1)
-    total = len(names) + 1 + len(_NETWORKS) + len(models)
-
-    def stage(name: str) -> Callable[[str], None]:
-        """The next stage begins: what takes its steps."""
-        at = f"stage {next(number)} of {total}, {name}"
-        return lambda step: tell(f"{at}: {step}")
-
+    tell, total = report or (lambda _: None), len(names) + 1 + len(_NETWORKS) + len(models)
     known = builtin_profile(names, core)
-    try:
-        figures = {name: _figures(core, known.device(name), stage(f"layers on {name}")) for name in names}
-        boundaries = measure_boundaries(core, names, stage("boundaries"))
-        boundaries = _corrected(core, known, figures, boundaries, stage)
-    except RuntimeError as error:
-        raise RunError(f"calibrating failed: {one_line(error)}") from error
-    document = profile_document(core, known, figures, boundaries)
-    profile = Profile.of(document, "the calibration")
     measured = []
-    for model, example in zip(models, examples, strict=True):
-        advance = stage(model.get_friendly_name())
-        analysis = prepare(model.clone(), names, core, profile, shapes=example)
-        measured.append(calibrate_prepared(analysis, core, profile, advance, Deadline(seconds)))
+    with Calibrating(core, names) as calibrating:
+        figures, boundaries = calibrating.start().call(_devices, known, total, doing="calibrating", report=tell)
+        number = count(total - len(models) + 1)
+        document = profile_document(core, known, figures, boundaries)
+        profile = Profile.of(document, "the calibration")
+        for model, example in zip(models, examples, strict=True):
+            advance = _stage(tell, number, total, model.get_friendly_name())
+            analysis = prepare(model.clone(), names, core, profile, shapes=example)
+            measured.append(calibrating.calibrate(analysis, profile, advance, Deadline(seconds)))
     costs, times = zip(*measured, strict=True) if measured else ((), ())
     reports = {name: DeviceReport(figures[name].error, boundaries.error) for name in names}
     return Calibration(profile, document, reports, costs, times)
+
+
+def _stage(tell: Callable[[str], None], number: Iterator[int], total: int, name: str) -> Callable[[str], None]:
+    """The next stage of so many begins: what takes its steps, and tells them."""
+    at = f"stage {next(number)} of {total}, {name}"
+    return lambda step: tell(f"{at}: {step}")
+
+
+def _devices(here: Here, known: Profile, total: int) -> tuple[dict[str, Figures], Boundaries]:
+    """In the process that compiles: what layers and boundaries cost; known: a profile of the devices.
+
+    total: number of stages, those of models included. Raises RunError.
+    """
+    stage, core = partial(_stage, here.report, count(1), total), here.core
+    try:
+        figures = {name: _figures(core, one, stage(f"layers on {name}")) for name, one in known.devices.items()}
+        boundaries = measure_boundaries(core, tuple(figures), stage("boundaries"))
+        return figures, _corrected(core, known, figures, boundaries, stage)
+    except RuntimeError as error:
+        raise RunError(f"calibrating failed: {one_line(error)}") from error
 
 
 def _figures(core: ov.Core, device: DeviceProfile, advance: Callable[[str], None]) -> Figures:

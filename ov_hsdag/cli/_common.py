@@ -19,7 +19,6 @@ import typer
 from ov_hsdag.cli import console
 from ov_hsdag.devices import extensions, virtual
 from ov_hsdag.devices.device_set import in_upper_case
-from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.model.config_sizes import sizes_beside
 from ov_hsdag.model.inputs import example_shapes
 from ov_hsdag.model.placement import Placement
@@ -29,6 +28,7 @@ from ov_hsdag.storage.files import check_model_output, save_model_atomically
 from ov_hsdag.storage.folder_writing import check_folder_output, write_folder
 from ov_hsdag.storage.ir_text import file_carries
 from ov_hsdag.storage.model_folder import is_model_folder, longest_context, model_files
+from ov_hsdag.storage.scratch import require_temporary_folder
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 

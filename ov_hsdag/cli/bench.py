@@ -22,7 +22,6 @@ from ov_hsdag.costs.stored import load_beside
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.fleet.job import Inputs, Job
-from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.model.config_sizes import with_sizes_beside
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.shapes import check_npu_sizes, sized
@@ -37,6 +36,7 @@ from ov_hsdag.problem.pricing import Session
 from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.storage.files import check_writable, write_json, write_text
 from ov_hsdag.storage.model_folder import is_model_folder, model_files
+from ov_hsdag.storage.scratch import require_temporary_folder
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import ov
 

@@ -24,8 +24,8 @@ from ov_hsdag.devices.device_set import TRY_OUT
 from ov_hsdag.devices.discovery import available, free_bytes, memory_bytes, uses_host_memory
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.integration.extension import extension_path
-from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.policy import bundle, tuned
+from ov_hsdag.storage.scratch import require_temporary_folder
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 

@@ -14,11 +14,11 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.finetune import duration
 from ov_hsdag.devices.discovery import absent
-from ov_hsdag.measuring.process import require_temporary_folder
 from ov_hsdag.model.gains import BEST_SINGLE, times
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.improvement import Improvement, Proposer, improve_entry, improved_first
 from ov_hsdag.placing.placement_cache import CacheEntry, PlacementCache
+from ov_hsdag.storage.scratch import require_temporary_folder
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 

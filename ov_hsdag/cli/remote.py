@@ -15,7 +15,7 @@ from ov_hsdag.cli import command_lines, console
 from ov_hsdag.cli.command_lines import given_options, options
 from ov_hsdag.fleet.job import Inputs, Job
 from ov_hsdag.fleet.machines import Kind, parse_on
-from ov_hsdag.measuring.process import require_temporary_folder
+from ov_hsdag.storage.scratch import require_temporary_folder
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import ov
 

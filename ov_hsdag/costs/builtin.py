@@ -70,7 +70,7 @@ def _physical(name: str, kind: str, core: ov.Core | None) -> DeviceProfile:
     if kind == "CPU" and profile is not None:
         profile = profile.with_fewer_cores(cpu.usable_cores())
     elif kind == "CPU":
-        profile = _one_core(core).with_threads(discovery.request_cores(core, name), common.memory_gbps)
+        profile = _one_core(core).with_threads(discovery.request_cores(), common.memory_gbps)
     profile = _with_memory(profile or common.standing_in(), name, core)
     return profile.at_precision(discovery.inference_precision(core, name))
 
@@ -104,7 +104,7 @@ def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> Devi
         threads = threads or discovery.inference_threads(core, name) or 0
         # The device itself knows better than its declaration: a CPU without bf16 infers in f32.
         precision = discovery.inference_precision(core, name) or precision
-        threads = threads or discovery.request_cores(core, name)
+        threads = threads or discovery.request_cores()
     full_name = discovery.full_name(core, "CPU") if core is not None else None
     whole = (full_name and _matching("CPU", full_name)) or load_builtin(_DEFAULTS["CPU"])
     if core is not None:  # more threads than cores take turns

@@ -27,7 +27,7 @@ class SharedCores:
         threads = {name: discovery.inference_threads(core, name) or 0 for name in here}
         if len(here) < 2 and not any(threads.values()):
             return None
-        threads = {name: count or discovery.request_cores(core, name) for name, count in threads.items()}
+        threads = {name: count or discovery.request_cores() for name, count in threads.items()}
         usable = cpu.usable_cores()
         return cls(threads, usable) if sum(threads.values()) > usable else None
 

@@ -52,15 +52,24 @@ def _physical_cores() -> int:
 
     if hasattr(os, "sched_setaffinity"):
         with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, _usable_cpus())
+            os.sched_setaffinity(0, usable_cpus())
     # Where /proc/cpuinfo names no cores (on Arm) loky counts CPUs, and prints why with a traceback.
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         return int(cpu_count(only_physical_cores=True))
 
 
-def _usable_cpus() -> set[int]:
-    """Numbers of the CPUs (hyper-threads) that threads of this process may run on; on Linux only."""
+def alike() -> bool:
+    """Whether all cores of the machine are of one kind and near one memory, as far as Linux says; False elsewhere."""
+    devices = Path("/sys/devices")
+    nodes = list((devices / "system/node").glob("node[0-9]*"))
+    return len(nodes) == 1 and not (devices / "cpu_atom").exists()
+
+
+def usable_cpus() -> set[int]:
+    """Numbers of the CPUs (hyper-threads) that threads of this process may run on; empty but on Linux."""
+    if not hasattr(os, "sched_getaffinity"):
+        return set()
     cpus = set(os.sched_getaffinity(0))
     with contextlib.suppress(OSError):
         for thread in Path("/proc/self/task").iterdir():

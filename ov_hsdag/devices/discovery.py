@@ -7,13 +7,16 @@ Three sizes of a device's memory are called for: `memory_bytes`, all that it has
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from ov_hsdag.devices import cgroups, cpu, virtual
 from ov_hsdag.devices.device_set import PRECISIONS, is_virtual, kind_of
-from ov_hsdag.utils.lazy import op, opset1, ov
+from ov_hsdag.utils.lazy import ov
 
 
 @dataclass(frozen=True)
@@ -132,20 +135,42 @@ def inference_threads(core: ov.Core, name: str) -> int | None:
     return int(value) if value else None
 
 
-def request_cores(core: ov.Core, name: str) -> int:
-    """Cores of a CPU device that one request runs on: usable ones, and no more than OpenVINO gives it threads.
+def request_cores() -> int:
+    """Cores of the CPU that one request runs on: usable ones, and no more than OpenVINO gives it threads.
 
-    It leaves out hyper-threads on every system, and sockets but one.
+    It leaves out hyper-threads on every system, and sockets but one. Where cores are alike and near one memory, all
+    usable ones are left; elsewhere OpenVINO is asked.
     """
-    number = op.Parameter(ov.Type.f32, ov.Shape([1]))
+    usable = cpu.usable_cores()
+    told = None if cpu.alike() else _threads_of_a_request(tuple(sorted(cpu.usable_cpus())))
+    return usable if told is None else max(min(usable, told), 1)
+
+
+# Prints how many threads a request has: in a process of its own, as after compiling forked children hang
+# (docs/facts.md).
+_ASK = """
+import openvino as ov
+from openvino import opset1
+number = opset1.parameter(ov.Shape([1]), ov.Type.f32)
+model = ov.Model([opset1.relu(number)], [number])
+compiled = ov.Core().compile_model(model, "CPU", {"PERFORMANCE_HINT": "LATENCY", "CACHE_DIR": ""})
+threads, streams = (int(compiled.get_property(key)) for key in ("INFERENCE_NUM_THREADS", "NUM_STREAMS"))
+print(threads // max(streams, 1) if threads else "")
+"""
+
+_ASKING = 60.0  # seconds that this may take
+
+
+@cache
+def _threads_of_a_request(cpus: tuple[int, ...]) -> int | None:
+    """Threads that OpenVINO gives a request on the CPU; None where it does not say. cpus: that this process may use."""
     try:
-        compiled = core.compile_model(
-            ov.Model([opset1.relu(number)], [number]), name, {"PERFORMANCE_HINT": "LATENCY", "CACHE_DIR": ""}
-        )
-        threads, streams = (int(compiled.get_property(key)) for key in ("INFERENCE_NUM_THREADS", "NUM_STREAMS"))
-    except RuntimeError:
-        return cpu.usable_cores()
-    return max(min(cpu.usable_cores(), threads // max(streams, 1)), 1)
+        environment = {**os.environ, "OV_HSDAG_DISABLE": "1"}
+        command = [sys.executable, "-c", _ASK]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_ASKING, check=False)
+        return int(done.stdout.strip())
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return None
 
 
 def property_text(core: ov.Core, name: str, key: str) -> str | None:

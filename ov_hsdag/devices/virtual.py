@@ -45,6 +45,9 @@ _KEPT = ("INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", MEMORY)
 # devices both land on the machine's first core, so that the devices never run at the same time.
 _SPLIT_MODEL_PROPERTIES = {"EXCLUSIVE_ASYNC_REQUESTS": False}
 
+# Of a Core, what was registered on it.
+_REGISTERED = "_ov_hsdag_plugins"
+
 _VIRTUAL_DEFAULTS = {"ENABLE_CPU_PINNING": "NO"}
 
 
@@ -156,6 +159,7 @@ def register(core: ov.Core, declared: Mapping[str, Mapping[str, str]] | None = N
     for name, properties in declared.items():
         try:
             core.register_plugin(plugin, name)
+            note_plugin(core, plugin, name)
         except RuntimeError as error:
             if "already registered" not in str(error):
                 raise RunError(f"cannot register virtual device {name}: {one_line(error)}") from error
@@ -166,6 +170,16 @@ def register(core: ov.Core, declared: Mapping[str, Mapping[str, str]] | None = N
             refused = shortened(f"OpenVINO refuses the properties of {name}: {one_line(error)}", 500)
             raise UserError(f"{VIRTUAL_DEVICES_VARIABLE}: {refused}") from error
     return tuple(declared)
+
+
+def note_plugin(core: ov.Core, plugin: str, name: str) -> None:
+    """Remember what ``Core.register_plugin`` was called with: OpenVINO does not say it."""
+    setattr(core, _REGISTERED, {**registered(core), name: plugin})
+
+
+def registered(core: ov.Core) -> dict[str, str]:
+    """Plugins that were registered on a Core, by the names of their devices."""
+    return dict(getattr(core, _REGISTERED, {}))
 
 
 def _load(core: ov.Core, name: str) -> None:

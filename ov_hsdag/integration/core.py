@@ -47,6 +47,7 @@ def patch(module: ModuleType) -> None:
         return
     core.__init__ = _wrap_init(core.__init__)
     core.add_extension = _wrap_add_extension(core.add_extension)
+    core.register_plugin = _wrap_register_plugin(core.register_plugin)
     core.compile_model = _wrap_compile_model(core.compile_model)
     if hasattr(core, "query_model"):
         core.query_model = _wrap_query_model(core.query_model)
@@ -89,6 +90,20 @@ def _wrap_query_model(original: Callable[..., dict[str, str]]) -> Callable[..., 
         return _affinities_at_load(self, arguments["model"], load)
 
     return query_model
+
+
+def _wrap_register_plugin(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def register_plugin(self: ov.Core, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        with contextlib.suppress(Exception):
+            from ov_hsdag.devices import virtual
+
+            plugin = os.fspath(args[0] if args else kwargs["plugin"])
+            name = args[1] if len(args) > 1 else kwargs["device_name"]
+            virtual.note_plugin(self, os.path.abspath(plugin) if os.path.exists(plugin) else plugin, name)
+
+    return register_plugin
 
 
 def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[..., ov.CompiledModel]:

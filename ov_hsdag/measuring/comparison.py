@@ -20,7 +20,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ov_hsdag.devices import discovery, extensions
+from ov_hsdag.devices import discovery, same_core
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.agreement import disagreement, finite, tolerance
@@ -108,7 +108,8 @@ class Comparison(AbstractContextManager["Comparison"]):
         self._workers: dict[str, Worker] = {}  # those in memory, the one that was used last at the end
         self._waiting: list[str] = []
         inputs = timed_inputs(model, shapes, phases)
-        self._workshop = Workshop(model, inputs, objective, start_worker, extensions.of(core), beside)
+        like = same_core.describe(core, devices.names)
+        self._workshop = Workshop(model, inputs, objective, start_worker, like, beside)
         try:
             order = [*(name for name in first if name in candidates), *(n for n in candidates if n not in first)]
             self._compile_what_fits(order)

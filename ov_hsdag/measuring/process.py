@@ -10,22 +10,15 @@ parent ended; the folder is removed by the parent, else by a worker, else by the
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import os
-import queue
 import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -34,7 +27,9 @@ from ov_hsdag.measuring import worker
 from ov_hsdag.measuring.together import Beside
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.storage.files import remove_leftovers, save_model, temporary_name
+from ov_hsdag.storage.files import save_model
+from ov_hsdag.storage.scratch import scratch_folder
+from ov_hsdag.utils.child import Child, ChildError, ChildTimeout
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import read_arrays
@@ -44,13 +39,6 @@ _START = 15.0
 
 PATIENCE = 120.0
 """Seconds that compiling, or a trial, may take before a worker counts as hanging."""
-
-# What a worker that was killed may take to be gone.
-_GRACE = 5.0
-
-# Seconds after which a folder that nothing was written to is not in use. Containers may share the place of it and the
-# host's name, and not the process numbers: what is in use changes often.
-_UNUSED = 3600.0
 
 _ENTRY = "ov_hsdag.measuring.worker:main"
 
@@ -82,19 +70,11 @@ class Candidate:
         return cls(devices.hetero, affinity)
 
 
-def require_temporary_folder() -> None:
-    """Checks that workshops can be made here. Raises RunError where no folder for temporary files can be written to."""
-    try:
-        tempfile.gettempdir()
-    except OSError as error:
-        raise _no_folder(error) from error
-
-
-class WorkerError(RunError):
+class WorkerError(ChildError):
     """A worker could not do what it was asked for: why, in one line."""
 
 
-class WorkerTimeout(WorkerError):
+class WorkerTimeout(WorkerError, ChildTimeout):
     """A worker did not do it in time."""
 
 
@@ -110,29 +90,23 @@ class Workshop(contextlib.AbstractContextManager["Workshop"]):
         inputs: Sequence[TimedInputs],
         objective: str,
         start_worker: StartWorker | None = None,
-        extensions: Sequence[str] = (),
+        like: Mapping[str, Any] | None = None,
         beside: Beside | None = None,
     ) -> None:
         """Writes the folder. Raises RunError where there is no temporary one, or the model cannot be written.
 
         model: with unique friendly names (`ov_hsdag.model.normalize`); not changed, its placement is left out. inputs:
-        an array for each input of the model, or what is timed, the phases of a workload. extensions: libraries with
-        operations of the model. beside: other models that run at the same time.
+        an array for each input of the model, or what is timed, the phases of a workload. like: what the workers' Cores
+        are like (`ov_hsdag.devices.same_core`); new ones by default. beside: other models that run at the same time.
         """
-        try:
-            place = Path(tempfile.gettempdir()) / "ov_hsdag-measure"
-            remove_leftovers(place, _UNUSED)
-            self.folder = temporary_name(place)
-            self.folder.mkdir(0o700)
-        except OSError as error:
-            raise _no_folder(error) from error
+        self.folder = scratch_folder()
         self._objective = objective
         self._start_worker = start_worker or Worker
         self._workers: list[Worker] = []
         self._end = weakref.finalize(self, _close, self.folder, self._workers, os.getpid())
         parts = [(model, inputs), *zip(beside.models, beside.inputs, strict=True)] if beside else [(model, inputs)]
         settings = {
-            "extensions": list(extensions),
+            "core": dict(like or {}),
             "counts": list(beside.counts) if beside else [1.0],
             "after": [list(one) for one in beside.after] if beside else [[]],
             "order": list(beside.order) if beside else [0],
@@ -169,8 +143,10 @@ class Workshop(contextlib.AbstractContextManager["Workshop"]):
         self.close()
 
 
-class Worker:
+class Worker(Child):
     """One process, which has one model compiled at a time."""
+
+    error, timeout, called = WorkerError, WorkerTimeout, "its worker"
 
     def __init__(self, folder: Path, objective: str, name: str = "", entry: str = _ENTRY) -> None:
         """Starts the process, which calls the entry ("module:function") with the workshop's folder and objective.
@@ -178,7 +154,6 @@ class Worker:
         Raises OSError where no process can be started.
         """
         self.name = name  # of what it is for
-        self.alive = True  # it can be asked; once it cannot, that stays so
         self.compiled = False  # it holds something that runs
         self.submodels = 0  # that HETERO made of what it compiled last; 1 on a single device
         self.shortest_trial = 0.0  # about how many seconds a trial of that takes at least
@@ -187,32 +162,7 @@ class Worker:
         self._ready = False
         self._folder = folder
         self._number = next(_numbers)
-        self._log = open(folder / f"{self._number}.log", "w+b")  # noqa: SIM115 closed by `end`
-        # The parent's own search path: the package may be found there only, and the script that runs is not imported.
-        module, _, function = entry.partition(":")
-        code = f"import sys; sys.path[:] = sys.argv[3:]; from {module} import {function} as main; main(*sys.argv[1:3])"
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code, str(folder), objective, *sys.path],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                # What is compiled is exactly what is asked for: no placement is followed besides.
-                env={**os.environ, "OV_HSDAG_DISABLE": "1"},
-                # Ctrl-C is for the parent, who ends its workers.
-                start_new_session=True,
-            )
-        except OSError:
-            self._log.close()
-            raise
-        self._answers: queue.SimpleQueue[dict[str, Any] | Exception | None] = queue.SimpleQueue()
-        try:
-            threading.Thread(target=_collect, args=(self._process.stdout, self._answers), daemon=True).start()
-        except RuntimeError as error:  # the system gives no more threads
-            self.end()
-            if self._process.stdout is not None:
-                self._process.stdout.close()
-            raise OSError(errno.EAGAIN, str(error)) from error
+        super().__init__(entry, [str(folder), objective], folder / f"{self._number}.log")
 
     def compile(self, candidate: Candidate, limit: float) -> list[NDArray[Any]]:
         """Compiles in place of what was compiled before, warms up and infers once; returns the outputs.
@@ -253,82 +203,11 @@ class Worker:
             raise WorkerError(f"it answered {rate!r} where a rate was asked for")
         return float(rate)
 
-    def end(self) -> None:
-        """Ends the process, whatever it does. Nothing happens the second time."""
-        self.alive = False
-        self._process.kill()
-        # A process that hangs in a device's driver is gone only when the driver lets it go.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE)
-        for stream in (self._process.stdin, self._log):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-
-    def _ask(self, command: Mapping[str, Any], limit: float, doing: str) -> dict[str, Any]:
-        if not self.alive or self._process.stdin is None:
-            raise WorkerError("its worker has ended")
-        try:
-            worker.write_frame(self._process.stdin, command)
-        except OSError:
-            raise WorkerError(self._obituary(doing)) from None
-        return self._receive(limit, doing)
-
-    def _receive(self, limit: float, doing: str) -> dict[str, Any]:
-        """The next answer. Raises WorkerError where there is none, or one that says why not."""
-        try:
-            answer = self._answers.get(timeout=max(limit, 0.0))
-        except queue.Empty:
-            self.end()
-            raise WorkerTimeout(f"no answer within {limit:.0f} s of {doing}") from None
-        if answer is None:
-            raise WorkerError(self._obituary(doing))
-        if isinstance(answer, Exception):
-            self.end()
-            raise WorkerError(f"its worker answered with garbage while {doing}")
-        if "error" in answer:
-            raise WorkerError(str(answer["error"]))
-        return answer
-
-    def _obituary(self, doing: str) -> str:
-        """Why the process has ended by itself."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_GRACE)
-        status = self._process.returncode
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
-        self.end()
-        if status is None:
-            how = "closed its pipe"
-        elif status < 0:
-            how = f"was ended by {_signal_name(-status)}"
-        else:
-            how = f"ended with status {status}"
-        return f"its worker {how} while {doing}" + (f": {lines[-1][:200]}" if lines else "")
-
 
 StartWorker = Callable[[Path, str, str], Worker]
 """Starts a worker for a folder, an objective and the name of what it is for; may raise OSError."""
 
 _numbers = itertools.count()
-
-
-def _collect(stream: IO[bytes], answers: queue.SimpleQueue[dict[str, Any] | Exception | None]) -> None:
-    """Hands a worker's answers on, then None for the end of its pipe or the error that its answers are."""
-    with stream:
-        try:
-            while (message := worker.read_frame(stream)) is not None:
-                answers.put(message)
-            answers.put(None)
-        except (ValueError, OSError) as error:
-            answers.put(error)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _close(folder: Path, workers: list[Worker], owner: int) -> None:
@@ -337,7 +216,3 @@ def _close(folder: Path, workers: list[Worker], owner: int) -> None:
     for one in workers:
         one.end()
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _no_folder(error: OSError) -> RunError:
-    return RunError(f"measuring needs a temporary folder (TMPDIR): {one_line(error)}")

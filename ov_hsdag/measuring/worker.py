@@ -1,9 +1,7 @@
 """What runs inside a worker process: one model compiled in one way, and trials of it on command.
 
 A plugin that crashes, hangs or runs out of memory takes its process with it and nothing else.
-`ov_hsdag.measuring.process` starts workers and talks to them: one JSON object for each command and each answer,
-framed, over the two pipes that were the process's standard input and output. Those descriptors are then given away,
-as OpenVINO's plugins print to them.
+`ov_hsdag.measuring.process` starts workers and talks to them (`ov_hsdag.utils.child`).
 
 Commands, by "do": "compile" (ways: a file, what runs each model; outputs: file or null), "trial" (seconds; alone: no
 other worker has one). An answer with "error" says that OpenVINO refused; the worker is as good as before. The first
@@ -12,32 +10,28 @@ answer comes unasked, when OpenVINO is imported and the model is read.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import os
-import queue
 import shutil
-import struct
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.devices import same_core
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.devices.requests import requests_in_flight
 from ov_hsdag.measuring.runner import Copies, Runner, submodels_of, thread_ids
 from ov_hsdag.measuring.together import Together
 from ov_hsdag.model.inputs import TimedInputs
+from ov_hsdag.utils.child import serve, write_frame
 from ov_hsdag.utils.errors import one_line
-from ov_hsdag.utils.reading import parse_json
 
 SETTINGS = "settings.json"
-"""File of the folder that all workers share, with the libraries of extensions; of an application counts and order."""
+"""File of the folder that all workers share, with what their Cores are like; of an application counts and order."""
 
 
 def files(number: int) -> tuple[str, str]:
@@ -54,31 +48,6 @@ _LAST_CALL = 0.02
 
 ON_EACH = "MULTI:"
 """What the device of a command begins with where the whole model is to run on each of those that follow."""
-
-_MAGIC = b"hsdg"
-_HEADER = struct.Struct("<4sI")
-_LARGEST_FRAME = 1 << 24
-
-
-def write_frame(stream: IO[bytes], message: Mapping[str, Any]) -> None:
-    """Sends a message. Raises OSError where nobody reads any more."""
-    data = json.dumps(message).encode()
-    stream.write(_HEADER.pack(_MAGIC, len(data)) + data)
-    stream.flush()
-
-
-def read_frame(stream: IO[bytes]) -> dict[str, Any] | None:
-    """The next message, None at the end of the stream. Raises ValueError for what is no message."""
-    header = stream.read(_HEADER.size)
-    if not header:
-        return None
-    magic, length = _HEADER.unpack(header.ljust(_HEADER.size, b"\0"))
-    if magic != _MAGIC or length > _LARGEST_FRAME:
-        raise ValueError("no frame of ours")
-    message = parse_json(stream.read(length).decode())
-    if not isinstance(message, dict):
-        raise ValueError("no message")
-    return message
 
 
 def write_inputs(path: Path, phases: Sequence[TimedInputs]) -> None:
@@ -109,13 +78,9 @@ class Station:
 
     def __init__(self, folder: Path, objective: str) -> None:
         """Imports OpenVINO and reads the model. Raises whatever OpenVINO does."""
-        from ov_hsdag.devices.virtual import new_core
-
         self._objective = objective
-        self._core = new_core()
         self._settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-        for path in self._settings["extensions"]:
-            self._core.add_extension(path)
+        self._core = same_core.like(self._settings["core"])
         names = [files(number) for number in range(len(self._settings["counts"]))]
         self._models = [self._core.read_model(folder / model) for model, _ in names]
         self._inputs = [read_inputs(folder / inputs) for _, inputs in names]
@@ -181,31 +146,10 @@ class Station:
         return {"rate": rate, "rates": self._runner.rates, "busy_us": list(self._runner.busy_us)}
 
 
-def _listen(stream: IO[bytes], folder: Path, commands: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Hands commands on. Ends the process when its parent has gone: then nobody else is left to remove the folder."""
-    try:
-        while (command := read_frame(stream)) is not None:
-            commands.put(command)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os._exit(1)
-
-
-def _give_away(descriptor: int, to: int) -> int:
-    """A private copy of a descriptor, which itself means something else from now on."""
-    private = os.dup(descriptor)
-    os.dup2(to, descriptor)
-    return private
-
-
 def main(folder: str, objective: str, station: Callable[[Path, str], Station] = Station) -> None:
     """Works until its parent ends it, or is gone; `station` makes what answers commands, from the other two."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    stdin, stdout = os.fdopen(_give_away(0, null), "rb"), os.fdopen(_give_away(1, 2), "wb")
-    with contextlib.suppress(OSError):  # where memory runs out, Linux is to end this process before the user's
-        Path("/proc/self/oom_score_adj").write_text("1000")
-    commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(stdin, Path(folder), commands), daemon=True).start()
+    # When its parent has gone, nobody else is left to remove the folder.
+    commands, stdout = serve(lambda: shutil.rmtree(folder, ignore_errors=True))
     working: Station | None = None
     while True:
         try:

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.model.colocation import group_support
+from ov_hsdag.model.compiling import Compiling, Here
 from ov_hsdag.model.excerpt import LARGE, Excerpt, excerpt
 from ov_hsdag.model.flops import bodies_of
 from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.utils.child import ChildError
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import op, ov
 
@@ -97,29 +99,48 @@ def _sort(core: ov.Core, device: str) -> tuple[object, ...]:
 def _compile_alone(
     model: ov.Model, graph: ComputationGraph, nodes: Sequence[int], device: str, core: ov.Core
 ) -> list[bool]:
-    """Whether the device compiles each of the nodes as a model of its own, with its constant inputs."""
-    constant = {graph.names[node] for node in np.flatnonzero(graph.legality.constant)} if nodes else set()
-    copies = {node.get_friendly_name(): node for node in model.clone().get_ops()} if nodes else {}
-    known: dict[str, bool] = {}
-    found = []
+    """Whether the device compiles each of the nodes as a model of its own, with its constant inputs.
+
+    In another process, see `ov_hsdag.model.compiling`. Raises RunError where none can be started.
+    """
+    if not nodes:
+        return []
+    constant = {graph.names[node] for node in np.flatnonzero(graph.legality.constant)}
+    copies = {node.get_friendly_name(): node for node in model.clone().get_ops()}
+    models: dict[str, ov.Model] = {}  # by kind
+    kinds = []
     for node in (copies[graph.names[number]] for number in nodes):
         sources = [port.get_source_output() for port in node.inputs()]
         live = [source.get_node().get_friendly_name() not in constant for source in sources]
         # Equal for nodes that a plugin chooses the same kernel for, as far as can be told from outside.
         inputs = [f"{source.get_element_type()} {source.get_partial_shape()}" for source in sources]
         kind = f"{node.get_type_info()} {node.get_attributes()} {inputs} {live}"
-        if kind not in known:
+        kinds.append(kind)
+        if kind not in models:
             parameters = []
             for port, source in compress(zip(node.inputs(), sources, strict=True), live):
                 parameters.append(op.Parameter(source.get_element_type(), source.get_partial_shape()))
                 port.replace_source_output(parameters[-1].output(0))
-            alone = ov.Model(node.outputs(), parameters, node.get_friendly_name())
-            try:
-                core.compile_model(alone, device, {"CACHE_DIR": ""})  # of no use to anybody later
-                known[kind] = True
-            except RuntimeError:
-                known[kind] = False
-        found.append(known[kind])
+            models[kind] = ov.Model(node.outputs(), parameters, node.get_friendly_name())
+    with Compiling(core, [device]) as process:
+        numbers = [process.keep(one) for one in models.values()]
+        try:
+            compiles = process.call(_compiles, numbers, device, doing=f"compiling for {device}")
+        except ChildError:  # the plugin has crashed
+            compiles = [False] * len(numbers)
+    known = dict(zip(models, compiles, strict=True))
+    return [known[kind] for kind in kinds]
+
+
+def _compiles(here: Here, numbers: Sequence[int], device: str) -> list[bool]:
+    """In the process that compiles: whether the device compiles each of the models, by their numbers."""
+    found = []
+    for number in numbers:
+        try:
+            here.core.compile_model(here.model(number), device, {"CACHE_DIR": ""})  # of no use to anybody later
+            found.append(True)
+        except RuntimeError:
+            found.append(False)
     return found
 
 

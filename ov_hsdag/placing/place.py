@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -13,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.calibration.calibrate import calibrate_where_it_runs, compiled_models
-from ov_hsdag.calibration.executions import CompiledModels
+from ov_hsdag.calibration.calibrate import Calibrating, calibrate_where_it_runs
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
@@ -126,6 +126,9 @@ def place(
     if options.static:
         fix_input_shapes(model, options.shapes or {})
     measure, shapes = options.measure, options.shapes
+    if measure and not request.decided and request.costs is None:
+        with suppress(RunError):  # told where it is needed
+            request.calibrating.start()  # it imports OpenVINO meanwhile
     busy = busy_cores() if any(kind_of(name) == "CPU" for name in request.session.devices) else 0.0
     by_name = request.given is not None or bool(request.pins)
     original = {node.get_friendly_name(): node.get_type_name() for node in model.get_ops()} if by_name else {}
@@ -150,7 +153,7 @@ def place(
         costs = None
     phase_costs: dict[str, ModelCosts] = {}
     if measure and not request.decided and (costs is None or not _holds(costs, analysis, request)):
-        with clock("calibrate"):
+        with clock("calibrate"), request.calibrating:
             seconds = selection.CALIBRATING * request.measure_seconds
             if phases:
                 phase_costs = _calibrated_phases(analysis, request, phases, seconds, report)
@@ -276,6 +279,7 @@ class _Request:
     search: Multilevel
     limits: Mapping[str, int]
     measure_seconds: float
+    calibrating: Calibrating  # which has not begun
 
     @property
     def decided(self) -> bool:
@@ -362,7 +366,8 @@ def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions
     if search_seconds is not None:
         search = Multilevel(seconds=search_seconds, threads=usable_cores())
     host = HostMemory.of(core, devices.names, limits, profile=None if profile is None else session.profile)
-    return _Request(session, learned, given, pins, apart, costs, host, search, limits, measure_seconds)
+    calibrating = Calibrating(core, devices.names)
+    return _Request(session, learned, given, pins, apart, costs, host, search, limits, measure_seconds, calibrating)
 
 
 def _given(
@@ -415,13 +420,12 @@ def _calibrated(
     request: _Request,
     seconds: float,
     report: Callable[[str], None] | None,
-    compiled: CompiledModels | None = None,
 ) -> tuple[ModelAnalysis, ModelCosts | None]:
     """The analysis and the model's costs on these devices, measured now.
 
     The analysis has smaller inputs where those that were assumed do not run. seconds: time budget.
     """
-    names, costs, core = analysis.devices, request.costs, request.session.core
+    names, costs = analysis.devices, request.costs
     if costs is not None:
         warnings.warn(
             f"the measured costs beside the model do not hold for all of {', '.join(names)} and are measured anew;"
@@ -431,7 +435,7 @@ def _calibrated(
     report = report or (lambda _: None)
     report(f"measuring operations on {', '.join(names)}")
     try:
-        return calibrate_where_it_runs(analysis, core, request.session.profile, report, seconds, compiled)
+        return calibrate_where_it_runs(analysis, request.calibrating, request.session.profile, report, seconds)
     except (RunError, RuntimeError) as error:
         # Predictions are then a profile's, and the measured choice among placements is as good as ever.
         warnings.warn(f"ov-hsdag places by its profiles: calibrating failed: {one_line(error)}", stacklevel=3)
@@ -453,11 +457,10 @@ def _calibrated_phases(
     """The model's costs in each phase that occurs, by its name, measured now. seconds: time budget of all."""
     occurring = [phase for phase in phases if phase.count]
     end, found = time.monotonic() + seconds, {}
-    compiled = compiled_models(analysis, request.session.core)
     for left, phase in zip(range(len(occurring), 0, -1), occurring, strict=True):
         of_phase = replace(analysis, graph=graph_of(analysis, phase), shapes=phase.shapes)
         share = max((end - time.monotonic()) / left, 1.0)
-        _, costs = _calibrated(of_phase, replace(request, costs=None), share, report, compiled)
+        _, costs = _calibrated(of_phase, replace(request, costs=None), share, report)
         if costs is not None:
             found[phase.name] = costs
     return found

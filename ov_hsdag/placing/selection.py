@@ -19,7 +19,7 @@ from ov_hsdag.devices.device_set import DeviceSet, kind_of
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, in_unit, simple_candidate
-from ov_hsdag.measuring.process import Candidate, StartWorker, require_temporary_folder
+from ov_hsdag.measuring.process import Candidate, StartWorker
 from ov_hsdag.measuring.trials import Trials, ratio_figures
 from ov_hsdag.model.gains import out_of_time, placer_of, times
 from ov_hsdag.model.placement import Placement
@@ -27,6 +27,7 @@ from ov_hsdag.model.workload import Phase
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.scratch import require_temporary_folder
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import ov
 

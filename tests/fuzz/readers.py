@@ -21,7 +21,6 @@ import openvino as ov
 from ov_hsdag.costs.profile import BUILTIN_DIRECTORY, Profile
 from ov_hsdag.costs.stored import BoundaryCosts, DeviceCosts, ModelCosts
 from ov_hsdag.devices.virtual import virtual_devices
-from ov_hsdag.measuring import worker
 from ov_hsdag.model.config_sizes import sizes_beside
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.stored_placement import RT_INFO
@@ -30,7 +29,7 @@ from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage import folder_writing, overwriting
 from ov_hsdag.storage.model_folder import longest_context
-from ov_hsdag.utils import reading
+from ov_hsdag.utils import child, reading
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import opset13 as ops
 from tests.graphs import random_model, random_problem
@@ -234,12 +233,12 @@ def _read_replaced(path: Path) -> None:
 
 
 def _read_frame(path: Path) -> None:
-    worker.read_frame(io.BytesIO(path.read_bytes()))
+    child.read_frame(io.BytesIO(path.read_bytes()))
 
 
 def _frames() -> list[bytes]:
     stream = io.BytesIO()
-    worker.write_frame(stream, {"rate": 5.0, "rates": {"prompt": 1.0}})
+    child.write_frame(stream, {"rate": 5.0, "rates": {"prompt": 1.0}})
     return [stream.getvalue()]
 
 
