@@ -1,0 +1,461 @@
+"""The experiment of HSDAG's paper with measured rewards: learners whose reward is the time that HETERO takes.
+
+    python -m benchmarks.field.measured_rewards --smoke                               # a minute: a look at all rows
+    python -m benchmarks.field.measured_rewards --output measured_rewards.json        # hours, on an idle machine
+
+RNN placer, Placeto, GO and HSDAG as published learn from scratch; our shipped policy is fine-tuned; search corrects its
+costs by what it measured. Each asks for so many measurements of placements, of Inception-V3, ResNet-50 and BERT, for
+latency and for throughput, on a core in bf16 and one in f32 made of the CPU plugin. A measurement compiles a placement
+and runs it and the best single device for `TRIAL_SECONDS` each, in turns: what counts is their ratio, so that a machine
+whose speed drifts does not matter. A placement that is asked for again is not measured again, but counts. In the end
+what each method found runs in turns with each device, HETERO's rule, the placement of `place` without measuring and,
+for throughput, a copy of the model on each device: the best of many measurements is partly luck, which these figures
+are not.
+
+With --output, measurements are kept in a folder beside the file, and a run that was interrupted goes on where it ended:
+methods are functions of their seed and of what was measured. --jobs: cells on so many pairs of cores at the same time.
+It needs the extras `bench` and `train`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from benchmarks.common.contestants import LEARNED, SHIPPED
+from benchmarks.common.machine import about
+from benchmarks.common.output import add_output, folder_or_temporary, stored
+from benchmarks.common.tables import Result, markdown, write
+from benchmarks.common.workers import start
+from benchmarks.field.unseen import DEVICES, declared
+from ov_hsdag.devices import virtual
+from ov_hsdag.measuring.evaluator import Measurement
+from ov_hsdag.measuring.measurer import Measurer
+from ov_hsdag.measuring.process import Candidate
+from ov_hsdag.placing.rivals import Rival, contenders
+from ov_hsdag.placing.rivals import measure as measure_in_turns
+from ov_hsdag.problem.copies import COPIES
+from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import write_json
+from research.baselines.budget import Budget, Environment
+from research.baselines.package import Shipped
+from research.zoo.catalog import ZOO
+
+MODELS = ("inception-v3", "resnet50", "bert-base")
+OBJECTIVES = ("latency", "throughput")
+
+TUNED, CORRECTED = "HSDAG as shipped, fine-tuned", "search with corrections"
+
+METHODS = (*(contestant.name for contestant in LEARNED), TUNED, CORRECTED)
+"""Rows of the table that measure while they place."""
+
+MEASUREMENTS = 500
+"""25 episodes of 20 steps, as in the authors' published code."""
+
+TRIAL_SECONDS = 0.3
+"""Of a trial of a placement, and of the best single device beside it."""
+
+FIRST_ROUNDS = 5
+"""Trials of each device at the beginning, which decide what the best single device is."""
+
+CURVE = (16, 50, 100, 200, 500)
+"""Measurements after which the best so far is told."""
+
+MINUTES = (1, 3, 10, 30)
+"""Minutes after which the best so far is told."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on a model for an objective."""
+
+    model: str  # of the zoo
+    objective: str  # of `OBJECTIVES`
+    method: str  # of `METHODS`
+
+    @property
+    def stem(self) -> str:
+        """Of its files."""
+        return f"{self.model}-{self.objective}-{METHODS.index(self.method)}"
+
+
+class Meter:
+    """Measures placements of a problem on real HETERO, each once; what a log has is not measured again."""
+
+    def __init__(self, problem: PlacementProblem, core: ov.Core, model: ov.Model, log: Path, seconds: float) -> None:
+        """Measures the devices alone, unless the log has them.
+
+        Args:
+            problem: of the model, which its placements are of.
+            core: with the devices.
+            model: normalized.
+            log: file of JSON lines, which is read and written to.
+            seconds: of a trial.
+        """
+        self.problem = problem
+        self.history: list[tuple[float, float]] = []  # seconds per inference, and wall time so far, of each measurement
+        self._begin = time.process_time()
+        self._spent = 0.0  # seconds of wall time of all measurements that were asked for
+        self._log = log
+        lines = _lines(log)
+        reference = lines[0]["reference"] if lines else None
+        rounds = FIRST_ROUNDS if reference is None else 1
+        self._measurer = Measurer(
+            model, DEVICES, problem.objective, core, reference=reference, rounds=rounds, seconds=seconds
+        )
+        if not lines:
+            singles = {name: one.ratio for name, one in self._measurer.singles.items()}
+            # Ratios are of this value, whatever the machine's speed is later.
+            value = next(iter(self._measurer.singles.values())).reference
+            seconds_of_reference = 1 / value if problem.objective == "throughput" else value * 1e-6
+            lines = [{"reference": self._measurer.reference, "singles": singles, "seconds": seconds_of_reference}]
+            self._write(lines[0])
+        head = lines[0]
+        self.reference: str = head["reference"]
+        self.singles: dict[str, float] = head["singles"]  # rate of each device over that of the reference
+        self.reference_seconds: float = head["seconds"]
+        self._known = {line["placement"]: line for line in lines[1:]}
+        self._asked: set[str] = set()
+
+    def ratio(self, placement: NDArray[np.uint8]) -> float:
+        """The rate of a placement, uint8 [groups], over that of the reference; 0 where it does not run."""
+        key = placement.tobytes().hex()
+        if key not in self._known:
+            found = self._measurer.measure(self.problem.affinity(placement), rounds=1)
+            line = {"placement": key, "ratio": found.ratio, "seconds": found.seconds, "error": found.error}
+            self._known[key] = line
+            self._write(line)
+        self._spent += 0.0 if key in self._asked else self._known[key]["seconds"]
+        self._asked.add(key)
+        ratio = float(self._known[key]["ratio"])
+        cost = self.reference_seconds / ratio if ratio > 0 else math.inf
+        self.history.append((cost, self._spent + time.process_time() - self._begin))
+        return ratio
+
+    def costs(self, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Seconds per inference of placements, inf where they do not run; a judge of `Environment`."""
+        ratios = np.array([self.ratio(placement) for placement in placements])
+        with np.errstate(divide="ignore"):
+            return np.where(ratios > 0, self.reference_seconds / ratios, np.inf)
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._measurer.close()
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        with self._log.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _lines(log: Path) -> list[dict[str, Any]]:
+    """What a log has; the last line may have been cut off when its process ended."""
+    found = []
+    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
+        with contextlib.suppress(json.JSONDecodeError):
+            found.append(json.loads(line))
+    return found
+
+
+class MeteredJudge:
+    """A meter as fine-tuning wants it: an `ov_hsdag.measuring.evaluator.Judge`."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self.reference = meter.reference
+        self.singles = {name: self._measurement(ratio) for name, ratio in meter.singles.items()}
+
+    def measure(self, affinity: Mapping[str, str], *, worth: float = 0.0, rounds: int | None = None) -> Measurement:
+        """See `Judge.measure`; a placement is measured once, so that `worth` and `rounds` do not count."""
+        ratio = self._meter.ratio(self._meter.problem.placement_of(dict(affinity)))
+        return self._measurement(ratio) if ratio > 0 else Measurement(0.0, error="it did not run")
+
+    def _measurement(self, ratio: float) -> Measurement:
+        unit = self._meter.reference_seconds
+        throughput = self._meter.problem.objective == "throughput"
+        value, reference = (1 / unit * ratio, 1 / unit) if throughput else (1e6 * unit / ratio, 1e6 * unit)
+        return Measurement(ratio, value, reference, (ratio,), rates=(ratio / unit,))
+
+
+def run_cell(folder: Path, settings: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
+    """A method's run, or what is left of it.
+
+    Args:
+        folder: of logs and results.
+        settings: `measurements`, `trial_seconds`, `seed`.
+        cell: of the table.
+
+    Returns:
+        reference: the best single device; history: seconds per inference and wall time of each measurement; placement:
+        what the method chose, as hexadecimal digits; failed: measurements of what does not run.
+    """
+    path = folder / f"{cell.stem}.json"
+    if (found := stored(path)) is not None:
+        return dict(found)
+    import torch
+
+    torch.set_num_threads(1)
+    core = virtual.new_core()
+    model = ZOO[cell.model].build()
+    problem = build_problem(model, DEVICES, objective=cell.objective, core=core)
+    meter = Meter(problem, core, model, folder / f"{cell.stem}.jsonl", settings["trial_seconds"])
+    try:
+        placement = _placed(cell.method, meter, settings)
+    finally:
+        meter.close()
+    result = {
+        "reference": meter.reference,
+        "reference_seconds": meter.reference_seconds,
+        "history": [[None if math.isinf(cost) else cost, wall] for cost, wall in meter.history],
+        "placement": placement.tobytes().hex(),
+        "failed": sum(math.isinf(cost) for cost, _ in meter.history),
+    }
+    write_json(path, result)
+    print(f"{cell.model}, {cell.objective}, {cell.method}: done", file=sys.stderr, flush=True)
+    return result
+
+
+def _placed(method: str, meter: Meter, settings: Mapping[str, Any]) -> NDArray[np.uint8]:
+    """What a method chooses, uint8 [groups]."""
+    measurements, seed = settings["measurements"], settings["seed"]
+    if method in (TUNED, CORRECTED):
+        return _fine_tuned(meter, measurements, seed, "both" if method == TUNED else "search")
+    contestant = next(one for one in LEARNED if one.name == method)
+    environment = Environment(meter.problem, Budget(measurements), judge=meter.costs)
+    best = environment.run(contestant.make(), seed)
+    return meter.problem.single(0) if best is None else best.placement
+
+
+def _fine_tuned(meter: Meter, measurements: int, seed: int, proposer: str) -> NDArray[np.uint8]:
+    from ov_hsdag.training.finetune import Budget as TuningBudget
+    from ov_hsdag.training.finetune import Settings
+    from ov_hsdag.training.finetune.loop import run
+    from ov_hsdag.training.finetune.model import initial_network
+
+    network = initial_network(None, meter.problem, seed)
+    chosen = Settings(seed=seed, proposer=proposer)
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = run(
+            Path(folder),
+            meter.problem,
+            lambda reference: MeteredJudge(meter),
+            network,
+            TuningBudget(measurements=measurements),
+            chosen,
+        )
+    return outcome.choice.placement
+
+
+def in_turns(folder: Path, settings: Mapping[str, Any], cell: tuple[str, str]) -> dict[str, Any]:
+    """What all methods found for a model and an objective, in turns with what needs no measuring: rates.
+
+    Args:
+        folder: of results.
+        settings: `rounds` of turns of `trial_seconds`.
+        cell: model and objective.
+
+    Returns:
+        For each way to run the model its rate over that of the best single device, with the 95% interval and the number
+        of submodels, or why it has none.
+    """
+    model_name, objective = cell
+    path = folder / f"{model_name}-{objective}-turns.json"
+    if (found := stored(path)) is not None:
+        return dict(found)
+    core = virtual.new_core()
+    model = ZOO[model_name].build()
+    problem = build_problem(model, DEVICES, objective=objective, core=core)
+    wanted = {*DEVICES.names, "hetero", *([COPIES] if objective == "throughput" else [])}
+    rivals = [rival for rival in contenders(problem, DEVICES, [])[0] if rival.name in wanted]
+    placements = {SHIPPED: _predicted(problem)}
+    for method in METHODS:
+        result = stored(folder / f"{Cell(model_name, objective, method).stem}.json")
+        if result is not None:
+            placements[method] = np.frombuffer(bytes.fromhex(result["placement"]), np.uint8)
+    rivals += [_rival(problem, name, placement) for name, placement in placements.items()]
+    results = measure_in_turns(
+        model, DEVICES, objective, core, rivals, rounds=settings["rounds"], seconds=settings["trial_seconds"]
+    )
+    rows: dict[str, Any] = {}
+    for result in results:
+        measured = result.measurement
+        if measured.failed:
+            rows[result.rival.name] = {"why": measured.error}
+        else:
+            rows[result.rival.name] = {
+                "of_single": [measured.ratio, *measured.interval],
+                "submodels": measured.submodels,
+            }
+    write_json(path, rows)
+    return rows
+
+
+def _predicted(problem: PlacementProblem) -> NDArray[np.uint8]:
+    """What `place` chooses without measuring."""
+    best = Environment(problem).run(Shipped())
+    return problem.single(0) if best is None else best.placement
+
+
+def _rival(problem: PlacementProblem, name: str, placement: NDArray[np.uint8]) -> Rival:
+    return Rival(name, Candidate.placed(DEVICES, problem.affinity(placement)), placement, problem.summary(placement))
+
+
+def tables(result: Result) -> dict[str, str]:
+    """Figures in turns, and curves of the best so far over measurements and over time."""
+    settings, groups = result["settings"], result["cells"]
+    names = list(groups)
+    found: dict[str, str] = {}
+    rows = []
+    order = [*METHODS, SHIPPED, COPIES, "hetero", *DEVICES.names]
+    for row in order:
+        line = [row]
+        for of in groups.values():
+            cell = of["turns"].get(row, {})
+            line.append("–" if "of_single" not in cell else _ratio(*cell["of_single"]))
+        rows.append(line)
+    found[
+        f"Rate over the best single device of what each method found with {settings['measurements']} measurements, all"
+        " in turns (95% interval):"
+    ] = markdown(["", *names], rows)
+    curve = [count for count in CURVE if count <= settings["measurements"]] or [settings["measurements"]]
+    for caption, steps, at in (
+        ("so many measurements", [f"{count}" for count in curve], [partial(_after, count=count) for count in curve]),
+        ("so many minutes", [f"{m} min" for m in MINUTES], [partial(_within, seconds=60.0 * m) for m in MINUTES]),
+    ):
+        rows = [
+            [
+                method,
+                *(_best(of["runs"][method], one) for of in groups.values() for one in at if method in of["runs"]),
+            ]
+            for method in METHODS
+            if all(method in of["runs"] for of in groups.values())
+        ]
+        head = ["", *(f"{name}: {step}" for name in names for step in steps)]
+        found[f"Best rate so far over the best single device as measured once, after {caption}:"] = markdown(head, rows)
+    return found
+
+
+def _ratio(median: float, low: float, high: float) -> str:
+    return f"{median:.3f} ({low:.3f} … {high:.3f})"
+
+
+def _after(history: list[list[Any]], count: int) -> list[list[Any]]:
+    return history[:count]
+
+
+def _within(history: list[list[Any]], seconds: float) -> list[list[Any]]:
+    return [one for one in history if one[1] <= seconds]
+
+
+def _best(run: Mapping[str, Any], part: Any) -> str:
+    costs = [cost for cost, _ in part(run["history"]) if cost is not None]
+    return f"{run['reference_seconds'] / min(costs):.3f}" if costs else "–"
+
+
+def measure(folder: Path, settings: Mapping[str, Any], jobs: int) -> dict[str, Any]:
+    """All cells that are lacking.
+
+    Args:
+        folder: of logs and results.
+        settings: `models`, `objectives`, `methods`, and those of `run_cell` and `in_turns`.
+        jobs: cells at the same time, each on two cores of its own.
+    """
+    begin = time.monotonic()
+    pairs = [(model, objective) for model in settings["models"] for objective in settings["objectives"]]
+    cells = [Cell(*pair, method) for pair in pairs for method in settings["methods"]]
+    with _pool(jobs) as pool:
+        runs = dict(zip(cells, pool.map(partial(run_cell, folder, settings), cells), strict=True))
+        turns = dict(zip(pairs, pool.map(partial(in_turns, folder, settings), pairs), strict=True))
+    return {
+        "about": {**about(), "wall_seconds": round(time.monotonic() - begin)},
+        "settings": dict(settings),
+        "cells": {
+            f"{model}, {objective}": {
+                "runs": {method: runs[Cell(model, objective, method)] for method in settings["methods"]},
+                "turns": turns[model, objective],
+            }
+            for model, objective in pairs
+        },
+    }
+
+
+@contextlib.contextmanager
+def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes, each on two cores of its own where there are several."""
+    context = get_context("spawn")
+    cores = sorted(os.sched_getaffinity(0))
+    shares = context.Queue()
+    for number in range(jobs):
+        shares.put(cores if jobs == 1 else cores[2 * number : 2 * number + 2])
+    with ProcessPoolExecutor(jobs, context, _begin, (shares,)) as pool:
+        yield pool
+
+
+def _begin(shares: Any) -> None:
+    os.sched_setaffinity(0, shares.get())
+
+
+def main() -> int:
+    """Measures what is lacking, and prints the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("models", nargs="*", default=MODELS, help="of the zoo")
+    parser.add_argument("--objectives", nargs="+", default=OBJECTIVES, choices=OBJECTIVES)
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument("--measurements", type=int, default=MEASUREMENTS, help="of each method")
+    parser.add_argument("--trial-seconds", type=float, default=TRIAL_SECONDS)
+    parser.add_argument("--rounds", type=int, default=24, help="of turns in the end, at most")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="cells at the same time, each on two cores of its own")
+    parser.add_argument("--smoke", action="store_true", help="a small model, four measurements, short trials")
+    add_output(parser, "JSON of the results, tables in Markdown and a folder of measurements beside it")
+    options = parser.parse_args()
+    cores = len(os.sched_getaffinity(0))
+    if options.jobs > 1 and cores < 2 * options.jobs:
+        parser.error(f"{options.jobs} jobs need {2 * options.jobs} cores, and this process may use {cores}")
+    settings = {
+        "models": ["resnet-small"] if options.smoke else list(options.models),
+        "objectives": ["throughput"] if options.smoke else list(options.objectives),
+        "methods": list(options.methods),
+        "measurements": 4 if options.smoke else options.measurements,
+        "trial_seconds": 0.05 if options.smoke else options.trial_seconds,
+        "rounds": 3 if options.smoke else options.rounds,
+        "seed": options.seed,
+    }
+    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = declared("bf16")
+    with folder_or_temporary(options.output and options.output.with_suffix(".measurements")) as folder:
+        _same_settings(folder, settings)
+        result = measure(folder, settings, options.jobs)
+    if options.output is not None:
+        write_json(options.output, result)
+    write(options.output, result, tables(result))
+    return 0
+
+
+def _same_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Ends the program where a folder's measurements were made with others of the settings that decide on them."""
+    deciding = {key: settings[key] for key in ("measurements", "trial_seconds", "seed")}
+    path = folder / "settings.json"
+    if (before := stored(path)) is not None and before != deciding:
+        raise SystemExit(f"error: {folder} was made with {before}: choose another --output")
+    write_json(path, deciding)
+
+
+if __name__ == "__main__":
+    start(__spec__)
