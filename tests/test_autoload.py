@@ -170,6 +170,7 @@ def checkout(tmp_path: Path) -> Path:
     """A source tree without its compiled core, with a script that runs a placed model on two devices."""
     folder = tmp_path / "checkout"
     shutil.copytree(ROOT / "ov_hsdag", folder / "ov_hsdag", ignore=shutil.ignore_patterns("*.so*", "__pycache__"))
+    shutil.copy(ROOT / "setup.py", folder)  # which an installed package does not have
     (folder / "script.py").write_text(RUN_PLACED)
     return folder
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from ov_hsdag.integration import device_name
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing import first_load, placement_cache
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning
+from tests.commands import MAIN
 from tests.conftest import ONE_CORE
 from tests.graphs import random_inputs
 
@@ -57,6 +57,11 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         raise AssertionError("the model is placed again")
 
     return lambda: monkeypatch.setattr(first_load, "_placed", refuse)
+
+
+def ov_hsdag_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`ov-hsdag ARGUMENTS` in a process of its own, with this process's environment as it is now."""
+    return subprocess.run([sys.executable, "-c", MAIN, *arguments], capture_output=True, text=True)
 
 
 def entries(kept: Path) -> list[Path]:
@@ -399,9 +404,9 @@ def test_nothing_is_kept_where_the_folder_cannot_be_used(tmp_path: Path, monkeyp
 def test_run_places_what_a_program_loads(saved: str, tmp_path: Path, kept: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM + "sys.exit(5)\n")
-    command = ["ov-hsdag", "run", "--objective", "throughput", str(program), saved, "HETERO:CPU_A,CPU_B"]
+    command = ["run", "--objective", "throughput", str(program), saved, "HETERO:CPU_A,CPU_B"]
     for how in ("placed in", "kept from an earlier load"):
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = ov_hsdag_command(*command)
         assert (done.returncode, done.stdout) == (5, "CPU_A,CPU_B\n"), done.stderr
         assert how in done.stderr
         assert f"{saved}: HETERO:CPU_A,CPU_B (throughput)" in done.stderr
@@ -410,16 +415,15 @@ def test_run_places_what_a_program_loads(saved: str, tmp_path: Path, kept: Path)
 
 @pytest.mark.parametrize("program", ["no_such_program", "no_such_script.py"])
 def test_run_without_such_a_program_is_bad_input(program: str) -> None:
-    done = subprocess.run(["ov-hsdag", "run", program], capture_output=True, text=True)
+    done = ov_hsdag_command("run", program)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
 
 
 def test_improve_lists_and_clears_what_is_kept(saved: str, kept: Path) -> None:
     ov.Core().compile_model(saved, DEVICE, THROUGHPUT)
-    listed = subprocess.run(["ov-hsdag", "improve", "--list", "--json"], capture_output=True, text=True, check=True)
-    assert saved in listed.stdout
-    subprocess.run(["ov-hsdag", "improve", "--clear"], capture_output=True, check=True)
+    assert saved in ov_hsdag_command("improve", "--list", "--json").stdout
+    assert ov_hsdag_command("improve", "--clear").returncode == 0
     assert not entries(kept)
 
 
@@ -432,8 +436,7 @@ def test_improve_replaces_a_placement_that_is_beaten(saved: str, kept: Path) -> 
     names = entry.placement.affinity
     slow = Placement(("CPU_A", "CPU_B"), dict.fromkeys(names, "CPU_A"), "throughput", entry.placement.predicted)
     cache.save(placement_cache.CacheEntry(**{**vars(entry), "placement": slow}))
-    command = ["ov-hsdag", "improve", "--budget", "60s", "--no-finetune", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = ov_hsdag_command("improve", "--budget", "60s", "--no-finetune", "--json")
     assert done.returncode == 0, done.stderr
     (improved,) = cache.entries()
     assert improved.key == entry.key

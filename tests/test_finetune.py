@@ -443,7 +443,7 @@ def test_a_run_is_not_continued_with_other_costs(tmp_path: Path, name: str) -> N
     sizes = problem.graph.output_bytes
     held = np.repeat(problem.graph.weight_bytes[:, None], 2, axis=1)
     problem = replace(problem, storage_ratio=np.ones(2), moved_bytes=sizes, held_bytes=held, live_bytes=sizes)
-    problem = replace(problem, transfer_share=np.ones(2))
+    problem = replace(problem, transfer_share=np.ones(2), core_share=np.full(2, 0.5))
     before = getattr(problem, name)
     other = replace(problem, **{name: ~before if before.dtype == bool else before + before.dtype.type(1)})
     path = tmp_path / CHECKPOINT

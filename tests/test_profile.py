@@ -293,6 +293,7 @@ def test_a_registered_virtual_device_is_asked_for_its_limits(monkeypatch: pytest
     monkeypatch.delenv(virtual.VIRTUAL_DEVICES_VARIABLE, raising=False)
     for amx, stem in ((False, "cpu_core"), (True, "cpu_core_amx")):
         monkeypatch.setattr(cpu, "has_amx_bf16", lambda amx=amx: amx)
+        monkeypatch.setattr(cpu, "usable_cores", lambda: 4)  # threads beyond the usable cores do not count
         found = builtin_profile(["CPU_MINE"], core).device("CPU_MINE")
         assert found.precision == "f32"
         assert found.peak_gflops["f32"] == 3**0.85 * load_builtin(stem).peak_gflops["f32"]

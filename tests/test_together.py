@@ -351,7 +351,7 @@ class TestOnDevices:
     ) -> None:
         file = application_file(tmp_path, "count", [1, 1, 1])
 
-        monkeypatch.setattr("ov_hsdag.measuring.process.tempfile", Mock(gettempdir=Mock(side_effect=OSError("none"))))
+        monkeypatch.setattr("ov_hsdag.storage.scratch.tempfile", Mock(gettempdir=Mock(side_effect=OSError("none"))))
         done = ran("plan", file, "--output", tmp_path / "out", "--json")
         assert json.loads(done.stdout)["measured"] is None
         assert done.stderr.startswith("warning: nothing is measured, the placement is chosen by prediction: measuring")

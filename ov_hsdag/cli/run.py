@@ -29,9 +29,6 @@ Measure = Annotated[
     bool, typer.Option("--measure", help="Measure candidates at the first load of a model, for a minute at most.")
 ]
 
-COMMAND_NOT_FOUND = 2
-"""Exit status where there is no such program: bad input, as for every command."""
-
 
 def run(
     program: Program,
@@ -60,7 +57,7 @@ def run(
         }
         status = _status(subprocess.call(command, env={**os.environ, **settings}))
         loads = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
-    for line in _told(loads):
+    for line in _summary(loads):
         console.message(line)
     raise typer.Exit(status)
 
@@ -83,7 +80,7 @@ def _status(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _told(loads: Sequence[dict[str, Any]]) -> list[str]:
+def _summary(loads: Sequence[dict[str, Any]]) -> list[str]:
     """A line for each model and device list, in the order of their first loads."""
     if not loads:
         return ["ov-hsdag run: no model without a placement was compiled for HETERO or HSDAG"]

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 _PATCHED = "__ov_hsdag__"
 
+_LIBRARY = b"ov_hsdag_extension"
+"""Part of the file name of the library for C++, on every system."""
+
 
 def patch(module: ModuleType) -> None:
     """Wrap ``Core`` and what it compiles of the module openvino._ov_api. A second call does nothing."""
@@ -212,20 +215,45 @@ def _followed(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: li
         return compiled
     if failure is not None:
         return _compiled_without_placement(call, failure, notes)
-    try:
-        return call.compile(call.model, _of_unplaced(call)) if has_virtual_devices() else as_it_came()
-    except RuntimeError as error:
-        refusal = error
-    completed = None
+    return _compiled_unplaced(call, as_it_came, notes)
+
+
+def _compiled_unplaced(
+    call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]
+) -> ov.CompiledModel:
+    """A model that carries no placement, compiled by HETERO. `notes` gets a warning where affinities are completed.
+
+    Looking at every node takes a tenth of a second for 5,000 nodes. So HETERO is asked first: it refuses a model of
+    which some nodes have affinities and others none. It does not where the library for C++ is loaded, which completes
+    the copies that HETERO makes (transformations/src/hetero_copy.hpp).
+    """
+    refusal = completed = failure = None
+    if not _library_is_loaded():
+        try:
+            return call.compile(call.model, _of_unplaced(call)) if has_virtual_devices() else as_it_came()
+        except RuntimeError as error:
+            refusal = error
     try:
         completed = _completed(call, notes)
     except Exception as error:
         failure = one_line(error)
     if failure is not None:
         return _compiled_without_placement(call, failure, notes)
-    if completed is None:
+    if completed is not None:
+        return call.compile(completed, _of_unplaced(call))
+    if refusal is not None:
         raise refusal
-    return call.compile(completed, _of_unplaced(call))
+    return call.compile(call.model, _of_unplaced(call)) if has_virtual_devices() else as_it_came()
+
+
+def _library_is_loaded() -> bool:
+    """Whether this process has loaded the library for C++. False where the system does not say, as on Windows, where
+    the library leaves the copies of HETERO alone."""
+    try:
+        with open("/proc/self/maps", "rb") as file:
+            return _LIBRARY in file.read()
+    except OSError:
+        return False
 
 
 def _compiled_without_placement(call: _Call, failure: str, notes: list[Warning]) -> ov.CompiledModel:
@@ -587,8 +615,7 @@ def _completed(call: _Call, notes: list[Warning]) -> ov.Model | None:
     affinity, nodes = affinities_of(call.model), len(call.model.get_ops())
     if not 0 < len(affinity) < nodes:
         return None
-    copy = call.model.clone()
-    copy = copy if isinstance(copy, ov.Model) else ov.Model(copy)
+    copy = _private_copy(call.core, call.model, None)
     _name_apart(copy)
     affinity = affinities_of(copy)
     requested = _requested(call.core, call.device, call.config)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -126,6 +125,8 @@ def record(loaded: LoadedPlacement, model: ov.Model, source: str | None) -> None
     path = os.environ.get(LOG_VARIABLE)
     if not path:
         return
+    import json  # which the hook for OpenVINO does without
+
     placement = loaded.placement
     line = json.dumps(
         {

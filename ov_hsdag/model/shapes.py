@@ -41,9 +41,14 @@ def bounded(shape: ov.PartialShape) -> tuple[int, ...]:
     return tuple(bounded_dimension(dimension, UNBOUNDED_DIMENSION) for dimension in shape)
 
 
-def bounded_dimension(dimension: Any, default: int) -> int:
+def bounded_dimension(dimension: Any, default: int, *, at_bounds: bool = True) -> int:
+    """Elements of a dimension: its upper bound, or `default` where it has none.
+
+    at_bounds: False: of a dimension with an upper bound, the smaller of it and `default`. A lower bound holds always.
+    """
     upper = upper_bound(dimension)
-    return max(default, int(dimension.get_min_length())) if upper is None else upper
+    wanted = default if upper is None else upper if at_bounds else min(upper, default)
+    return max(wanted, int(dimension.get_min_length()))
 
 
 def is_unbounded(model: ov.Model) -> bool:
@@ -166,15 +171,18 @@ def assumed_shapes(model: ov.Model, shapes: Examples | None = None) -> list[list
     """What to try for the inputs of `model`, the preferred first: a list with a shape for each input, in order.
 
     There are several where a size is open that `shapes` do not give: usual ones, then those that the model's own
-    constants and windows suggest. Raises UserError as `input_shapes` does.
+    constants and windows suggest, in the end all of them for dimensions with a bound, too, which need not have it.
+    Raises UserError as `input_shapes` does.
     """
     found: list[list[list[int]]] = []
     others = (size for size in SMALLER_DIMENSIONS if size < UNBOUNDED_DIMENSION)
     usual = (UNBOUNDED_DIMENSION, *others, *(IMAGE_DIMENSIONS if _takes_images(model) else ()))
-    for size in dict.fromkeys((*usual, *suggested_sizes(model))) if is_unbounded(model) else usual:
-        wanted = input_shapes(model, shapes or {}, size)
-        if wanted not in found:
-            found.append(wanted)
+    sizes = tuple(dict.fromkeys((*usual, *suggested_sizes(model)))) if is_unbounded(model) else usual
+    for at_bounds in (True, False):
+        for size in sizes:
+            wanted = input_shapes(model, shapes or {}, size, at_bounds=at_bounds)
+            if wanted not in found:
+                found.append(wanted)
     return found
 
 
@@ -199,11 +207,21 @@ def _takes_images(model: ov.Model) -> bool:
     )
 
 
-def input_shapes(model: ov.Model, shapes: Examples, size: int = UNBOUNDED_DIMENSION) -> list[list[int]]:
+def input_shapes(
+    model: ov.Model, shapes: Examples, size: int = UNBOUNDED_DIMENSION, *, at_bounds: bool = True
+) -> list[list[int]]:
     """A static shape for every input of `model`: the user's example, else upper bounds, else `size` (a batch is 1).
 
-    Dimensions that weights multiply (channels, features) have the weights' size instead of `size`. shapes: by any of
-    the input's tensor names or its friendly name. UserError: they name no input, or do not fit.
+    Dimensions that weights multiply (channels, features) have the weights' size instead of `size`.
+
+    Args:
+        model: any model.
+        shapes: by any of the input's tensor names or its friendly name.
+        size: elements of dimensions that nothing tells.
+        at_bounds: dimensions with an upper bound have it; else the smaller of it and `size`.
+
+    Raises:
+        UserError: the shapes name no input, or do not fit.
     """
     left = dict(shapes)
     result = []
@@ -222,10 +240,11 @@ def input_shapes(model: ov.Model, shapes: Examples, size: int = UNBOUNDED_DIMENS
             result.append([cache_positions(model, size)])
         else:
             fixed = fixed_by_weights(port)
-            assumed = enumerate(partial)
-            result.append(
-                [bounded_dimension(one, fixed.get(axis, size if axis else UNBOUNDED_BATCH)) for axis, one in assumed]
-            )
+            sizes = [
+                bounded_dimension(dimension, fixed.get(axis, size if axis else UNBOUNDED_BATCH), at_bounds=at_bounds)
+                for axis, dimension in enumerate(partial)
+            ]
+            result.append(sizes)
     if left:
         known = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
         raise UserError(f"example shape for unknown input '{next(iter(left))}'; inputs of the model: {known}")

@@ -37,7 +37,7 @@ PROOF_ROUNDS = 30
 KEPT = "kept"
 """Name of the kept placement among the candidates."""
 
-Proposer = Callable[[ov.Model, CacheEntry, float], Mapping[str, Placement]]
+Proposer = Callable[["ov.Model", CacheEntry, float], Mapping[str, Placement]]
 """Finds further placements of a model: gets a copy of the model, the entry, and seconds; names → placements."""
 
 
