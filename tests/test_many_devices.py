@@ -10,6 +10,7 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
+from ov_hsdag.devices import cpu
 from ov_hsdag.devices.device_set import MOST_DEVICES
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model.graph import ComputationGraph
@@ -36,6 +37,8 @@ class Counting:
 
 @pytest.fixture
 def virtual(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if on a machine that has a core for each: devices that share cores earn nothing.
+    monkeypatch.setattr(cpu, "usable_cores", lambda: MOST_DEVICES)
     limits = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
     monkeypatch.setenv("OV_HSDAG_VIRTUAL_DEVICES", ";".join(f"{name}:{limits}" for name in NAMES))
 

@@ -43,7 +43,7 @@ FAULTS = {
     "stopped_running": "no answer within 1 s of running",
     "refuses_to_compile": "no kernel for this",
     "refuses_to_run": "no kernel for this",
-    "out_of_memory": "failed to map segment|bad_alloc|[Mm]emory",
+    "out_of_memory": "failed to map segment|alloc|[Mm]emory",
     "ends_early": "ended with status 0 while running",
     "nan": "outputs are not finite",
     "wrong": "outputs differ from those of CPU_A by 0.5",

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import SAGEConv
 
 from research.baselines import learning
 from research.baselines.budget import Environment
+from research.baselines.layers import SAGEConv
 from research.baselines.units import UnitGraph, units
 
 

@@ -31,9 +31,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch_geometric.nn import GCNConv
-from torch_geometric.nn.conv.gcn_conv import gcn_norm
-from torch_geometric.utils import scatter
 
 from ov_hsdag.placers.single import HeteroDefault
 from ov_hsdag.policy.features import TYPE_COLUMNS, policy_input
@@ -41,6 +38,7 @@ from ov_hsdag.policy.placer import ClusterLogits
 from ov_hsdag.problem.problem import PlacementProblem
 from research.baselines import learning
 from research.baselines.budget import Environment
+from research.baselines.layers import GCNConv, gcn_norm, scatter
 
 FEATURES = {
     "types": TYPE_COLUMNS,  # operation types, one-hot, averaged over a group
