@@ -181,7 +181,8 @@ class TestVerify:
         done = run("verify", out, "--device", "HETERO:GPU,CPU", "--json")
         assert done.returncode == 1, done.stderr
         printed = json.loads(done.stdout)
-        assert (printed["devices"], printed["equal"], printed["followed"]) == (["CPU"], True, False)
+        assert (printed["devices"], printed["equal"], printed["followed"]) == (["CPU"], None, False)
+        assert printed["verified"] is False and "GPU" in printed["reasons"][0]
         assert done.stderr.startswith("warning: ") and "GPU" in done.stderr
         text = run("verify", out, "--device", "HETERO:GPU,CPU").stdout
         assert "NOT VERIFIED: the placement uses GPU" in text and "agree" not in text

@@ -80,9 +80,12 @@ def test_a_job_for_another_machine_gets_each_option(tmp_path: Path, monkeypatch:
         else {bool: False, int: 7, float: 1.5, str: name, "file": tmp_path / f"{name}.json"}[flag.kind]
         for name, flag in flags().items()
     }
+    values["inputs"] = [f"x={tmp_path / 'first.npy'}", f"y={tmp_path / 'second.png'}"]
     for name, flag in flags().items():
         if flag.kind == "file":
             values[name].write_text("{}")
+    for file in ("first.npy", "second.png"):
+        (tmp_path / file).write_bytes(b"")
     given = []
     for name, flag in flags().items():
         text = f"--{(flag.name or name).replace('_', '-')}"
@@ -107,8 +110,9 @@ def test_a_job_for_another_machine_gets_each_option(tmp_path: Path, monkeypatch:
             assert text.replace("--", "--no-") in words
         else:
             assert words.count(text) == (2 if flag.several else 1)
-    assert len(inputs.files) == sum(flag.kind == "file" for flag in flags().values())
-    assert {words[words.index(f"--{name}") + 1] for name in ("profile", "affinity")} == set(inputs.files)
+    samples = [words[number + 1].partition("=")[2] for number, word in enumerate(words) if word == "--input"]
+    files = {words[words.index(f"--{name}") + 1] for name in ("profile", "affinity")} | set(samples)
+    assert files == set(inputs.files) and len(files) == 2 + len(samples) == 4
     context = command.make_context("place", ["model.xml", "--device", "HETERO:GPU,CPU"])
     monkeypatch.setattr(command_lines, "running", context)
     assert remote.words(Inputs(), [], {}) == ["place", "--device", "HETERO:GPU,CPU", "--json"]
@@ -124,6 +128,7 @@ def test_the_recorded_command_has_each_option_that_was_given() -> None:
         "experts": "CPU:2",
         "memory": {"CPU": 1 << 30},
         "shapes": {"x": np.array([1, 8]), "y": [2]},
+        "inputs": {"x": ["folder/a.npy", Path("folder/b.npz")], "y": "c.png", "z": np.ones(2)},
         "static": True,
         "workload": Workload.parse("prompt=16,generate=4"),
         "context": 64,
@@ -139,6 +144,7 @@ def test_the_recorded_command_has_each_option_that_was_given() -> None:
         "pin": ["type:Softmax=CPU", "layer.*=GPU"],
         "memory": f"CPU={1 << 30}",
         "shapes": ["x=[1,8]", "y=[2]"],
+        "inputs": ["x=a.npy", "x=b.npz", "y=c.png"],
         "workload": "prompt=16,generate=4,batch=1",
     }
     assert given.keys() == flags().keys(), "an option without a value here"

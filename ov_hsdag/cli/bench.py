@@ -24,6 +24,7 @@ from ov_hsdag.devices.discovery import absent
 from ov_hsdag.fleet.job import Inputs, Job
 from ov_hsdag.model.config_sizes import with_sizes_beside
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
+from ov_hsdag.model.samples import inputs_of_each, parse_inputs, samples_of
 from ov_hsdag.model.shapes import check_npu_sizes, sized
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing.candidates import policy_placers
@@ -57,6 +58,7 @@ def bench(
     policies: Policies = None,
     profile: common.ProfileFile = None,
     shape: common.Shapes = None,
+    input: common.GivenInputs = None,
     workload: common.WorkloadOption = None,
     context: common.Context = None,
     rounds: Rounds = 12,
@@ -76,7 +78,15 @@ def bench(
         common.check_model(model)
     planned = any(model.suffix == ".json" for model in models)
     if planned:
-        own = {"part": part, "shape": shape, "workload": workload, "context": context, "policies": policies, "ray": ray}
+        own = {
+            "part": part,
+            "shape": shape,
+            "input": input,
+            "workload": workload,
+            "context": context,
+            "policies": policies,
+            "ray": ray,
+        }
         plan.check_options({**own, "model": models[1:]}, "for one model, not for a plan")
         objective = objective if given("--objective") else Plan.load(models[0]).objective
     if part and not any(map(is_model_folder, models)):
@@ -91,7 +101,11 @@ def bench(
     check_objective(objective)
     devices = DeviceSet.parse(device)
     learned = _policies(policies)
-    examples = parse_shapes(shape or ())
+    examples, inputs = parse_shapes(shape or ()), parse_inputs(input or ())
+    if inputs and (workload is not None or context is not None):
+        raise UserError("a workload makes up its inputs, and others are given: leave out one of them")
+    if inputs and ray is not None and len(models) > 1:
+        raise UserError("--input with --ray is for one model: name one")
     asked = Workload.asked(workload, context)
 
     speeds = Profile.load(profile) if profile else None
@@ -107,21 +121,24 @@ def bench(
         # All of them before the first is measured, so that nothing that is wrong with one costs what others gave.
         opened = plan.read_plan(models[0], core, device, objective=objective, profile=speeds) if planned else None
         loaded = [] if planned else [common.read_model(core, path) for path in models]
-        for path, shapes in zip(models, [None] if planned else example_shapes(loaded, examples), strict=True):
+        given_shapes = [None] if planned else example_shapes(loaded, examples)
+        given_inputs = [{}] if planned else inputs_of_each(loaded, inputs)
+        for path, shapes, own_inputs in zip(models, given_shapes, given_inputs, strict=True):
             try:
                 with console.progress(path.name) as tell:
                     tell("placing")
                     if opened is None:
                         # The model is forgotten with its results: there may be many, and large ones.
                         model, session = loaded.pop(0), Session.of(devices, core, speeds)
-                        sizes = with_sizes_beside(model, path, shapes)
+                        samples = samples_of(model, own_inputs, shapes)
+                        sizes = with_sizes_beside(model, path, shapes) if samples is None else dict(samples.shapes)
                         check_npu_sizes(model, devices, sizes)
                         phases = asked.phases_with(model, sizes) if asked else ()
                         costs = None if phases else load_beside(path)
                         analysis = session.analyse(model, sizes, phases)
                         problem = session.price(analysis, objective, costs, phases).problem
                         found, left_out = contenders(problem, devices, learned)
-                        how: dict[str, Any] = {"shapes": sizes, "phases": phases}
+                        how: dict[str, Any] = {"shapes": sizes, "phases": phases, "samples": samples}
                     else:
                         _, application, now, prepared = opened
                         found, left_out = contenders_of_plan(application, now)
@@ -156,7 +173,7 @@ def bench(
         if good is not None:
             if output is not None:
                 show.hint("results", str(output))
-            more = given("--shape", "--workload", "--context", "--profile")
+            more = given("--shape", "--input", "--workload", "--context", "--profile")
             todo = ["explain", good] if planned else ["place", good, *given("--device"), "--objective", objective]
             show.next(*todo, *more)
     remote.end(failures)

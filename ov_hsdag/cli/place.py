@@ -28,6 +28,7 @@ from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.pins import parse_pins
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.samples import inputs_of_each, parse_inputs
 from ov_hsdag.model.shapes import fix_input_shapes, input_name, input_shapes, sized
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing import selection
@@ -75,7 +76,7 @@ Bucket = Annotated[
 ]
 
 # Options that place several models together has no use for.
-_OF_ONE_MODEL = ("affinity", "pin", "experts", "context", "kv_precision", "search_seconds")
+_OF_ONE_MODEL = ("affinity", "pin", "inputs", "experts", "context", "kv_precision", "search_seconds")
 
 
 @common.with_options_of(common.options_of(*flags()), "given")
@@ -140,7 +141,7 @@ def place(
     devices = DeviceSet.parse(device)
     limits = parse_memory(given.memory, devices.names) if given.memory is not None else None
     check_kv_precision(given.kv_precision)
-    examples = parse_shapes(given.shapes or ())
+    examples, inputs = parse_shapes(given.shapes or ()), parse_inputs(given.inputs or ())
     asked = Workload.parse(given.workload) if given.workload is not None else None
 
     from ov_hsdag.placing.place import place as place_model
@@ -185,6 +186,7 @@ def place(
         shapes = dict(zip(files, example_shapes(list(loaded.values()), examples), strict=True))
         # --static fixes what the user gave alone.
         beside = {file: {} if given.static else sizes_beside(one, file, shapes[file]) for file, one in loaded.items()}
+        samples = dict(zip(files, inputs_of_each(list(loaded.values()), inputs), strict=True))
         compressed = {
             file: common.has_fp16_weights(one) if compress_to_fp16 is None else compress_to_fp16
             for file, one in loaded.items()
@@ -195,7 +197,7 @@ def place(
             common.warn_of_long_context(file, max(given.context or 0, asked.tokens if asked else 0))
         options = PlaceOptions.of(
             None,
-            {**vars(given), "affinity": affinity, "measure": measure, "shapes": None, "memory": None},
+            {**vars(given), "affinity": affinity, "measure": measure, "shapes": None, "inputs": None, "memory": None},
         )
         placements: dict[Path, Placement] = {}
         busy = busy_cores()
@@ -203,7 +205,8 @@ def place(
         for file in sorted(files, key=_weights, reverse=True):
             own = replace(
                 options,
-                shapes={**(shapes[file] or {}), **beside[file]} or None,
+                shapes={**(shapes[file] or {}), **({} if samples[file] else beside[file])} or None,
+                inputs=samples[file] or None,
                 memory=_left(limits, placements.values()),
                 costs=measured[file],
                 workload=asked if file in decoders else None,
@@ -225,7 +228,7 @@ def place(
             counted = (placement.settings or {}).get("shapes")
             assumed = (
                 ""
-                if asked or given.context
+                if asked or given.context or samples[file]
                 else common.assumed_shapes(loaded[file], shapes[file], counted, beside[file])
             )
             lines = placed.notes(placement, [costs, assumed, unmeasured], busy, stateful=bool(loaded[file].get_sinks()))

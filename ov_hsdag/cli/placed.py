@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import console
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
-from ov_hsdag.cli.command_lines import again, options
+from ov_hsdag.cli.command_lines import again, given, options
 from ov_hsdag.devices.virtual import definition
 from ov_hsdag.integration.requests import advice
 from ov_hsdag.model.gains import times
@@ -69,7 +69,7 @@ def show_what_next(
     if any(line.startswith("unsure:") for lines in written.values() for line in lines):
         show.next(*again("--no-measure", without=("--measure",)))
     elif first is not None and here:
-        show.next("verify", first, "--device", device, *options({"--shape": shape}))
+        show.next("verify", first, "--device", device, *options({"--shape": shape}), *given("--input"))
     elif first is not None:
         show.next("explain", first, *options({"--part": part, "--shape": shape}))
 

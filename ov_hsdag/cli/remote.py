@@ -127,6 +127,8 @@ def words(inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -
             continue
         if (option.metavar or "").startswith(_FILES):
             value = [inputs.file(Path(one)) for one in (value if option.multiple else [value])]
+        elif (option.metavar or "").startswith(_NAMED_FILES):
+            value = [inputs.named_file(one) for one in value]
         elif name == "--policy":
             value = policy(inputs, value)
         found += options({name: value})
@@ -135,6 +137,8 @@ def words(inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -
 
 
 _FILES = ("FILE", "LIB")  # what metavars of files begin with, of those that are read
+
+_NAMED_FILES = "NAME=FILE"  # of an option whose values are files of inputs
 
 # Options about what is printed here, and about where the work is done.
 _HERE = ("--ray", "--on", "--json", "--quiet", "--debug")

@@ -18,6 +18,7 @@ from ov_hsdag.measuring.verification import DEPLOYED, F32
 from ov_hsdag.measuring.verification import verify as verify_model
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.samples import inputs_of_each, parse_inputs
 from ov_hsdag.placing.plan import Plan
 from ov_hsdag.storage.ir_text import file_carries
 from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
@@ -33,11 +34,17 @@ Precision = Annotated[
 ]
 
 
+PlacedDevice = Annotated[
+    str | None, common.device_option("Devices in the order of preference; by default those that MODEL was placed for.")
+]
+
+
 def verify(
     model: common.Model,
-    device: common.Device,
+    device: PlacedDevice = None,
     precision: Precision = DEPLOYED,
     shape: common.Shapes = None,
+    input: common.GivenInputs = None,
     part: common.Parts = None,
     as_json: common.Json = False,
 ) -> None:
@@ -46,31 +53,41 @@ def verify(
     Ends with exit status 1 where outputs differ, and where agreement would prove nothing: the placement is not
     followed, no value of an output is finite, or none changes with the inputs; and where OpenVINO crashes. Where
     outputs differ, operations are run one by one to say which side is wrong. A model with states is run for several
-    inferences: a prompt, further tokens with a change of beams, and another prompt after a reset. Of a plan.json all
-    models are verified.
+    inferences: a prompt, further tokens with a change of beams, and another prompt after a reset. --input gives other
+    inputs than made-up ones. Of a plan.json all models are verified.
     """
     if precision not in (DEPLOYED, F32):
         raise UserError(f"the precision must be '{DEPLOYED}' or '{F32}', got '{precision}'")
     common.check_model(model)
     several = is_model_folder(model) or model.suffix == ".json"
     files = _placed_files(model, part or ())
-    examples = parse_shapes(shape or ())
+    examples, inputs = parse_shapes(shape or ()), parse_inputs(input or ())
 
     if disabled():
         raise UserError("OV_HSDAG_DISABLE is set, so that HETERO ignores placements: unset it to verify one")
-    DeviceSet.parse(device)
-    continue_in_child(f"running {model} on {device}")
+    if device is not None:
+        DeviceSet.parse(device)
+    where = f" on {device}" if device is not None else ""
+    continue_in_child(f"running {model}{where}")
     with console.result(as_json) as show:
         core = common.new_core()
         results, good = {}, True
         with console.progress(f"reading {model}"):
             loaded = [common.read_model(core, file) for file in files.values()]
         for file in (file for file, one in zip(files.values(), loaded, strict=True) if Placement.of(one) is None):
-            raise UserError(f"{file} carries no placement; {place_it(file, device)}")
-        for (name, file), one, shapes in zip(files.items(), loaded, example_shapes(loaded, examples), strict=True):
-            with console.progress(f"verifying {file} on {device}") as tell:
+            raise UserError(f"{file} carries no placement; {place_it(file, *[device] if device else [])}")
+        each = zip(files.items(), loaded, example_shapes(loaded, examples), inputs_of_each(loaded, inputs), strict=True)
+        for (name, file), one, shapes, samples in each:
+            with console.progress(f"verifying {file}{where}") as tell:
                 done = verify_model(
-                    one, device, precision=precision, shapes=shapes, core=core, report=tell, warn=console.warn
+                    one,
+                    device,
+                    precision=precision,
+                    shapes=shapes,
+                    inputs=samples,
+                    core=core,
+                    report=tell,
+                    warn=console.warn,
                 )
             results[name] = done.result
             good = good and done.good
@@ -80,7 +97,7 @@ def verify(
             named = options({"--part": next(iter(files.values())).stem if len(models_of(model)) > 1 else None})
             show.next("explain", model, *named, *given("--shape"))
         elif not good and precision == DEPLOYED and any(_may_round(result) for result in results.values()):
-            show.next("verify", model, *given("--device"), "--precision", F32, *given("--shape"))
+            show.next("verify", model, *given("--device"), "--precision", F32, *given("--shape", "--input"))
     if not good:
         raise typer.Exit(1)
 
@@ -99,4 +116,4 @@ def _placed_files(model: Path, parts: Sequence[str]) -> dict[str, Path]:
 def _may_round(result: Mapping[str, Any]) -> bool:
     """Whether rounding may be why outputs differ: it is not known that the placement is right."""
     wrong = result.get("operation_by_operation", {}).get("wrong", [result["device"]])
-    return not result["equal"] and not result["varying"] and (not wrong or result["device"] in wrong)
+    return bool(result["differing"]) and not result["varying"] and (not wrong or result["device"] in wrong)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from ov_hsdag.costs.stored import path_beside
+from ov_hsdag.model.config_sizes import CONFIGURATIONS
+from ov_hsdag.model.samples import parse_inputs
 from ov_hsdag.storage.overwriting import external_data
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.reading import file_digest
@@ -52,6 +54,11 @@ class Inputs:
         """A file or a folder that is only read; what it is called in the job. None stays None."""
         return None if path is None else self.folder(path, [path])
 
+    def named_file(self, text: str) -> str:
+        """The same for "NAME=FILE", or FILE alone."""
+        ((name, (path,)),) = parse_inputs([text]).items()
+        return f"{name}={self.file(Path(path))}" if name else str(self.file(Path(path)))
+
     def model(self, path: Path) -> str:
         """A model with the files that belong to it; what it is called in the job."""
         return self.folder(path, model_files_of(path))
@@ -76,7 +83,7 @@ def model_files_of(path: Path) -> list[Path]:
     if path.is_dir():
         return [path]
     stem = path.stem
-    found = [path, path_beside(path), path.parent / "config.json"]
+    found = [path, path_beside(path), *(path.parent / name for name in CONFIGURATIONS)]
     found += [path.with_name(stem + suffix) for suffix in _BESIDE]
     found += path.parent.glob(f"{glob.escape(stem)}.data-*-of-*")
     found += [data for data in external_data(path) if data.is_relative_to(path.parent.resolve())]

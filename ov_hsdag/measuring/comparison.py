@@ -29,6 +29,7 @@ from ov_hsdag.measuring.process import PATIENCE, Candidate, StartWorker, Worker,
 from ov_hsdag.measuring.together import Beside
 from ov_hsdag.model.gains import out_of_time
 from ov_hsdag.model.inputs import timed_inputs
+from ov_hsdag.model.samples import Samples
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.utils.lazy import ov
 
@@ -71,6 +72,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         first: Sequence[str] = (),
         shapes: Mapping[str, Sequence[int]] | None = None,
         phases: Sequence[Phase] = (),
+        samples: Samples | None = None,
         limit: float = math.inf,
         report: Callable[[str], None] | None = None,
         start_worker: StartWorker | None = None,
@@ -82,7 +84,8 @@ class Comparison(AbstractContextManager["Comparison"]):
         names of those that need no placement. The best of them is what batches have in common. needs: bytes that
         candidates need on each device, as the simulator counts them, as far as known. first: names in the order in
         which they are compiled, where there may not be time or memory for all. phases: of a workload, in place of
-        example shapes: rates are those of its inferences together. limit: seconds, a third of which one may compile, or
+        example shapes: rates are those of its inferences together. samples: inputs that are given instead of made-up
+        ones. limit: seconds, a third of which one may compile, or
         run in a trial. beside: other models that run at the same time, as an application; rates are of its runs.
 
         Raises RunError: the model cannot be written, its inputs cannot be made up, or no process can be started.
@@ -107,7 +110,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         self._reference: tuple[str, list[NDArray[Any]]] | None = None
         self._workers: dict[str, Worker] = {}  # those in memory, the one that was used last at the end
         self._waiting: list[str] = []
-        inputs = timed_inputs(model, shapes, phases)
+        inputs = timed_inputs(model, shapes, phases, samples)
         like = same_core.describe(core, devices.names)
         self._workshop = Workshop(model, inputs, objective, start_worker, like, beside)
         try:

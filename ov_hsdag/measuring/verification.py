@@ -20,7 +20,9 @@ from ov_hsdag.measuring.one_by_one import OneByOne
 from ov_hsdag.model.inputs import conversations
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.replay import infer
+from ov_hsdag.model.samples import GivenInputs, Samples, samples_of
 from ov_hsdag.model.shapes import input_shapes, sized, smaller_shapes
+from ov_hsdag.model.steps import is_stateful
 from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
@@ -56,6 +58,7 @@ def verify(
     *,
     precision: str = DEPLOYED,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    inputs: GivenInputs | None = None,
     core: ov.Core | None = None,
     report: Callable[[str], None] | None = None,
     warn: Callable[[str], None] = warnings.warn,
@@ -67,6 +70,8 @@ def verify(
         device: the devices, in order of preference: "HETERO:GPU,CPU", or ["GPU", "CPU"]; by default the placement's.
         precision: "deployed" computes as an application does that sets nothing, "f32" in f32.
         shapes: example shapes of dynamic inputs, by input name; by default those that the model was placed with.
+        inputs: what to compare with, instead of made-up inputs: by input name ("" for the only one) an array, the path
+            of a .npy, .npz, .png or .txt file, or a list of these, a sample each.
         core: has the devices; a new one by default.
         report: called with a few words at each step.
         warn: called with a line about what is not as it should be.
@@ -88,7 +93,9 @@ def verify(
         raise UserError("the model carries no placement; run: ov-hsdag place MODEL --device HETERO:GPU,CPU")
     devices = DeviceSet(placement.devices) if device is None else DeviceSet.parse(device)
     check_declared((placement.settings or {}).get("virtual_devices", ""), devices.names)
-    return Verification(core or new_core(), model, devices, precision, shapes, report or (lambda _: None), warn)
+    samples = samples_of(model, inputs, shapes, _placed_with(model))
+    told = report or (lambda _: None)
+    return Verification(core or new_core(), model, devices, precision, shapes, samples, told, warn)
 
 
 Outputs = list[NDArray[Any]]
@@ -99,7 +106,8 @@ class Verification:
     """A comparison of a placed model's outputs with those of single devices.
 
     Attributes:
-        result: the figures, as `ov-hsdag verify --json` prints them.
+        result: the figures, as `ov-hsdag verify --json` prints them: "verified", "reasons" why not, and "equal", which
+            is None where outputs agree and that proves nothing, among them.
         notes: what else there is to say about them, a line each.
         unproven: why equal outputs would say nothing about the placement, a line each.
     """
@@ -111,12 +119,13 @@ class Verification:
         devices: DeviceSet,
         precision: str,
         shapes: Mapping[str, Sequence[int]] | None,
+        samples: Samples | None,
         report: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
         """Compares them. Arguments and errors as of `verify`."""
         self._core, self._model, self._precision = core, model, precision
-        self._report, self._warn = report, warn
+        self._report, self._warn, self._samples = report, warn, samples
         self._quantised = agreement.quantised_tolerance(model) > agreement.TOLERANCE
         self._names = [result.get_friendly_name() for result in model.get_results()]
         device = devices.hetero
@@ -160,7 +169,6 @@ class Verification:
             "tolerance": float(accepted.max(initial=agreement.TOLERANCE)),
             "rounding": self._rounding,
             "followed": not ignored,
-            "equal": not differing,
             "differing": differing,
             "varying": varying,
             **operations,
@@ -168,11 +176,21 @@ class Verification:
         self.unproven = [*ignored, *self._nothing_compared(outputs)]
         if varying:
             self.unproven.append(f"{', '.join(varying)}: other values in each run, on a single device as well")
+        self.result |= self._verdict(differing)
+
+    def _verdict(self, differing: Sequence[str]) -> dict[str, Any]:
+        """Entries of `result`: whether the placement is verified, why not, and whether outputs are equal.
+
+        The latter is None where they are and that proves nothing.
+        """
+        reasons = [*([f"outputs differ: {', '.join(differing)}"] if differing else []), *self.unproven]
+        equal = False if differing else None if self.unproven else True
+        return {"verified": not reasons, "reasons": reasons, "equal": equal}
 
     @property
     def good(self) -> bool:
         """Whether outputs agree, and that proves something."""
-        return bool(self.result["equal"]) and not self.unproven
+        return bool(self.result["verified"])
 
     def __repr__(self) -> str:
         """What the command prints."""
@@ -186,7 +204,7 @@ class Verification:
             lines.append(f"largest difference from {name}: {difference:.1e} of the output's largest value{where}")
         rounding, tolerance = result["rounding"], f"{result['tolerance']:.2g}"
         why = "" if rounding is None else f", as single devices differ from f32 by {rounding:.2g}"
-        if not result["equal"]:
+        if result["differing"]:
             lines.append(f"outputs DIFFER (more than {tolerance}{why}): {', '.join(result['differing'])}")
         elif not self.unproven:
             times = f" in {result['inferences']} inferences" if result["inferences"] > len(SEEDS) else ""
@@ -216,7 +234,8 @@ class Verification:
                 self._warn_of(failed)
                 return inputs, found
         self._warn_of(first)
-        remedy = "; --shape gives sizes that it takes" if self._model.is_dynamic() and not shapes else ""
+        guessed = self._model.is_dynamic() and not shapes and self._samples is None
+        remedy = "; --shape gives sizes that it takes" if guessed else ""
         raise RunError(f"there is no device to compare with: none can run the whole model alone{remedy}")
 
     def _warn_of(self, failed: Mapping[str, str]) -> None:
@@ -225,8 +244,10 @@ class Verification:
 
     def _attempts(self, shapes: Mapping[str, Sequence[int]] | None) -> Iterator[tuple[list[list[Inputs]], str]]:
         """Inputs to try one after the other, and what to say of them."""
-        inputs = conversations(self._model, SEEDS, shapes)
+        inputs = conversations(self._model, SEEDS, shapes, self._samples)
         yield inputs, ""
+        if self._samples is not None:
+            return
         if len(inputs[0]) > 1:
             note = "only first inferences are compared, as it is not known what its inputs mean"
             yield [steps[:1] for steps in inputs], note
@@ -399,8 +420,15 @@ class Verification:
             self.notes.append(f"NaN or infinite in the same places as on one device: values of {', '.join(odd)}")
         if not self.result["depends_on_inputs"]:
             all_empty = len(empty) == len(self._names)
-            lines.append("all outputs are empty" if all_empty else "no output changed with the inputs that were tried")
+            why = "all outputs are empty" if all_empty else "no output changed with the inputs that were tried"
+            lines.append(why + self._other_inputs())
         return lines
+
+    def _other_inputs(self) -> str:
+        """How to compare with other inputs, behind a reason; "" where a model takes none."""
+        if not self._model.get_parameters() or is_stateful(self._model):
+            return ""
+        return ": --input NAME=FILE gives inputs of your own"
 
 
 def _behind_roundings(model: ov.Model) -> NDArray[np.bool_]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.model.samples import Samples
 from ov_hsdag.model.shapes import counted_input_shapes, input_shapes
 from ov_hsdag.model.steps import Inputs, StatefulInputs, SyntheticInput, is_stateful
 from ov_hsdag.model.workload import Phase
@@ -117,9 +118,17 @@ class TimedInputs:
 
 
 def timed_inputs(
-    model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, phases: Sequence[Phase] = ()
+    model: ov.Model,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    phases: Sequence[Phase] = (),
+    samples: Samples | None = None,
 ) -> list[TimedInputs]:
-    """Inputs of what is timed: phases of a workload that occur, or what example shapes describe. Raises RunError."""
+    """Inputs of what is timed: phases of a workload that occur, or samples in turns, or what example shapes describe.
+
+    Raises RunError.
+    """
+    if samples is not None:
+        return [TimedInputs(samples.inferences)]
     found = []
     for phase in phases or (Phase("", shapes or {}, 1.0),):
         if not phase.count:
@@ -134,13 +143,20 @@ def timed_inputs(
 
 
 def conversations(
-    model: ov.Model, seeds: Sequence[int], shapes: Mapping[str, Sequence[int]] | None = None
+    model: ov.Model,
+    seeds: Sequence[int],
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    samples: Samples | None = None,
 ) -> list[list[list[NDArray[Any]]]]:
     """What shows whether two ways to run a model compute the same: for each seed the inputs that belong together.
 
     Of a stateful model a prompt and further tokens, with beams that change places (`ov_hsdag.model.steps`), after which
-    its states are reset; of any other model one.
+    its states are reset; of any other model one. Samples take the place of the first of them: of a single one nobody
+    could tell whether outputs depend on inputs.
     """
+    if samples is not None:
+        made_up = [random_inputs(model, seed, samples.shapes) for seed in seeds[len(samples.inferences) :]]
+        return [[arrays] for arrays in (*samples.inferences, *made_up)]
     if is_stateful(model):
         return [StatefulInputs(model, shapes, sequences=2).conversation(seed) for seed in seeds]
     return [[random_inputs(model, seed, shapes)] for seed in seeds]

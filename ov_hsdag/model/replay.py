@@ -77,7 +77,7 @@ class Replay:
         """Sets the states back. Plugins keep given states without room for more: an untimed inference makes it."""
         self.first.set(self._request)
         self._done = 0
-        if len(self._timed.steps) > 1:
+        if len(self._timed.steps) > 1 and self.first.stateful:
             self._request.infer(self._timed.steps[0])
             self.inferences += 1
             self._done = 1

@@ -182,6 +182,8 @@ class SyntheticInput:
             dtype = np.dtype(parameter.get_element_type().to_dtype())
         except (RuntimeError, TypeError, KeyError) as error:
             raise RunError(f"cannot make up values of type {parameter.get_element_type()} for an input") from error
+        if dtype.kind == "S":  # texts, which are Python's here
+            dtype = np.dtype(np.str_)
         names = {parameter.get_friendly_name(), *parameter.output(0).get_names()}
         rows = _rows(parameter) if np.issubdtype(dtype, np.integer) else None
         return cls(frozenset(name.partition(":")[0].lower() for name in names), dtype, rows)
@@ -189,10 +191,21 @@ class SyntheticInput:
     def values(self, random: np.random.Generator, shape: Sequence[int], past: int = 0, few: int = 2) -> NDArray[Any]:
         """Masks are ones (a row without any would be NaN), positions and beams in order, other integers random indices.
 
-        past: the first position; few: integers are below, where no table says how many there are (at least 2).
+        Texts are sentences of several lengths. Images have areas with edges: detectors find nothing in noise.
+
+        Args:
+            random: values are drawn from it.
+            shape: of the input.
+            past: the first position.
+            few: integers are below, where no table says how many there are (at least 2).
         """
         if self._ends_with(_MASKS):
             return np.ones(shape, self.dtype)
+        if self.dtype.kind == "U":
+            return _sentences(random, shape)
+        if _is_image(shape) and self.rows is None and (self.dtype.kind == "f" or self.dtype == np.uint8):
+            areas = _areas(random, shape)
+            return (2 * areas - 1).astype(self.dtype) if self.dtype.kind == "f" else (255 * areas).astype(np.uint8)
         if np.issubdtype(self.dtype, np.floating):
             return random.standard_normal(shape).astype(self.dtype)
         if shape and self._ends_with(_POSITIONS):
@@ -206,6 +219,61 @@ class SyntheticInput:
 
     def _ends_with(self, ends: tuple[str, ...]) -> bool:
         return any(name.endswith(ends) for name in self.names)
+
+
+_SMALLEST_IMAGE = 16
+"""Height and width from which on an input of one or three channels is taken for an image."""
+
+_AREAS = 12
+"""Rectangles in a made-up image."""
+
+_NOISE = 0.05
+"""Standard deviation of what is added to each pixel, of values from 0 to 1, so that no two are equal."""
+
+_LONGEST_TEXT = 12
+"""Words of a made-up text, at most."""
+
+_WORDS = (
+    "the a of and to in is that it with for on as was by at from this which an of two small large old new red green"
+    " house water people time year day world city music river road light paper letter machine garden window morning"
+    " answer question number story picture bread winter market runs reads writes finds makes sees takes gives opens"
+)
+"""Common words, which vocabularies have."""
+
+
+def _is_image(shape: Sequence[int]) -> bool:
+    """Whether a shape is one of images, channels first or last."""
+    if len(shape) != 4:
+        return False
+    sides = shape[2:] if shape[1] in (1, 3) else shape[1:3] if shape[3] in (1, 3) else (0,)
+    return min(sides) >= _SMALLEST_IMAGE
+
+
+def _areas(random: np.random.Generator, shape: Sequence[int]) -> NDArray[np.float64]:
+    """Images [batch, …] of rectangles in different colors before a gradient, with a little noise; from 0 to 1."""
+    first = shape[1] in (1, 3)
+    channels, (height, width) = (shape[1], shape[2:]) if first else (shape[3], shape[1:3])
+    images = np.empty((shape[0], channels, height, width))
+    down, right = np.linspace(0, 1, height)[:, None], np.linspace(0, 1, width)
+    for image in images:
+        slope = random.uniform(-0.5, 0.5, (2, channels, 1, 1))
+        image[:] = random.uniform(0.2, 0.8, (channels, 1, 1)) + slope[0] * (down - 0.5) + slope[1] * (right - 0.5)
+        for _ in range(_AREAS):
+            top, left = int(random.integers(height)), int(random.integers(width))
+            bottom, end = top + int(random.integers(1, height // 2)), left + int(random.integers(1, width // 2))
+            image[:, top:bottom, left:end] = random.uniform(0, 1, (channels, 1, 1))
+        image += _NOISE * random.standard_normal(image.shape)
+    images = np.clip(images, 0, 1)
+    return images if first else images.transpose(0, 2, 3, 1)
+
+
+def _sentences(random: np.random.Generator, shape: Sequence[int]) -> NDArray[Any]:
+    """Texts of one to `_LONGEST_TEXT` words."""
+    words = _WORDS.split()
+    texts = [
+        " ".join(random.choice(words, int(random.integers(1, _LONGEST_TEXT + 1)))) for _ in range(int(np.prod(shape)))
+    ]
+    return np.array(texts).reshape(shape)
 
 
 def _rows(parameter: ov.Node) -> int | None:

@@ -60,6 +60,8 @@ class PlaceOptions:
         memory: what the model may have on a device, by the device's name, in place of the profile's limits: a number of
             bytes, or "8GiB".
         shapes: example shapes of dynamic inputs for the cost model, and for measuring, by input name.
+        inputs: what the model is measured with, instead of made-up inputs: by input name ("" for the only one) an
+            array, the path of a .npy, .npz, .png or .txt file, or a list of these, a sample each. Their sizes count.
         static: the model's inputs get these sizes for good.
         workload: what a decoder with states is asked for, such as "prompt=1024,generate=256": times are means over
             these inferences, and `Placement.predicted`, and `Placement.measured` of each candidate, have each kind of
@@ -115,6 +117,14 @@ class PlaceOptions:
         "Example shape of a dynamic input, for costs, measuring and comparing; [1,3,224,224] where there is one"
         " input. Can be given several times. The model itself keeps its shapes, unless --static is given.",
         name="shape",
+        several=True,
+    )
+    inputs: Mapping[str, object] | None = _flag(
+        str,
+        "NAME=FILE",
+        "Measure and compare with the inputs in this .npy, .npz, .png or .txt file instead of made-up ones; FILE alone"
+        " where there is one input. Can be given several times, for several inputs or several samples of one.",
+        name="input",
         several=True,
     )
     static: bool | None = _flag(bool, "", "Give the model the sizes of --shape for good, as NPUs want them.")

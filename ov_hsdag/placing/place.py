@@ -33,6 +33,7 @@ from ov_hsdag.model.gains import HSDAG, out_of_time, placer_of
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.pins import Pin, parse_pins, pinned_nodes, pinned_support
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.samples import describe_files, samples_of
 from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, check_npu_sizes, fix_input_shapes
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.experts import ExpertsApart
@@ -123,6 +124,9 @@ def place(
     }
     options = PlaceOptions.of(options, {**everyday, **more})
     request = _resolve(model, device, options, core)
+    samples = samples_of(model, options.inputs, options.shapes)
+    if samples is not None:
+        options = replace(options, shapes=samples.shapes or None)
     if options.static:
         fix_input_shapes(model, options.shapes or {})
     measure, shapes = options.measure, options.shapes
@@ -197,7 +201,14 @@ def place(
             timed = [phase_costs.get(phase.name) for phase in phases if phase.count]
             known = all(one is not None and all(map(one.device, session.devices)) for one in timed)
             known = known if phases else costs is not None and _holds(costs, analysis, request)
-            how = {"shapes": shapes, "phases": phases, "seconds": left, "measured_costs": known, "report": report}
+            how: dict[str, Any] = {
+                "shapes": shapes,
+                "phases": phases,
+                "seconds": left,
+                "measured_costs": known,
+                "report": report,
+            }
+            how["samples"] = samples
             how["pinned"] = bool(request.pins)
             choice = _measured(choice, model, problem, request, disturbed=busy > _BUSY, **how)
     if request.host is not None:
@@ -259,6 +270,7 @@ def settings_of(
         given["context"] = options.context or options.workload.context or None
     # Sizes may be NumPy's, and are to be JSON's.
     given["shapes"] = {name: [int(size) for size in shape] for name, shape in (options.shapes or {}).items()} or None
+    given["inputs"] = describe_files(options.inputs) or None
     given["memory"] = dict(limits) or None
     given["pin"] = [str(pin) for pin in parse_pins(options.pin or (), devices)] or None
     given["virtual_devices"] = definition(devices) or None
@@ -341,6 +353,8 @@ def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions
         check_seconds(what, seconds)
     check_objective(options.objective)
     devices = DeviceSet.parse(device)
+    if options.inputs and (options.workload is not None or options.context is not None):
+        raise UserError("a workload makes up its inputs, and others are given: leave out one of them")
     if options.static and (options.workload is not None or options.context is not None):
         raise UserError(
             "--static cannot be combined with --workload or --context: a workload needs several input sizes"

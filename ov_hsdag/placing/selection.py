@@ -23,6 +23,7 @@ from ov_hsdag.measuring.process import Candidate, StartWorker
 from ov_hsdag.measuring.trials import Trials, ratio_figures
 from ov_hsdag.model.gains import out_of_time, placer_of, times
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.samples import Samples
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
@@ -107,6 +108,7 @@ def select(
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     phases: Sequence[Phase] = (),
+    samples: Samples | None = None,
     seconds: float = SECONDS,
     measured_costs: bool = False,
     disturbed: bool = False,
@@ -124,6 +126,7 @@ def select(
     model: of the problem, normalized; not changed. problem: tells which candidates are feasible, and what they are
     predicted to do and to need. candidates: placements by name, uint8 [groups]; those of single devices have the
     device's name. seconds: time budget; the best single device and the best placement by prediction come first.
+    samples: inputs that are given instead of made-up ones.
     measured_costs: whether the problem's costs were measured on these devices, so that predictions are better.
     pinned: HETERO's own choice is run as it would be written, too: by itself HETERO keeps no pins.
     disturbed: others use the devices, so that trials say less than they seem to. report: takes a line for people at
@@ -157,6 +160,7 @@ def select(
             first=_most_promising_first(problem, simple, others),
             shapes=shapes,
             phases=phases,
+            samples=samples,
             limit=seconds,
             report=report,
             start_worker=start_worker,

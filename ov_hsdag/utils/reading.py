@@ -37,6 +37,9 @@ WEIGHTS = 4096 * MIB
 RT_INFO = 128 * MIB
 """Bytes of an IR behind its edges, where its rt_info is: names of all nodes, settings of converters and tools."""
 
+SAMPLES = 1024 * MIB
+"""Bytes of a file with inputs of a model, unpacked: an array, an image, texts."""
+
 _ENTRIES = 1000
 """Most arrays of a file."""
 
@@ -155,6 +158,19 @@ def read_arrays(path: str | os.PathLike[str], most: int | None = None) -> dict[s
                 return {name: _array(archive.read(entry)) for name, entry in zip(names, entries, strict=True)}
         except damages as error:
             raise ValueError(f"it is no archive of arrays: {shortened(str(error)) or type(error).__name__}") from error
+
+
+def read_array(path: str | os.PathLike[str], most: int) -> NDArray[Any]:
+    """The array of an .npy file of at most so many bytes, see :func:`read_arrays`. Raises OSError or ValueError."""
+    return _array(read_bytes(path, most))
+
+
+def read_lines(path: str | os.PathLike[str], most: int) -> list[str]:
+    """The lines of a text file in UTF-8 of at most so many bytes; a mark at its beginning is skipped.
+
+    OSError: it cannot be read, or has more bytes. ValueError: it is no text.
+    """
+    return read_bytes(path, most).decode("utf-8-sig").splitlines()
 
 
 def _array(data: bytes) -> NDArray[Any]:

@@ -23,6 +23,7 @@ from ov_hsdag.costs.stored import BoundaryCosts, DeviceCosts, ModelCosts
 from ov_hsdag.devices.virtual import virtual_devices
 from ov_hsdag.model.config_sizes import sizes_beside
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.samples import samples_of
 from ov_hsdag.model.stored_placement import RT_INFO
 from ov_hsdag.policy.bundle import SHIPPED, WEIGHTS_FILE, check_folder
 from ov_hsdag.policy.config import HSDAGConfig
@@ -33,6 +34,7 @@ from ov_hsdag.utils import child, reading
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import opset13 as ops
 from tests.graphs import random_model, random_problem
+from tests.images import png_of
 
 LONGEST_MESSAGE = 2000
 """Characters of a message; one that quotes a file without end is no clear line."""
@@ -196,6 +198,40 @@ def _read_config(path: Path) -> None:
     assert all(0 < size < 2**31 for shape in sizes.values() for size in shape)
 
 
+def _npy(array: Any) -> list[bytes]:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return [stream.getvalue()]
+
+
+def _images() -> list[bytes]:
+    pixels = np.arange(5 * 4 * 3, dtype=np.uint8).reshape(5, 4, 3)
+    colors = np.arange(180, dtype=np.uint8).reshape(60, 3)
+    return [png_of(pixels), png_of(pixels[:, :, :1]), png_of(pixels[:, :, :1], palette=colors)]
+
+
+def _read_sample(model: Callable[[], ov.Model]) -> Callable[[Path], None]:
+    def read(path: Path) -> None:
+        samples = samples_of(model(), {"": path})
+        assert samples is not None
+        for (array,) in samples.inferences:
+            assert model().inputs[0].get_partial_shape().compatible(ov.PartialShape(list(array.shape)))
+
+    return read
+
+
+@cache
+def _open_numbers() -> ov.Model:
+    data = ops.parameter([-1, 4], np.float32, name="x")
+    return ov.Model([ops.result(ops.relu(data))], [data], "numbers")
+
+
+@cache
+def _open_texts() -> ov.Model:
+    data = ops.parameter([-1], ov.Type.string, name="x")
+    return ov.Model([ops.result(data)], [data], "texts")
+
+
 @cache
 def _open_image() -> ov.Model:
     data = ops.parameter([-1, -1, -1, -1], np.float32, name="pixel_values")
@@ -271,6 +307,9 @@ READERS: dict[str, Reader] = {
     "problem": Reader("problem.npz", _problems, _read_problem),
     "arrays": Reader("arrays.npz", _problems, lambda path: reading.read_arrays(path, 10**6), (OSError, ValueError)),
     "config": Reader("config.json", _configs, _read_config, ()),
+    "array": Reader("x.npy", lambda: _npy(np.ones((2, 4), np.float32)), _read_sample(_open_numbers)),
+    "image": Reader("x.png", _images, _read_sample(_open_image)),
+    "texts": Reader("x.txt", lambda: [b"a text\nanother", "\ufeffgr\u00fcn\r\n".encode()], _read_sample(_open_texts)),
     "marker": Reader(folder_writing.MARKER, _markers, _read_marker),
     "onnx": Reader("m.onnx", lambda: [b"\x0a\x08location\x12\x05m.bin" * 3], _read_onnx, ()),
     "replaced": Reader("model.xml", _irs, _read_replaced),

@@ -1,0 +1,353 @@
+"""Inputs of a model that its user gives, as arrays or as files: arrays, images, texts.
+
+An image or an array is brought to what the input takes by simple rules (`_fitted`), which docs/using.md states.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.model.own_sizes import fixed_by_weights
+from ov_hsdag.model.shapes import bounded_dimension, counted_input_shapes, fitting_input_shapes, input_name
+from ov_hsdag.model.steps import SyntheticInput, is_stateful
+from ov_hsdag.utils import png
+from ov_hsdag.utils.errors import UserError, one_line, quoted
+from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.reading import SAMPLES, read_array, read_arrays, read_bytes, read_lines
+
+KINDS = (".npy", ".npz", ".png", ".txt")
+
+MOST_SAMPLES = 64
+"""Inferences with inputs that are given. Each is compared, or timed in turns with the others."""
+
+_KINDS_OF_VALUES = "biufU"
+"""Kinds of NumPy's types that inputs have: Boolean, whole and real numbers, texts."""
+
+_COLORS = (1, 3)
+"""Channels of inputs that images are for."""
+
+GivenInputs = Mapping[str, object]
+"""By input name ("" for the only input): an array, the path of a file, or a list of these, a sample each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Inferences with inputs that are given."""
+
+    inferences: Sequence[list[NDArray[Any]]]  # arrays of each inference, in the order of the model's inputs
+    shapes: Mapping[str, tuple[int, ...]]  # of the dynamic inputs in the first inference, by input name
+
+
+def parse_inputs(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Paths by inputs' names from "image=cat.png" or, for a model of one input, "cat.png"; an .npz may have all inputs.
+
+    Of a name that is given several times, each file has one sample or more. UserError: a file is of no known kind.
+    """
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        name, separator, path = text.rpartition("=") if not Path(text).exists() else ("", "", text)
+        if not path.lower().endswith(KINDS) or (separator and not name):
+            raise UserError(f"cannot read input {quoted(text)}: give it as NAME=FILE, a file of {', '.join(KINDS)}")
+        found.setdefault(name, []).append(path)
+    return found
+
+
+def describe_files(given: GivenInputs | None) -> list[str]:
+    """What `parse_inputs` reads, of the files that are given, without their folders; arrays are left out."""
+    files = [
+        (name, one)
+        for name, value in (given or {}).items()
+        for one in (value if isinstance(value, list | tuple) else [value])
+        if isinstance(one, str | os.PathLike)
+    ]
+    return [f"{name}={Path(one).name}" if name else Path(one).name for name, one in files]
+
+
+def inputs_of_each(models: Sequence[ov.Model], given: GivenInputs) -> list[GivenInputs]:
+    """What of the inputs that are given is for each of several models. UserError: no model has such an input."""
+    known = [{name for port in model.inputs for name in _names(port)} for model in models]
+    for name in given:
+        if name and not any(name in names for names in known):
+            there = ", ".join(sorted(input_name(port) for model in models for port in model.inputs)) or "none"
+            raise UserError(f"inputs are given for unknown input {quoted(name)}; inputs: {there}")
+    return [{name: one for name, one in given.items() if not name or name in names} for names in known]
+
+
+def samples_of(
+    model: ov.Model,
+    given: GivenInputs | None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
+) -> Samples | None:
+    """Inferences of a model with inputs that are given; None where none are.
+
+    Args:
+        model: not changed. What is given for no input is made up (`SyntheticInput`).
+        given: see `GivenInputs`. Of several inputs each has as many samples, or one that is the same for all.
+        shapes: example shapes of dynamic inputs, by input name, which what is given has to have; images are resized.
+        images: example shapes that images are resized to where `shapes` say nothing.
+
+    Raises:
+        UserError: a file cannot be read, or is damaged; an input is unknown; an array does not fit its input; the
+            model has states, whose inferences depend on each other.
+    """
+    if not given:
+        return None
+    if is_stateful(model):
+        raise UserError("inputs cannot be given for a model with states: its inferences are made up to fit together")
+    by_port: dict[int, list[NDArray[Any]]] = {}
+    for name, value in _named(model, given):
+        number = _number(model, name)
+        port = model.inputs[number]
+        wanted, usual = _shape_of(port, shapes), _shape_of(port, images)
+        by_port.setdefault(number, []).extend(_fitted(array, port, wanted, usual, source) for array, source in value)
+    count = max(map(len, by_port.values()))
+    for number, arrays in by_port.items():
+        if len(arrays) not in (1, count):
+            named = input_name(model.inputs[number])
+            raise UserError(f"input '{named}' has {len(arrays)} samples, and another one {count}: give as many of each")
+    if count > MOST_SAMPLES:
+        raise UserError(f"there are {count} samples of an input, at most {MOST_SAMPLES} are taken")
+    given_arrays = [{number: arrays[one % len(arrays)] for number, arrays in by_port.items()} for one in range(count)]
+    inferences = [_completed(model, arrays, seed, shapes) for seed, arrays in enumerate(given_arrays)]
+    return Samples(inferences, _dynamic_shapes(model, inferences[0]))
+
+
+def _names(port: ov.Output) -> set[str]:
+    return {port.get_node().get_friendly_name(), *port.get_names()}
+
+
+def _shape_of(port: ov.Output, shapes: Mapping[str, Sequence[int]] | None) -> tuple[int, ...] | None:
+    """The example shape of an input; None where there is none."""
+    return next((tuple(shape) for name, shape in (shapes or {}).items() if name in _names(port)), None)
+
+
+def _number(model: ov.Model, name: str) -> int:
+    """Which input has this name. UserError: none, or "" of several."""
+    if not name and len(model.inputs) == 1:
+        return 0
+    for number, port in enumerate(model.inputs):
+        if name and name in _names(port):
+            return number
+    there = ", ".join(sorted(map(input_name, model.inputs))) or "none"
+    if not name:
+        raise UserError(f"an input needs its name, as in NAME=FILE; inputs of the model: {there}")
+    raise UserError(f"inputs are given for unknown input {quoted(name)}; inputs of the model: {there}")
+
+
+Sourced = tuple[NDArray[Any], str]
+"""An array, and where it comes from, for messages."""
+
+
+def _named(model: ov.Model, given: GivenInputs) -> Iterable[tuple[str, list[Sourced]]]:
+    """Input names and their arrays; an .npz without a name has an array for each input."""
+    for name, value in given.items():
+        several = value if isinstance(value, list | tuple) else [value]
+        for one in several:
+            if not isinstance(one, str | os.PathLike):
+                yield name, [(_as_array(one), f"the input {quoted(name)}")]
+            elif not name and len(model.inputs) > 1 and os.fspath(one).lower().endswith(".npz"):
+                yield from ((key, [(array, os.fspath(one))]) for key, array in _read(one, read_arrays).items())
+            else:
+                yield name, [(array, os.fspath(one)) for array in _of_file(os.fspath(one), name)]
+
+
+def _as_array(value: Any) -> NDArray[Any]:
+    """UserError: what is given is no array of numbers or texts."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise UserError(f"an input is given that is no array: {one_line(error)}") from error
+    if array.dtype.kind not in _KINDS_OF_VALUES:
+        raise UserError(f"an input is given as {type(value).__name__}: give an array of numbers or texts, or a file")
+    return array
+
+
+def _of_file(path: str, name: str) -> list[NDArray[Any]]:
+    """The samples in a file. UserError."""
+    kind = Path(path).suffix.lower()
+    if kind == ".npy":
+        return [_read(path, read_array)]
+    if kind == ".png":
+        return [_read(path, lambda where, most: png.decode(read_bytes(where, most)))]
+    if kind == ".txt":
+        return [np.array([line]) for line in _read(path, read_lines)]
+    if kind == ".npz":
+        arrays = _read(path, read_arrays)
+        return [arrays[name]] if name in arrays else list(arrays.values())
+    raise UserError(f"cannot read input {quoted(path)}: it is none of {', '.join(KINDS)}")
+
+
+def _read(path: str | os.PathLike[str], read: Any) -> Any:
+    """What is in a file; UserError where it cannot be read, is damaged, or has nothing."""
+    try:
+        found = read(path, SAMPLES)
+    except OSError as error:
+        raise UserError(f"cannot read input '{path}': {error.strerror or error}") from error
+    except (ValueError, MemoryError) as error:
+        raise UserError(f"cannot read input '{path}': {one_line(error) or 'it takes too much memory'}") from error
+    if (found.size if isinstance(found, np.ndarray) else len(found)) == 0:
+        raise UserError(f"cannot read input '{path}': there is nothing in it")
+    return found
+
+
+def _fitted(
+    array: NDArray[Any],
+    port: ov.Output,
+    wanted: tuple[int, ...] | None,
+    usual: tuple[int, ...] | None,
+    source: str,
+) -> NDArray[Any]:
+    """An array as an input takes it. UserError: it does not fit.
+
+    Texts fill the input. An image (8-bit, [height, width, channels], of a .png) is laid out and resized, see `_image`.
+    Of other arrays a batch may be missing, which is added; their values keep what they are.
+
+    Args:
+        array: of numbers or texts.
+        port: the input.
+        wanted: the example shape that it has to have; None: any that the input takes.
+        usual: the example shape that an image is resized to where `wanted` is None.
+        source: where the array comes from, for messages; the path of a file.
+    """
+    shape = port.get_partial_shape()
+    dtype = SyntheticInput.of(port.get_node()).dtype
+    if (dtype.kind == "U") != (array.dtype.kind == "U") or array.dtype.kind not in _KINDS_OF_VALUES:
+        takes = "texts" if dtype.kind == "U" else str(dtype)
+        raise UserError(f"{source} has values of type {array.dtype}, and input '{input_name(port)}' takes {takes}")
+    if dtype.kind == "U":
+        return _texts(array, port, wanted)
+    if source.lower().endswith(".png"):
+        array = _image(array, port, wanted or usual)
+    elif shape.rank.is_static and array.ndim == len(shape) - 1:
+        array = array[None]
+    if not shape.compatible(ov.PartialShape(list(array.shape))) or (wanted and array.shape != tuple(wanted)):
+        takes = str(list(wanted) if wanted else shape)
+        raise UserError(f"{source} is of shape {list(array.shape)}, and input '{input_name(port)}' takes {takes}")
+    return _cast(array, dtype, f"{source}, for input '{input_name(port)}'")
+
+
+def _texts(array: NDArray[Any], port: ov.Output, wanted: tuple[int, ...] | None) -> NDArray[Any]:
+    """The texts in the input's shape, where one text fills all of it."""
+    shape = port.get_partial_shape()
+    if wanted is None and shape.rank.is_static:
+        wanted = tuple(bounded_dimension(one, 1) for one in shape)
+    if array.size == 1 and wanted is not None:
+        return np.full(wanted, array.reshape(-1)[0])
+    if not shape.compatible(ov.PartialShape(list(array.shape))):
+        raise UserError(f"texts of shape {list(array.shape)} are given for input '{input_name(port)}' of shape {shape}")
+    return array
+
+
+def _cast(array: NDArray[Any], dtype: np.dtype[Any], what: str) -> NDArray[Any]:
+    """The same values in another type. UserError: they change by more than rounding."""
+    if array.dtype == dtype:
+        return np.ascontiguousarray(array)
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+    rounds = np.issubdtype(dtype, np.floating)
+    if not rounds and not np.array_equal(cast, array):
+        raise UserError(f"{what}: its values of type {array.dtype} are not all {dtype}")
+    return np.ascontiguousarray(cast)
+
+
+def _image(pixels: NDArray[np.uint8], port: ov.Output, wanted: tuple[int, ...] | None) -> NDArray[Any]:
+    """An image as an input takes it: resized, laid out, with as many channels.
+
+    The size is the input's, where it has one, or that of the example shape, else the image's own. Between pixels is
+    interpolated (bilinear). Channels are those of the image in the order RGB: gray is repeated, alpha is left out, and
+    of one channel the mean is taken. Numbers of floating-point inputs are from 0 to 1, others from 0 to 255.
+    """
+    shape = port.get_partial_shape()
+    if shape.rank.is_dynamic or len(shape) not in (3, 4):
+        raise UserError(
+            f"an image is given for input '{input_name(port)}' of shape {shape}: it takes three or four axes"
+        )
+    sizes = list(wanted) if wanted else [int(one.get_length()) if one.is_static else None for one in shape]
+    batch, sizes = (sizes[0] or 1, sizes[1:]) if len(sizes) == 4 else (None, sizes)
+    first = _channels_first(port, sizes)
+    channels, height, width = sizes if first else (sizes[2], sizes[0], sizes[1])
+    channels = channels or 3
+    if channels not in _COLORS:
+        raise UserError(
+            f"an image is given for input '{input_name(port)}' of shape {shape}, which has {channels} channels"
+        )
+    colors = pixels[:, :, : 3 if pixels.shape[2] > 2 else 1].astype(np.float32)
+    colors = _resized(colors, height or len(colors), width or colors.shape[1])
+    colors = colors.mean(axis=2, keepdims=True) if channels == 1 else np.broadcast_to(colors, (*colors.shape[:2], 3))
+    is_real = port.get_element_type().is_real()
+    colors = colors / np.float32(255) if is_real else np.rint(colors).astype(np.uint8)
+    laid_out = colors.transpose(2, 0, 1) if first else colors
+    return laid_out if batch is None else np.repeat(laid_out[None], batch, axis=0)
+
+
+def _channels_first(port: ov.Output, sizes: Sequence[int | None]) -> bool:
+    """Whether channels stand before height and width: as the model's layout says, its weights, or its sizes."""
+    layout = str(port.get_node().get_layout()).strip("[]").replace(",", "")
+    if "C" in layout:
+        return layout.index("C") < layout.find("W") or "W" not in layout
+    if 1 in fixed_by_weights(port):
+        return True
+    return sizes[0] in _COLORS or sizes[2] not in _COLORS
+
+
+def _resized(pixels: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
+    """[height, width, channels] float32 of another size, bilinear; centres of pixels keep their places."""
+    for axis, size in ((0, height), (1, width)):
+        have = pixels.shape[axis]
+        if size == have:
+            continue
+        at = np.clip((np.arange(size) + 0.5) * have / size - 0.5, 0, have - 1)
+        low = np.floor(at).astype(np.int64)
+        share = (at - low).astype(np.float32).reshape([-1 if one == axis else 1 for one in range(3)])
+        upper = np.minimum(low + 1, have - 1)
+        pixels = pixels.take(low, axis) * (1 - share) + pixels.take(upper, axis) * share
+    return pixels
+
+
+def _completed(
+    model: ov.Model, arrays: Mapping[int, NDArray[Any]], seed: int, shapes: Mapping[str, Sequence[int]] | None
+) -> list[NDArray[Any]]:
+    """An array for each input: those that are given, and made-up ones in shapes that fit them. UserError, RunError."""
+    sizes = {input_name(model.inputs[number]): array.shape for number, array in arrays.items()}
+    known = {name for number in arrays for name in _names(model.inputs[number])}
+    sizes |= {name: tuple(shape) for name, shape in (shapes or {}).items() if name not in known}
+    for number, port in enumerate(model.inputs):
+        # A mask has the shape of what it masks.
+        twin = next((arrays[one] for one in arrays if _alike(port, model.inputs[one])), None)
+        if number not in arrays and twin is not None and not _names(port) & set(shapes or {}):
+            sizes[input_name(port)] = twin.shape
+    dynamic = {name: shape for name, shape in sizes.items() if _port(model, name).get_partial_shape().is_dynamic}
+    if dynamic:
+        fitting_input_shapes(model, dynamic)  # says what does not fit
+    random = np.random.default_rng(seed)
+    counted = counted_input_shapes(model, dynamic)
+    return [
+        arrays[number] if number in arrays else SyntheticInput.of(parameter).values(random, counted[number])
+        for number, parameter in enumerate(model.get_parameters())
+    ]
+
+
+def _alike(port: ov.Output, other: ov.Output) -> bool:
+    """Whether two inputs leave the same dimensions open."""
+    shape, another = port.get_partial_shape(), other.get_partial_shape()
+    return bool(shape.is_dynamic and shape.rank.is_static and shape == another)
+
+
+def _port(model: ov.Model, name: str) -> ov.Output:
+    return model.inputs[_number(model, name)]
+
+
+def _dynamic_shapes(model: ov.Model, arrays: Sequence[NDArray[Any]]) -> dict[str, tuple[int, ...]]:
+    return {
+        input_name(port): array.shape
+        for port, array in zip(model.inputs, arrays, strict=True)
+        if port.get_partial_shape().is_dynamic
+    }
