@@ -122,7 +122,7 @@ def test_the_command(model: Path, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("unmeasured")
 def test_the_table_of_several_models(model: Path, tmp_path: Path) -> None:
     options = ("--device", PAIR, "--objective", "throughput", "--policies", "base")
-    shown = ran("bench", model, model, *options, "--output", tmp_path / "all.json")
+    shown = ran("bench", model, model, *options, "--output", tmp_path / "all.json", COLUMNS="80")
     assert "hsdag" in shown.stdout and "x the best\n" in re.sub(" +\n", "\n", shown.stdout)
     written = json.loads((tmp_path / "all.json").read_text())["models"]
     assert [(one["model"], one["results"][-1]["placer"]) for one in written] == [(str(model), "hsdag")] * 2

@@ -58,6 +58,48 @@ def test_each_placer_has_one_row_and_a_line_in_the_legend(
     assert WHY in " ".join(last)
 
 
+TWINS = [
+    Row("CPU_A", 1, 125.9, gain=1.0, chosen=True),
+    Row("hetero", 1, 125.9, gain=1.0, same_as="CPU_A"),
+    Row("partitions", 2, 125.9, gain=1.0),
+    Row("search", 2, 92.1, gain=0.73),
+    Row("hsdag", 2, 125.9, gain=1.0, same_as="partitions"),
+    Row("partitions (by profile)", 2, 120.0, gain=1.2),
+    Row("hsdag (less on CPU_A)", 1, 125.9, gain=1.0, same_as="CPU_A"),
+]
+
+
+def test_equal_placements_are_one_row_and_all_of_them_with_verbose(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def table() -> list[str]:
+        lines = shown(capsys, table=candidates_table(TWINS, "throughput", measured=False))
+        return [" ".join(line.split()) for line in lines if re.match(r"[* ] \w\S*.*  \d", line)]
+
+    assert table() == [
+        "* CPU_A 1 125.9 1.00; also found by hetero, hsdag",
+        "partitions 2 120.0 1.20",
+        "search 2 92.1 0.73",
+    ]
+    monkeypatch.setattr(console, "verbose", True)
+    assert len(table()) == len(TWINS)
+
+
+def test_tables_that_are_piped_do_not_wrap(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    lines = shown(capsys, table=candidates_table(ROWS, "throughput", measured=True))
+    assert any(line.startswith("  pipeline") and line.rstrip().endswith(WHY) for line in lines)
+
+
+def test_gains_of_the_table_and_of_the_headline_are_over_the_same_device(capsys: pytest.CaptureFixture[str]) -> None:
+    placement = measured("CPU_A", [1.1, 1.3])
+    assert placement.measured is not None
+    placement.measured["CPU_B"] = {"failed": "there was no time left to measure it"}
+    text = " ".join(" ".join(shown(capsys, table=placed.table(placement))).split())
+    assert "x CPU_A: measured in turns" in text and "best single device" not in text
+    assert "measured 1.00x CPU_A" in placement.summary()
+
+
 def test_what_there_was_no_time_for_has_not_failed() -> None:
     assert why_no_figure("there was no time left to compile it").startswith("not measured: there was no time")
     assert why_no_figure("CPU_A: there was no time left to measure it").startswith("not measured: CPU_A")

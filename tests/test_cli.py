@@ -89,7 +89,8 @@ class TestPlace:
     @pytest.mark.slow
     @pytest.mark.usefixtures("quiet_machine")
     def test_text_tells_what_was_measured(self, model: Path, out: Path) -> None:
-        done = ran("place", model, "--device", DEVICE, "--output", out, "--measure", "--measure-seconds", GENEROUS)
+        options = ("--device", DEVICE, "--output", out, "--measure", "--measure-seconds", GENEROUS, "--verbose")
+        done = ran("place", model, *options, COLUMNS="80")
         embedded = Placement.of(ov.Core().read_model(out))
         assert embedded is not None and embedded.measured
         text = " ".join(done.stdout.split())
@@ -109,7 +110,9 @@ class TestPlace:
         assert max(map(len, told.splitlines())) <= 80
 
     def test_tells_why_nothing_was_measured_and_what_does_not_fit(self, model: Path, out: Path) -> None:
-        done = ran("place", model, "--device", "HETERO:GPU,NPU,CPU", "--output", out, "--memory", "GPU=1KiB")
+        done = ran(
+            "place", model, "--device", "HETERO:GPU,NPU,CPU", "--output", out, "--memory", "GPU=1KiB", COLUMNS="80"
+        )
         assert "\nnot measured: GPU, NPU are not on this machine\n" in done.stdout
         # What their costs are taken from.
         profiles = "iris_xe for GPU, npu_core_ultra for NPU, core_ultra_7_155h for CPU"
@@ -117,7 +120,7 @@ class TestPlace:
         assert "costs assume" not in done.stdout
         text = " ".join(done.stdout.split())
         assert "left out: does not fit, needs" in text and "of the 1 KiB on GPU" in text
-        assert "same placement as" in text and "x the best single device: predicted." in text
+        assert "also found by" in text and "x the best single device: predicted." in text
         assert max(map(len, done.stdout.replace(str(out), "out.xml").splitlines())) <= 80
 
     def test_devices_that_are_not_here(self, model: Path, out: Path) -> None:
@@ -333,7 +336,7 @@ class TestDevices:
 
     @pytest.mark.parametrize("environment", [{}, {"OV_HSDAG_DISABLE": "1"}])
     def test_text(self, environment: dict[str, str]) -> None:
-        done = ran("devices", **environment)
+        done = ran("devices", COLUMNS="80", **environment)
         assert "CPU_B" in done.stdout
         assert "cpu_core" in done.stdout and "efficiency" in done.stdout
         assert max(map(len, done.stdout.splitlines())) <= 80

@@ -577,7 +577,7 @@ def test_the_command_tunes_and_refuses_what_it_cannot_do(tmp_path: Path) -> None
     assert placement is not None and placement.affinity == record["placement"]
     assert (output / "model.bin").stat().st_size < 1.2 * model.with_suffix(".bin").stat().st_size
 
-    more = tuned(*options, "--resume", "--measurements", 3, "--verbose")
+    more = tuned(*options, "--resume", "--measurements", 3, "--verbose", COLUMNS="80")
     assert "measurement 3: " in more.stderr and "measurement 2: " not in more.stderr
     assert "policy: kept" not in more.stdout  # of a simulation
     assert more.stdout.startswith(f"{output / 'model.xml'}:")

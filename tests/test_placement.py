@@ -326,6 +326,13 @@ def test_why_the_policys_placement_was_not_taken() -> None:
     told = "policy: HSDAG (base) proposed a placement predicted 33.3% better, not taken"
     assert placement.proposal() == told
     assert replace(placement, notes={"hsdag": "not measured: …"}).proposal() == f"{told}: not measured: …"
+    twin = replace(placement, same_as={"hsdag": "partitions"}, notes={"hsdag": "same placement as partitions"})
+    rates = {"CPU_A": 50.0, "partitions": 40.0, "mincut": 75.0}
+    of_twin = {name: {"throughput_ips": rate, "failed": None} for name, rate in rates.items()}
+    why = "measured 0.80x, and what was chosen 1.50x, the best single device"
+    assert replace(twin, measured=of_twin).proposal() == f"{told}: {why}", "one placement has one figure"
+    same = replace(placement, same_as={"hsdag": "partitions", "mincut": "partitions"})
+    assert same.proposal() == "policy: HSDAG (base) proposed what was chosen"
     kinds = ("CPU_A", "CPU_B", "hsdag", "mincut")
     measured: dict[str, dict[str, Any]] = {name: {"throughput_ips": 50.0, "failed": None} for name in kinds}
     measured["mincut"] = {"throughput_ips": 75.0, "failed": None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -164,12 +165,16 @@ def test_why_says_what_the_trials_showed() -> None:
     # HETERO's pipeline that uses both devices is none of them.
     other = {**simple, "hetero": split}
     told = why(decided(CPU_A=10, CPU_B=5, hetero=11, hsdag=18), simple=other)
-    assert told.startswith("1.6") and "x hetero (" in told and told.endswith("), the best that needs no placement")
+    assert told.startswith("the best that needs no placement is hetero, 1.1") and "x the best single device (" in told
     assert why(decided(CPU_A=10, CPU_B=5, hsdag=10.05)) == "hsdag is within 1% of CPU_A, kept simple"
     assert why(decided(CPU_A=10, CPU_B=5, hsdag=9)) == "no placement was better than CPU_A"
     noisy = [[("CPU_A", 10.0), ("hsdag", 10.0 * factor)] for factor in (0.8, 1.6, 1.1, 0.9)]
     unproven = choice.decide(noisy, ["CPU_A", "hsdag"], simple, {"CPU_A": 1.0, "hsdag": 1.3}, 0.05)
-    assert "hsdag is not better beyond the noise, " in why(unproven)
+    assert why(unproven).startswith("hsdag is not better than CPU_A beyond the noise, 1.")
+    assert "x the best single device (" in why(unproven)
+    # What is doubted is another device than the best: the figure is the table's all the same.
+    doubted = replace(decided(CPU_A=10, CPU_B=5, hsdag=16), chosen="CPU_A", doubt="CPU_B")
+    assert why(doubted).startswith("hsdag is not better than CPU_B beyond the noise, 1.6")
     assert selection._unsure(unproven, simple, {}) == ("hsdag",) and unproven.ratio("hsdag", "CPU_A").low < 1
     predicted = {"CPU_A": 1.0, "CPU_B": 2.0, "hsdag": 1.8}
     trials = [[("CPU_A", 10.0), ("hsdag", 18.0)]] * 6

@@ -241,11 +241,16 @@ def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objectiv
     shown = []
     for row in rows:
         failed, predicted = row["failed"], row[key]
-        note = why_no_figure(failed) or (f"same placement as {row['same_as']}" if row["same_as"] else "")
+        same_as = row["same_as"] or ""
+        note = why_no_figure(failed)
         itself = row["ratio"] == 1 and not row["same_as"]
         interval = None if failed or itself else (row["ratio_low"], row["ratio_high"])
         value = None if failed or row["same_as"] else row["measured"] * scale
         predicted = None if predicted is None else predicted * scale
-        shown.append(Row(row["placer"], row["submodels"] or None, predicted, value, row["ratio"], interval, note))
+        shown.append(
+            Row(
+                row["placer"], row["submodels"] or None, predicted, value, row["ratio"], interval, note, same_as=same_as
+            )
+        )
     shown += [Row(name, note=note) for name, note in left_out.items()]
     return candidates_table(shown, objective, measured=True, what="runs" if planned else "inferences")

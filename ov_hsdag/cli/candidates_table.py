@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.table import Table
 
@@ -41,32 +42,76 @@ class Row:
     interval: Sequence[float] | None = None  # the gain's 95% confidence interval
     note: str = ""  # why there is no figure; "" where there is one
     chosen: bool = False  # whether it is the chosen one
+    same_as: str = ""  # name of an earlier row with the same placement; "" where there is none
 
 
-def candidates_table(rows: Sequence[Row], objective: str, *, measured: bool, what: str = "inferences") -> Table:
+@dataclass(frozen=True)
+class _Shown:
+    """A row as it is printed, and names of other placers that found its placement."""
+
+    row: Row
+    name: str
+    others: tuple[str, ...] = ()
+
+
+def candidates_table(
+    rows: Sequence[Row], objective: str, *, measured: bool, what: str = "inferences", against: str = BEST_SINGLE
+) -> Table:
     """The table with its legend, rows in their order.
 
-    Of several candidates of a placer ("hsdag (less on GPU)") one is shown: the chosen one, else the best. measured:
-    whether anything was measured; otherwise gains are predicted ones. what: is counted for throughput.
+    A placement has one row, however many placers found it, and of several candidates of a placer ("hsdag (less on
+    GPU)") one is shown: the chosen one, else the best. With --verbose every row is there.
+
+    Args:
+        rows: all candidates.
+        objective: "latency" or "throughput".
+        measured: whether anything was measured; otherwise gains are predicted ones.
+        what: is counted for throughput.
+        against: what gains are over.
     """
-    families: dict[str, list[Row]] = {}
-    for row in rows:
-        families.setdefault(placer_of(row.name), []).append(row)
-    shown = {
-        name: max(family, key=lambda row: (row.chosen, row.gain is not None and not row.note, row.gain or 0.0))
-        for name, family in families.items()
-    }
+    shown = [_Shown(row, row.name) for row in rows] if console.verbose else _distinct(rows)
+    variants = Counter(placer_of(row.name) for row in rows)
     unit = "ms" if objective == "latency" else f"{what}/s"
     figures = [f"predicted\n{unit}", *([f"measured\n{unit}"] if measured else [])]
-    table = console.table("", "submodels", *figures, "x the best\nsingle device", left=(0, 2 + len(figures)))
-    columns = [row.predicted for row in shown.values()], [row.measured for row in shown.values()]
-    for name, row in shown.items():
+    base = "x the best\nsingle device" if against == BEST_SINGLE else f"x\n{against}"
+    table = console.table("", "submodels", *figures, base, left=(0, 2 + len(figures)))
+    columns = [one.row.predicted for one in shown], [one.row.measured for one in shown]
+    for one in shown:
+        row = one.row
         values = [_number(row.predicted, columns[0]), *([_number(row.measured, columns[1])] if measured else [])]
         gain = row.note if row.note or row.gain is None else times(row.gain, row.interval).replace("x", "", 1)
+        found_by = f"also found by {', '.join(one.others)}" if one.others else ""
+        if console.verbose and row.same_as:
+            found_by = f"same placement as {row.same_as}"
         submodels = "-" if row.submodels is None else str(row.submodels)
-        table.add_row(f"{'*' if row.chosen else ' '} {name}", submodels, *values, gain)
-    table.caption = _legend(shown, {name: len(family) for name, family in families.items()}, measured=measured)
+        text = "; ".join(part for part in (gain, found_by) if part)
+        table.add_row(f"{'*' if row.chosen else ' '} {one.name}", submodels, *values, text)
+    names = [name for one in shown for name in (one.name, *one.others)]
+    table.caption = _legend(shown, names, variants, measured=measured, against=against)
     return table
+
+
+def _distinct(rows: Sequence[Row]) -> list[_Shown]:
+    """A row for each placement that is the chosen one or the best of one of the placers that found it."""
+    found_by: dict[str, list[Row]] = {}  # rows of each placement, by the name of the first one
+    for row in rows:
+        found_by.setdefault(row.same_as or row.name, []).append(row)
+
+    def worth(same: list[Row]) -> tuple[bool, bool, float]:
+        gains = [row.gain for row in same if row.gain is not None and not row.note]
+        return any(row.chosen for row in same), bool(gains), max(gains, default=0.0)
+
+    place = {placer_of(row.name): number for number, row in reversed([*enumerate(rows)])}  # of each placer's first row
+    named: set[str] = set()
+    shown = []
+    for _, same in sorted(found_by.items(), key=lambda item: worth(item[1]), reverse=True):
+        finders = sorted(same, key=lambda row: not row.chosen)  # the chosen one gives the row its name
+        names = [name for name in dict.fromkeys(placer_of(row.name) for row in finders) if name not in named]
+        if names:
+            named.update(names)
+            best = max(same, key=lambda row: worth([row]))
+            shown.append(_Shown(replace(best, chosen=worth(same)[0]), names[0], tuple(names[1:])))
+    return sorted(shown, key=lambda one: place[one.name])
 
 
 def why_no_figure(failed: str) -> str:
@@ -80,16 +125,19 @@ def _number(value: float | None, column: Sequence[float | None]) -> str:
     return "-" if value is None else f"{value:.{1 if largest >= 100 else 2 if largest >= 10 else 3}f}"
 
 
-def _legend(rows: dict[str, Row], variants: dict[str, int], *, measured: bool) -> str:
-    parts = ["* chosen."] if any(row.chosen for row in rows.values()) else []
+def _legend(
+    rows: Sequence[_Shown], names: Sequence[str], variants: Counter[str], *, measured: bool, against: str
+) -> str:
+    parts = ["* chosen."] if any(one.row.chosen for one in rows) else []
     how = "measured in turns, with its 95% interval" if measured else "predicted"
-    parts.append(f"x {BEST_SINGLE}: {how}.")
-    if any(row.interval and times(1.0, row.interval).endswith("(noise)") for row in rows.values()):
+    parts.append(f"x {against}: {how}.")
+    intervals = [one.row.interval for one in rows if one.row.interval]
+    if any(times(1.0, interval).endswith("(noise)") for interval in intervals):
         parts.append("noise: rounds are too few, or differ too much, to tell.")
-    for name in rows:
+    for name in names:
         if name in _PLACERS:
             several = f", the best of {variants[name]} proposals" if variants[name] > 1 else ""
             parts.append(f"{name}: {_PLACERS[name]}{several}.")
-    if any(name.startswith("nodes-") for name in rows):
+    if any(name.startswith("nodes-") for name in names):
         parts.append("nodes-N: that share of the operations on the first device.")
     return " ".join(parts)

@@ -169,6 +169,10 @@ def _picture(work: Work) -> RenderableType:
 _BAR = 20  # columns of a bar
 
 
+_PIPED = 10_000
+"""Columns of a table that goes into a file or another program: no cell is that wide."""
+
+
 class Show:
     """Prints what a command found: for people, or as JSON."""
 
@@ -191,7 +195,8 @@ class Show:
         """Print a text and a table for people, the table's caption under it; that, a legend, not with --quiet."""
         if self._descriptor is not None:
             return
-        # Where standard output is no terminal: of COLUMNS, or 80. Nothing is cut: words and cells go on in a new line.
+        # Where standard output is no terminal: of COLUMNS, or 80 for texts. Nothing is cut: words and cells go on in a
+        # new line.
         # Names of nodes and messages of errors have square brackets, which are no markup.
         console = Console(highlight=False, markup=False)
         console.width = console.width or 80  # COLUMNS=0
@@ -199,6 +204,8 @@ class Show:
             print(printable(line) if line.startswith(CODE) else wrapped(printable(line), console.width))
         if table is not None:
             caption, table.caption = table.caption, None
+            if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
+                console.width = _PIPED  # `grep` and `awk` want a row in a line
             console.print(table)
             if caption and not quiet:
                 print(wrapped(printable(str(caption)), console.width, indent=""))

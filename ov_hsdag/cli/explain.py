@@ -26,10 +26,9 @@ from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError
 
-# Operations that are shown where none are asked for: those that take longest.
-_LONGEST = 20
-
-_SUBMODELS = 12  # rows of submodels that people still read
+# What is shown by default, so that all of it is a screen: operations, those that take longest, and submodels.
+_LONGEST = 5
+_SUBMODELS = 5
 
 Nodes = Annotated[
     list[str] | None,
@@ -39,7 +38,7 @@ Types = Annotated[
     list[str] | None,
     typer.Option("--type", metavar="TYPE", help="Operations of a type, such as MatMul. Again for more."),
 ]
-AllOperations = Annotated[bool, typer.Option("--all", help="Every operation, in the order of the model.")]
+AllOperations = Annotated[bool, typer.Option("--all", help="Every submodel, and every operation in order.")]
 
 
 @dataclass(frozen=True)
@@ -93,9 +92,11 @@ def explain(
             # Of all moves only where all operations are asked about: there may be tens of thousands.
             summary = found.summary(moves=not (node or kind))
             operations = [found.operation(one) for one in nodes]
+            chosen = bool(node or kind or every)
+            more = [] if chosen else ["--all shows every submodel and operation, --node and --type some of them"]
         show(
             {**summary, "nodes": operations},
-            "\n".join([_text(found, summary, str(model)), *map(_described, operations)]),
+            "\n".join([_text(found, summary, str(model), every), *map(_described, operations), *more]),
         )
         show.next("report", model, "--output", "report.html", *given(*(f"--{name}" for name in vars(placed))))
 
@@ -130,7 +131,8 @@ def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
         )
 
 
-def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
+def _text(found: ExplainedModel, summary: dict[str, Any], model: str, every: bool) -> str:
+    """What people are told of the whole model; every: all of its submodels."""
     parts, gains = summary["parts_us"], summary["gains"]
     lines = [found.headline(model)]
     if not summary["feasible"]:
@@ -158,8 +160,10 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
     if unable:
         texts.append(f"impossible on {' and on '.join(unable)} alone")
     lines.append(f"predicted: {', '.join(texts)}")
+    lines += [summary["bound"]] if summary["bound"] else []
     lines += [line for line in (found.placement.proposal(),) if line]
-    for one in sorted(summary["submodels"], key=lambda one: one["order"])[:_SUBMODELS]:
+    shown = len(summary["submodels"]) if every else _SUBMODELS
+    for one in sorted(summary["submodels"], key=lambda one: one["order"])[:shown]:
         if not one["operations"]:
             lines.append(f"submodel {one['order']} on {one['device']}: inputs alone, no operation")
             continue
@@ -168,8 +172,8 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str) -> str:
             f"submodel {one['order']} on {one['device']}: {console.count(one['operations'], 'operation')} ({kinds}),"
             f" {_ms(one['us'])}, {one['first']} … {one['last']}"
         )
-    if len(summary["submodels"]) > _SUBMODELS:
-        lines.append(f"and {len(summary['submodels']) - _SUBMODELS} more submodels (--json has all)")
+    if len(summary["submodels"]) > shown:
+        lines.append(f"and {len(summary['submodels']) - shown} more submodels")
     if summary["experts"]:
         lines.append(_experts(summary["experts"]))
     cuts = summary["cuts"]

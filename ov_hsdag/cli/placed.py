@@ -15,7 +15,7 @@ from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.command_lines import again, given, options
 from ov_hsdag.devices.virtual import definition
 from ov_hsdag.integration.requests import advice
-from ov_hsdag.model.gains import times
+from ov_hsdag.model.gains import BEST_SINGLE, times
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.utils.byte_sizes import format_bytes
@@ -32,7 +32,8 @@ def notes(placement: Placement, more: Sequence[str] = (), busy: float = 0.0, *, 
         busy: cores that other programs used when placing began.
         stateful: whether the model keeps states from one request to the next.
     """
-    own = (phases(placement), placement.proposal(), advice(placement), unsure(placement, busy))
+    bound = "" if placement.source is None else placement.source.bound()
+    own = (phases(placement), bound, placement.proposal(), advice(placement), unsure(placement, busy))
     return [line for line in (copies(placement, stateful), *more, *own) if line]
 
 
@@ -137,7 +138,7 @@ _WORDS = {"prompt": "the prompt", "token": "each further token"}
 _PLURALS = {"prompt": "prompts", "token": "further tokens"}
 
 # Of a placement, as it is.
-_KEPT = ("objective", "predicted", "measured", "baselines", "policy", "chosen", "seconds", "why", "notes")
+_KEPT = ("objective", "predicted", "measured", "baselines", "policy", "chosen", "seconds", "why", "notes", "same_as")
 
 
 def as_json(output: Path, placement: Placement, lines: Sequence[str]) -> dict[str, Any]:
@@ -175,13 +176,15 @@ def table(placement: Placement) -> Table:
         chosen = name == placement.chosen
         predicted = (placement.predicted if chosen else placement.baselines.get(name)) or {}
         real = (measured or {}).get(name, {})
-        note = why_no_figure(real.get("failed") or "") or placement.notes.get(name, "")
+        same_as = placement.same_as.get(name, "")
+        note = why_no_figure(real.get("failed") or "") or ("" if same_as else placement.notes.get(name, ""))
         submodels = real.get("submodels") or predicted.get("submodels")
         figures = [None if one is None else one * scale for one in (predicted.get(key), real.get(key))]
         gain = placement.measured_gain(name) if ran else placement.predicted_gain(name)
         interval = real.get("times_best_single_ci")
-        rows.append(Row(name, submodels, figures[0], figures[1], gain, interval, note, chosen))
-    return candidates_table(rows, placement.objective, measured=ran)
+        rows.append(Row(name, submodels, figures[0], figures[1], gain, interval, note, chosen, same_as))
+    against = placement.measured_against() if ran else BEST_SINGLE
+    return candidates_table(rows, placement.objective, measured=ran, against=against)
 
 
 _WIDEST = 100  # columns that a picture takes at most

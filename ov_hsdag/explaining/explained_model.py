@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ov_hsdag.costs.profile import Profile
+from ov_hsdag.explaining.bound import describe_bound
 from ov_hsdag.explaining.dominant_group import describe_dominant_group
 from ov_hsdag.explaining.explanation import Cut, Explanation, Move, Reason
 from ov_hsdag.explaining.timeline import execution_order, submodel_us
@@ -58,7 +59,8 @@ class ExplainedModel:
     def summary(self, moves: bool = True) -> dict[str, Any]:
         """Devices, submodels, cuts, gains and the moves that come closest to paying, in JSON's types; times in µs.
 
-        "together" says how many operations must share a device and why, where that is most of them. moves: whether
+        "together" says how many operations must share a device and why, where that is most of them, and "bound" why no
+        split gains more, where devices stay empty or gain little. moves: whether
         moves are looked for, which takes a simulation for each group on each other device; else they are None.
         """
         explained, problem = self.explanation, self.explanation.problem
@@ -81,6 +83,7 @@ class ExplainedModel:
             "objective": problem.objective,
             "feasible": not result.infeasible[0],
             "together": describe_dominant_group(problem.graph, problem.groups),
+            "bound": describe_bound(explained),
             "latency_us": float(result.latency_us[0]),
             "period_us": float(result.period_us[0]),
             "parts_us": asdict(explained.parts),

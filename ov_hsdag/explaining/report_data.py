@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag._version import __version__
 from ov_hsdag.costs.profile import Profile
+from ov_hsdag.explaining.bound import describe_bound
 from ov_hsdag.explaining.explained_model import ExplainedModel
 from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.explaining.timeline import one_request, pipelined, stages, submodel_us
@@ -58,6 +59,9 @@ class ReportSource:
         self, placement: Placement, path: str | PathLike[str], title: str, done: Mapping[str, Any] | None = None
     ) -> None:
         write(path, ExplainedModel(self.explanation, placement, self.profile, self.measured), title, done)
+
+    def bound(self) -> str:
+        return describe_bound(self.explanation)
 
     def image(self, placement: Placement) -> str:
         return image(picture_data(self.explanation, placement, "model"))
@@ -100,6 +104,7 @@ def picture_data(explained: Explanation, placement: Placement, title: str) -> di
         "memory": _memory(explained),
         "record": {
             **{name: getattr(placement, name) for name in _RECORD},
+            "why": "; ".join(text for text in (placement.why, describe_bound(explained)) if text),
             "gains": {
                 name: [placement.predicted_gain(name), placement.measured_gain(name)]
                 for name in dict.fromkeys([placement.chosen, *placement.baselines, *(placement.measured or {})])

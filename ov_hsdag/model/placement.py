@@ -33,6 +33,9 @@ class ReportSource(Protocol):
     def image(self, placement: Placement) -> str:
         """The picture of the split, as an HTML element."""
 
+    def bound(self) -> str:
+        """Why no split gains more, in a line; "" where every device is used and the gain is near their number."""
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -58,11 +61,12 @@ class Placement:
         seconds: phase of placing → seconds.
         why: why a simple candidate was chosen and no other, in some words; "" where the figures tell.
         notes: name of a candidate → why it was left out or not measured, in some words.
+        same_as: name of a candidate → the first candidate that is the same placement, where that is another one.
         unsure: names of placers whose placements may well be better than the simple candidate that was chosen: measured
             rounds were too few, or differed too much, to tell.
         source: what `report` draws from; None where the placement was not made here, but read.
 
-    The last five do not travel with the model, and placements that differ in them alone are equal.
+    The last six do not travel with the model, and placements that differ in them alone are equal.
     """
 
     devices: tuple[str, ...]
@@ -77,6 +81,7 @@ class Placement:
     seconds: dict[str, float] = field(default_factory=dict, compare=False)
     why: str = field(default="", compare=False)
     notes: dict[str, str] = field(default_factory=dict, compare=False)
+    same_as: dict[str, str] = field(default_factory=dict, compare=False)
     unsure: tuple[str, ...] = field(default=(), compare=False)
     source: ReportSource | None = field(default=None, repr=False, compare=False)
 
@@ -285,7 +290,7 @@ class Placement:
         if self.policy is None:
             return ""
         asked, proposed = f"policy: HSDAG ({self.policy}) proposed", self.baselines.get(HSDAG)
-        if placer_of(self.chosen) == HSDAG:
+        if placer_of(self.chosen) == HSDAG or self._first(HSDAG) == self._first(self.chosen):
             return f"{asked} what was chosen"
         if proposed is None:
             return f"{asked} nothing that the devices run"
@@ -300,15 +305,20 @@ class Placement:
 
     def _why_not_taken(self) -> str:
         """What measuring, or the lack of it, had against the policy's placement; "" where that is not known."""
-        figures = (self.measured or {}).get(HSDAG)
+        name = HSDAG if HSDAG in (self.measured or {}) else self._first(HSDAG)
+        figures = (self.measured or {}).get(name)
         if figures is None:
             return f": {self.notes[HSDAG]}" if HSDAG in self.notes else ""
         if figures.get("failed"):
             return f": when measured, {figures['failed']}"
-        own, other = self.measured_gain(self.chosen), self.measured_gain(HSDAG)
+        own, other = self.measured_gain(self.chosen), self.measured_gain(name)
         if not own or not other:
             return ""
-        return f": measured {times(other)}, and what was chosen {times(own)}, the best single device"
+        return f": measured {times(other)}, and what was chosen {times(own)}, {self.measured_against()}"
+
+    def _first(self, name: str) -> str:
+        """The first candidate that is the same placement as one."""
+        return self.same_as.get(name, name)
 
     def _gain(self, figures: Mapping[str, Any], others: Mapping[str, Any]) -> float | None:
         """How many times better than the best single device the objective is; None where that is not known."""

@@ -67,6 +67,9 @@ from ov_hsdag.utils.timing import Clock
 # Cores that other programs use before what is measured on CPU devices is doubted.
 _BUSY = 0.5
 
+# A difference of predictions that is shown as 0.00% is none.
+_SAID_OF_MARGIN = 5e-5
+
 # A given placement may ask for what a device does not support: somebody may want to see what happens.
 _UNSUPPORTED = 2
 
@@ -194,7 +197,7 @@ def place(
                 raise type(error)(f"{error}{told}") from error
             except UserError as error:
                 raise UserError(f"{error}; the pins are {pins}" if request.pins else str(error)) from error
-    choice = _Choice(chosen, candidates, why=_why_predicted(chosen, problem, request, analysis))
+    choice = _Choice(chosen, candidates, why=_why_predicted(chosen, problem, request, analysis, candidates))
     if measure:
         left = request.measure_seconds - clock.seconds.get("calibrate", 0.0)
         with clock("measure"):
@@ -557,12 +560,33 @@ def _least_risky(
     return best_by_prediction(problem, untried or possible)
 
 
-def _why_predicted(
-    chosen: NamedPlacement, problem: PlacementProblem, request: _Request, analysis: ModelAnalysis
+def _margin_that_decides(
+    chosen: NamedPlacement, problem: PlacementProblem, candidates: Sequence[NamedPlacement]
 ) -> str:
-    """Why a single device was chosen by prediction, as people are told; "" where it was a placement."""
-    if request.decided or len(problem.devices) == 1 or len(np.unique(chosen.placement)) > 1:
+    """That a simpler placement was chosen than the best, as people are told; "" where it is the best."""
+    scores = problem.scores(np.stack([one.placement for one in candidates]))
+    best = int(scores.argmin())
+    gain = float(problem.scores(chosen.placement)[0] / scores[best]) - 1
+    if candidates[best].name == chosen.name or gain < _SAID_OF_MARGIN:
         return ""
+    return (
+        f"{placer_of(candidates[best].name)} is predicted {gain:.2%} better, within the {MARGIN:.1%} by which a less"
+        " simple placement has to be better"
+    )
+
+
+def _why_predicted(
+    chosen: NamedPlacement,
+    problem: PlacementProblem,
+    request: _Request,
+    analysis: ModelAnalysis,
+    candidates: Sequence[NamedPlacement],
+) -> str:
+    """Why a single device was chosen by prediction, or a placement that is not the best, as people are told."""
+    if request.decided or len(problem.devices) == 1:
+        return ""
+    if len(np.unique(chosen.placement)) > 1:
+        return _margin_that_decides(chosen, problem, candidates)
     together = describe_dominant_group(problem.graph, problem.groups, analysis.model, analysis.shapes)
     told = f"no split is predicted to gain {MARGIN:.1%}" if problem.groups.max() else "no split of it is possible"
     return f"{told}: {together}" if together else told
@@ -571,9 +595,8 @@ def _why_predicted(
 def _notes(choice: _Choice, problem: PlacementProblem, pins: _Pins) -> dict[str, str]:
     """Why candidates were left out, or not measured, in some words."""
     notes: dict[str, str] = {}
-    first: dict[bytes, str] = {}
+    same_as = _same_as(choice.candidates)
     for one in choice.candidates:
-        twin = first.setdefault(one.placement.tobytes(), one.name)
         left_out = why_left_out(problem, one.placement)
         if left_out and pins.nodes and not why_left_out(pins.leave_out(problem), one.placement):
             notes[one.name] = f"left out: does not keep {pins}"
@@ -581,11 +604,18 @@ def _notes(choice: _Choice, problem: PlacementProblem, pins: _Pins) -> dict[str,
             notes[one.name] = left_out
         elif one.name in (choice.measured or {}):
             continue
-        elif twin != one.name:
-            notes[one.name] = f"same placement as {placer_of(twin)}"
+        elif one.name in same_as:
+            notes[one.name] = f"same placement as {same_as[one.name]}"
         elif choice.measured is not None:
             notes[one.name] = "not measured: others are predicted to be better"
     return notes
+
+
+def _same_as(candidates: Sequence[NamedPlacement]) -> dict[str, str]:
+    """The first candidate that is the same placement as another, by the name of that other."""
+    first: dict[bytes, str] = {}
+    found = {one.name: first.setdefault(one.placement.tobytes(), one.name) for one in candidates}
+    return {name: other for name, other in found.items() if other != name}
 
 
 def _placement(
@@ -611,6 +641,7 @@ def _placement(
         seconds=clock.seconds,
         why=choice.why,
         notes=_notes(choice, problem, pins),
+        same_as=_same_as(choice.candidates),
         unsure=choice.unsure,
         source=ReportSource(explanation, request.session.profile, tuple(measured_costs)),
     )

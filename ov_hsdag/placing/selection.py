@@ -21,7 +21,7 @@ from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, in_unit, simple_candidate
 from ov_hsdag.measuring.process import Candidate, StartWorker
 from ov_hsdag.measuring.trials import Trials, ratio_figures
-from ov_hsdag.model.gains import out_of_time, placer_of, times
+from ov_hsdag.model.gains import BEST_SINGLE, out_of_time, placer_of, times
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.samples import Samples
 from ov_hsdag.model.workload import Phase
@@ -430,8 +430,7 @@ def _why(
     if decision.chosen not in simple:
         if not rival or rival in devices:
             return ""
-        gain = decision.ratio(decision.chosen, rival)
-        return f"{times(gain.median, (gain.low, gain.high), rival)}, the best that needs no placement"
+        return f"the best that needs no placement is {rival}{_gain(decision, rival, devices)}"
     if not others:
         return "no placer finds a better split"
     if not any(name in decision.names for name in others):
@@ -444,11 +443,20 @@ def _why(
     if gain.median < 1 + choice.GAIN:
         return f"{placer_of(leader)} is within {choice.GAIN:.0%} of {rival}, kept simple"
     rival = decision.doubt or rival
-    gain = decision.ratio(leader, rival)
     late = next((name for name in devices if out_of_time(failed.get(name, ""))), "")
     if late and decision.trials.ratio(leader, rival).low > 1:
         return f"{placer_of(leader)} may be worse than {late}, which there was no time to measure (--measure-seconds)"
-    return f"{placer_of(leader)} is not better beyond the noise, {times(gain.median, (gain.low, gain.high), rival)}"
+    of_leader = _gain(decision, leader, devices)
+    return f"{placer_of(leader)} is not better than {rival} beyond the noise{of_leader}"
+
+
+def _gain(decision: choice.Decision, name: str, devices: DeviceSet) -> str:
+    """A candidate's gain over the best single device that ran, as tables have it, to go behind what is said of it."""
+    singles = [device for device in devices if device in decision.names]
+    if not singles:
+        return ""
+    gain = decision.ratio(name, decision.posterior.best(singles))
+    return f", {times(gain.median, (gain.low, gain.high), BEST_SINGLE)}"
 
 
 def _needs(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, dict[str, int]]:

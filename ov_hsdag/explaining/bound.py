@@ -1,0 +1,88 @@
+"""What bounds a placement where devices stay empty, or where more of them gain little."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag.explaining.explanation import Explanation
+from ov_hsdag.model.graph import NodeKind
+from ov_hsdag.problem.problem import PlacementProblem
+
+FAR_BELOW = 0.75
+"""A gain below this share of what the devices together could have is far below their number."""
+
+DECIDES = 0.8
+"""An operation bounds the time between results where it takes at least this share of it."""
+
+_LEAST_US = 1e-9  # in place of a time of nothing, µs
+
+
+def describe_bound(explained: Explanation) -> str:
+    """A line that says why no split gains more; "" where every device is used and the gain is near their number.
+
+    For throughput the busiest device decides, and it has at least the longest operation, or the longest ones that must
+    stay together. Where these are short, what the split itself costs is named. For the latency of one request devices
+    take turns, so that empty ones are no wonder, and there is no line.
+    """
+    problem = explained.problem
+    if problem.objective != "throughput" or len(problem.devices) < 2 or explained.evaluation.infeasible[0]:
+        return ""
+    scores = problem.scores(problem.singles)
+    singles = scores[np.isfinite(scores)]
+    if not len(singles):
+        return ""
+    gain, possible = float(singles.min() / explained.score_us), float(singles.min() * (1 / singles).sum())
+    empty = _empty_devices(explained)
+    if gain >= FAR_BELOW * possible and not empty:
+        return ""
+    group, longest = _longest_group(problem)
+    where = f"{', '.join(empty)} {'has' if len(empty) == 1 else 'have'} nothing: " if empty else ""
+    if longest >= DECIDES * explained.score_us:
+        most = float(singles.min() / longest)
+        return (
+            f"bound: {where}{_called(explained, group)} {longest / explained.score_us:.0%} of the time between results"
+            f" on the fastest device for it, so that no split gives more than {most:.2f}x the best single device"
+        )
+    return _bound_of_split(explained, where)
+
+
+def _empty_devices(explained: Explanation) -> list[str]:
+    """Devices without an operation."""
+    problem = explained.problem
+    operations = np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK)) & ~problem.graph.legality.constant
+    used = set(explained.device[operations].tolist())
+    return [name for number, name in enumerate(problem.devices) if number not in used]
+
+
+def _longest_group(problem: PlacementProblem) -> tuple[int, float]:
+    """The colocation group that takes longest on the device that is fastest for it, and that time, µs."""
+    least: NDArray[np.float64] = problem.group_us.min(axis=1)
+    group = int(least.argmax())
+    return group, float(least[group])
+
+
+def _called(explained: Explanation, group: int) -> str:
+    """A colocation group as the subject of a sentence, with its verb."""
+    graph = explained.problem.graph
+    operations = (graph.kinds == NodeKind.OP) & ~graph.legality.constant
+    members = np.flatnonzero((explained.problem.groups == group) & operations)
+    if len(members) == 1:
+        return f"{explained.called(int(members[0]))} alone takes"
+    first, last = explained.called(int(members[0])), explained.called(int(members[-1]))
+    return f"{len(members):,} operations that must share a device ({first} … {last}) take"
+
+
+def _bound_of_split(explained: Explanation, where: str) -> str:
+    """The line where no operation is too long: what the busiest device does beside operations, and how full it is."""
+    problem = explained.problem
+    by_device = explained.breakdown.busy_us[0]
+    total = by_device.sum(axis=1)
+    busiest = int(total.argmax())
+    _, fusions, submodels, transfers = by_device[busiest] / max(float(total[busiest]), _LEAST_US)
+    shares = {"calls of submodels": submodels, "transfers": transfers, "broken fusions": fusions}
+    named = [f"{share:.0%} in {what}" for what, share in shares.items() if share >= 0.05]
+    if not named:
+        return ""
+    spends = f"{problem.devices[busiest]} spends of the time between results {' and '.join(named)}"
+    return f"bound: {where}{spends}, and further cuts cost more than they save"
