@@ -515,6 +515,14 @@ def test_a_device_that_runs_nothing_has_no_costs(two_cpu_core: ov.Core) -> None:
     assert set(costs.devices) == set(times) == {"CPU_B"}
 
 
+def test_an_operation_that_no_device_runs_is_told_before_measuring(two_cpu_core: ov.Core) -> None:
+    core = Lacking(Lacking(two_cpu_core, "CPU_A", {"Convolution"}), "CPU_B", {"Convolution"})  # type: ignore[arg-type]
+    stages: list[str] = []
+    with pytest.raises(UserError, match=r"of type Convolution \(and 2 more\) is supported by none of CPU_A, CPU_B"):
+        machines.calibrate(NAMES, [residual_model()], core=core, report=stages.append)  # type: ignore[arg-type]
+    assert not stages
+
+
 class SlowMachine:
     """Real devices on which, by its clock, each compilation and each inference takes so many seconds."""
 

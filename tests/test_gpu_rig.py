@@ -308,6 +308,22 @@ def test_support_that_is_claimed_and_not_there_is_taken_back(run: Run) -> None:
 
 
 @pytest.mark.slow
+def test_operations_of_open_rank_are_not_left_to_the_gpu(run: Run) -> None:
+    """Its plugin claims an If whose branches differ in rank, and does not compile it; the CPU's does neither."""
+    code = """
+        import ov_hsdag
+        from tests.test_place import branches_of_two_ranks
+        try:
+            ov_hsdag.place(branches_of_two_ranks(), "HETERO:GPU,CPU", shapes={"x": [4, 2]})
+        except ov_hsdag.UserError as error:
+            print(error)
+        """
+    assert "is open: fix the sizes of the model's inputs with --static" in run(
+        sys.executable, "-c", textwrap.dedent(code)
+    )
+
+
+@pytest.mark.slow
 def test_claims_are_tried_with_the_inputs_that_are_constant(run: Run) -> None:
     """A GRUSequence of given lengths is one that the GPU does compile."""
     code = """

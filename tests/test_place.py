@@ -209,6 +209,35 @@ def test_what_keeps_most_of_a_model_together_is_told_once(core: ov.Core) -> None
     assert sum("would be the same" in why for why in whys) < 8
 
 
+def branches_of_two_ranks() -> ov.Model:
+    """A model with an If whose result has one or two dimensions, which depends on the input's size."""
+    x = ops.parameter(ov.PartialShape([-1, -1]), np.float32, name="x")
+    largest = ops.reduce_max(ops.shape_of(x), ops.constant(np.array([0])), False)
+    condition = ops.squeeze(ops.greater(largest, ops.constant(np.int64(3))), ops.constant(np.array([0])))
+    branches = []
+    for make in (ops.relu, lambda x: ops.reduce_sum(x, ops.constant(np.array([1])), False)):
+        inner = ops.parameter(ov.PartialShape([-1, -1]), np.float32)
+        branches.append((inner, ov.Model([make(inner)], [inner])))
+    choice = ops.if_op(condition.output(0))
+    choice.set_then_body(branches[0][1])
+    choice.set_else_body(branches[1][1])
+    choice.set_input(x.output(0), branches[0][0], branches[1][0])
+    result = choice.set_output(branches[0][1].get_results()[0], branches[1][1].get_results()[0])
+    choice.set_friendly_name("branch")
+    return ov.Model([ops.result(ops.exp(result))], [x], "branches")
+
+
+@pytest.mark.parametrize("device", ["HETERO:CPU_A,CPU_B", "HETERO:GPU,CPU"])
+def test_operations_of_open_rank_need_sizes(device: str, two_cpu_core: ov.Core) -> None:
+    """CPUs say so themselves; GPUs and NPUs that are not here are known not to compile them."""
+    model = branches_of_two_ranks()
+    remedy = r"'branch' of type If \(and \d more\) .*number of dimensions .* is open: fix .* with --static --shape"
+    with pytest.raises(UserError, match=remedy):
+        ov_hsdag.place(model, device, core=two_cpu_core, shapes={"x": [4, 2]})
+    model.reshape([4, 2])
+    ov_hsdag.place(model, device, core=two_cpu_core)
+
+
 def test_an_operation_that_no_device_runs_is_named() -> None:
     data = ops.parameter([1, 1, 2, 2], ov.Type.f32, name="x")
     grid = ops.constant(np.zeros((1, 2, 2, 2), np.float32))

@@ -105,15 +105,19 @@ def calibrate(
         raise UserError(f'device "{name}" is not at hand: calibrating measures; this machine has {there}')
     tell, total = report or (lambda _: None), len(names) + 1 + len(_NETWORKS) + len(models)
     known = builtin_profile(names, core)
+    # Before minutes of measuring: an operation that no device runs is told at once.
+    analyses = [
+        prepare(model.clone(), names, core, known, shapes=example)
+        for model, example in zip(models, examples, strict=True)
+    ]
     measured = []
     with Calibrating(core, names) as calibrating:
         figures, boundaries = calibrating.start().call(_devices, known, total, doing="calibrating", report=tell)
         number = count(total - len(models) + 1)
         document = profile_document(core, known, figures, boundaries)
         profile = Profile.of(document, "the calibration")
-        for model, example in zip(models, examples, strict=True):
+        for model, analysis in zip(models, analyses, strict=True):
             advance = _stage(tell, number, total, model.get_friendly_name())
-            analysis = prepare(model.clone(), names, core, profile, shapes=example)
             measured.append(calibrating.calibrate(analysis, profile, advance, Deadline(seconds)))
     costs, times = zip(*measured, strict=True) if measured else ((), ())
     reports = {name: DeviceReport(figures[name].error, boundaries.error) for name in names}

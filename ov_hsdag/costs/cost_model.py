@@ -87,18 +87,9 @@ def assumed_support(profile: Profile, graph: ComputationGraph, names: Sequence[s
     """
     operations = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
     types = set(graph.types)
-    text = _with_text(graph)
+    text = graph.touching(np.array(graph.output_types, "<U8") == "string")
     refused = []
     for device in map(profile.device, names):
         lacking = [type_name for type_name in types if not device.runs(type_name)]
         refused.append(operations & np.isin(graph.types, lacking) | (text & (device.kind != "CPU")))
     return ~np.stack(refused, axis=1)
-
-
-def _with_text(graph: ComputationGraph) -> NDArray[np.bool_]:
-    """Which nodes read or make a tensor of text, bool [nodes]; inputs and outputs of the model among them."""
-    is_text = np.array(graph.output_types, "<U8") == "string"
-    found = np.zeros(graph.nodes, bool)
-    found[graph.output_node[is_text]] = True
-    found[graph.input_node[is_text[graph.input_output]]] = True
-    return found

@@ -149,6 +149,13 @@ class ComputationGraph:
         edges, ends = self._edges_by_output
         return self.input_node[edges[ends[output] : ends[output + 1]]]
 
+    def touching(self, outputs: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which nodes make or read any of these outputs, bool [nodes]; outputs: bool [outputs]."""
+        nodes = np.zeros(self.nodes, bool)
+        nodes[self.output_node[outputs]] = True
+        nodes[self.input_node[outputs[self.input_output]]] = True
+        return nodes
+
     @cached_property
     def _edges_by_output(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         ends = np.cumsum(np.bincount(self.input_output + 1, minlength=self.outputs + 1))

@@ -25,6 +25,10 @@ from ov_hsdag.utils.lazy import op, ov
 # GRUSequence from oneDNN alone, so not on GPUs without matrix engines; query_model does not look that far.
 _CLAIMED_UNSEEN = {"GPU": ("GRUSequence",)}
 
+# Kinds of devices whose plugins claim operations on tensors with an open number of dimensions, such as the result of an
+# If whose branches differ, and then do not compile them.
+RANKS_FIXED = frozenset({"GPU", "NPU"})
+
 
 def support(
     model: ov.Model, graph: ComputationGraph, devices: Sequence[str], core: ov.Core, part: Excerpt | None = None
@@ -44,7 +48,10 @@ def support(
         if sort in columns:
             continue
         column = _claimed(model, part, graph, device, core)
-        doubtful = column & np.isin(graph.types, _CLAIMED_UNSEEN.get(device.partition(".")[0], ()))
+        kind = kind_of(device) or device
+        doubtful = column & np.isin(graph.types, _CLAIMED_UNSEEN.get(kind, ()))
+        if kind in RANKS_FIXED:
+            doubtful |= column & np.isin(graph.names, with_open_ranks(model))
         column[doubtful] = _compile_alone(model, graph, np.flatnonzero(doubtful).tolist(), device, core)
         refused = np.flatnonzero(doubtful & ~column)
         if len(refused):
@@ -115,6 +122,8 @@ def _compile_alone(
         # Equal for nodes that a plugin chooses the same kernel for, as far as can be told from outside.
         inputs = [f"{source.get_element_type()} {source.get_partial_shape()}" for source in sources]
         kind = f"{node.get_type_info()} {node.get_attributes()} {inputs} {live}"
+        if bodies_of(node):  # which the attributes do not tell
+            kind = f"{kind} {node.get_friendly_name()}"
         kinds.append(kind)
         if kind not in models:
             parameters = []
@@ -153,6 +162,16 @@ _OWN_TYPES = frozenset(
 )
 
 
+def with_open_ranks(model: ov.Model) -> list[str]:
+    """Friendly names of operations that read or make a tensor whose number of dimensions is open."""
+    operations = (node for node in model.get_ops() if node.get_type_name() not in ("Parameter", "Result"))
+    return [
+        node.get_friendly_name()
+        for node in (operations if model.is_dynamic() else ())
+        if any(port.get_partial_shape().rank.is_dynamic for port in (*node.outputs(), *node.input_values()))
+    ]
+
+
 def inner_types(model: ov.Model) -> dict[str, frozenset[str]]:
     """Types of the operations in the bodies of each If and loop, bodies of bodies too, by the node's friendly name."""
     found = {}
@@ -188,16 +207,30 @@ def _inner_operations(node: ov.Node) -> Iterator[ov.Node]:
 
 
 def require_support(
-    graph: ComputationGraph, groups: NDArray[np.int32], supported: NDArray[np.bool_], devices: Sequence[str]
+    model: ov.Model, graph: ComputationGraph, supported: NDArray[np.bool_], devices: Sequence[str]
 ) -> None:
-    """Raises UserError when an operation runs on none of the devices, or operations that must share one have none."""
+    """Raises UserError when an operation runs on none of the devices, or operations that must share one have none.
+
+    Args:
+        model: normalized.
+        graph: of the model.
+        supported: which devices run which nodes, bool [nodes, devices].
+        devices: their names, for the message.
+    """
+    groups = graph.legality.groups
     alone = np.flatnonzero(~supported.any(axis=1))
     if len(alone):
         node = alone[0]
         more = f" (and {len(alone) - 1} more)" if len(alone) > 1 else ""
+        remedy = "add a device that runs it"
+        if graph.names[node] in with_open_ranks(model):
+            remedy = (
+                "the number of dimensions of its tensors is open: fix the sizes of the model's inputs with --static"
+                " --shape (ovc: --input), or add a device that runs it"
+            )
         raise UserError(
             f"operation '{graph.names[node]}' of type {graph.types[node]}{more} is supported by none of"
-            f" {', '.join(devices)}; add a device that runs it"
+            f" {', '.join(devices)}; {remedy}"
         )
     stuck = np.flatnonzero(~group_support(groups, supported).any(axis=1))
     if len(stuck):

@@ -23,7 +23,14 @@ from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.model import colocation, normalize
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.model.shapes import with_open_sizes
-from ov_hsdag.model.support import custom_operations, inner_types, require_support, support
+from ov_hsdag.model.support import (
+    RANKS_FIXED,
+    custom_operations,
+    inner_types,
+    require_support,
+    support,
+    with_open_ranks,
+)
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import UserError
@@ -66,7 +73,7 @@ def prepare(
         raise UserError("the model is empty: it has no operations")
     graph, part = normalize.normalize_by_excerpt(model, shapes, clock, placed)
     with clock("legality"):
-        groups = graph.legality.groups
+        graph.legality.groups  # noqa: B018 -- found when it is first read: here, for the clock
     with clock("support"):
         absent = discovery.absent(core, names)
         supported = _assumed_support(model, graph, names, absent, profile)
@@ -76,7 +83,7 @@ def prepare(
         if npus.any():
             operations = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
             supported &= ~np.outer(operations & np.isin(graph.names, with_open_sizes(model)), npus)
-        require_support(graph, groups, supported, names)
+        require_support(model, graph, supported, names)
     return ModelAnalysis(model, shapes, graph, tuple(names), supported)
 
 
@@ -97,12 +104,15 @@ def _assumed_support(
         return supported
     operations = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
     custom = operations & np.isin(graph.names, custom_operations(model))
+    open_rank = operations & np.isin(graph.names, with_open_ranks(model))
     inner = {graph.index(name): types for name, types in inner_types(model).items()}
     for column, device in enumerate(map(profile.device, names)):
         if names[column] not in absent or device.kind == "CPU":
             continue
         if device.supported is None:  # else the profile's own list tells
             supported[custom, column] = False
+        if device.kind in RANKS_FIXED:
+            supported[open_rank, column] = False
         for node, types in inner.items():
             supported[node, column] &= all(map(device.runs, types))
     return supported
