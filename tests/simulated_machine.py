@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from ov_hsdag.measuring import choice, comparison, trials
+from ov_hsdag.measuring.other_programs import corrections
 from ov_hsdag.measuring.process import Candidate, Worker, WorkerError, WorkerTimeout
+from ov_hsdag.measuring.runner import TrialLoad
 from ov_hsdag.placing import selection
 
 
@@ -47,7 +49,7 @@ class FakeWorker(Worker):
         self.machine, self.name = machine, name
         self.alive, self.compiled, self.submodels = True, False, 0
         self.shortest_trial = machine.shortest_trial
-        self.rates, self.busy_us = {}, []
+        self.rates, self.busy_us, self.load = {}, [], None
 
     def compile(self, candidate: Candidate, limit: float) -> list[np.ndarray]:
         assert self.alive and self.name not in self.machine.resident
@@ -122,6 +124,69 @@ class SharedHost:
             if until == self._until:
                 self._share, self._until = self._random.uniform(0.6, 1.0, 2), self._until + 0.5
         return done / seconds * math.exp(self._random.normal(0, 0.01))
+
+
+class CrowdedHost:
+    """Cores on which threads of candidates and busy processes run, each with as much of a core as the others.
+
+    A candidate's inference takes some work of a thread for each device that it uses, which all go on at the same time,
+    and some work of the thread that starts inferences. The machine's speed wanders, and no two trials are alike.
+    """
+
+    def __init__(self, seed: int, cores: int, beside: int, work: Mapping[str, tuple[float, ...]]) -> None:
+        """A machine at a moment.
+
+        Args:
+            seed: of what is random.
+            cores: that all threads share.
+            beside: processes that are always busy.
+            work: of each candidate, seconds of each device's thread in an inference.
+        """
+        self._random = np.random.default_rng(seed)
+        self.cores, self.beside, self.work = cores, beside, work
+        # Two compilations of one candidate differ.
+        self._compiled = {name: math.exp(self._random.normal(0, 0.014)) for name in work}
+        self._speed = 0.0
+
+    def true_ratio(self, name: str, over: str) -> float:
+        """Of the rates on this host without busy processes, of the mean compilation."""
+        one, other = (self._trial(self.work[either], 0)[0] for either in (name, over))
+        return one / other
+
+    def _trial(self, work: Sequence[float], beside: int) -> tuple[float, float, float, float, float]:
+        """Rate, share in which the thread that bounds it waits, share in which it works, cores of its process and of
+        the busy ones."""
+        threads = np.array([*work, 0.06 * max(work)])
+        of_bound = self._largest_share(threads / threads.max(), beside)
+        rate = of_bound / float(threads.max())
+        own = rate * float(threads.sum())
+        return rate, 1 - of_bound, of_bound, own, min(beside, self.cores - own)
+
+    def _largest_share(self, demands: np.ndarray, beside: int) -> float:
+        """Of a core, what the thread with a demand of 1 gets where the others get as much of theirs, and no more than
+        each busy process."""
+        low, high = 0.0, 1.0
+        for _ in range(50):
+            share = (low + high) / 2
+            fits = share * float(demands.sum()) + share * beside <= self.cores
+            low, high = (share, high) if fits else (low, share)
+        return low
+
+    def round(self, names: Sequence[str], seconds: float = 0.15) -> list[choice.Trial]:
+        """A trial of each candidate in this order, corrected."""
+        rates, loads = {}, {}
+        for name in names:
+            self._speed += self._random.normal(0, 0.02)
+            rate, waiting, working, own, others = self._trial(self.work[name], self.beside)
+            noise = self._random.standard_t(4) * 0.05
+            rate *= self._compiled[name] * math.exp(self._speed + noise)
+            waiting *= math.exp(self._random.normal(0, 0.01))
+            # `/proc/stat` has hundredths of a second, before and after.
+            others = max(others + float(np.diff(self._random.uniform(0, 0.01, 2))[0]) / seconds, 0.0)
+            rates[name] = rate
+            loads[name] = TrialLoad((rate,), (min(waiting, 1.0),), (working,), own, others, self.cores, seconds)
+        corrected = corrections(loads)
+        return [choice.Trial(name, rate * math.exp(corrected[name]), corrected[name]) for name, rate in rates.items()]
 
 
 def choose_on(

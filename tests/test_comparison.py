@@ -13,7 +13,7 @@ import pytest
 
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.measuring.choice import Round, infer
+from ov_hsdag.measuring.choice import Round, infer, rates_of
 from ov_hsdag.measuring.comparison import Comparison, Room, measurements
 from ov_hsdag.measuring.process import Candidate, Worker, WorkerError, WorkerTimeout
 from ov_hsdag.measuring.together import Beside
@@ -37,7 +37,7 @@ def tiny_model() -> ov.Model:
 
 
 def ran(rounds: Sequence[Round]) -> set[str]:
-    return {name for one in rounds for name, _ in one}
+    return {name for one in rounds for name in rates_of(one)}
 
 
 def compared(core: ov.Core, machine: Machine, **options: object) -> Comparison:
@@ -92,7 +92,7 @@ def test_who_is_beaten_leaves_and_makes_room(core: ov.Core) -> None:
     machine = Machine(SPEEDS)
     with compared(core, machine) as found:
         rounds = found.trials(seconds=0.0, halving=True)
-        count = Counter(name for one in rounds for name, _ in one)
+        count = Counter(name for one in rounds for name in rates_of(one))
         assert max(count[name] for name in SPEEDS if name != "hsdag") < 8
         assert machine.resident == ["hsdag"] and set(count) == set(SPEEDS)
 

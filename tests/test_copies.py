@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 import ov_hsdag
 from ov_hsdag.cli.placed import copies, notes
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.measuring.runner import ConcurrentTrials, Copies, Disturbance, Runner
+from ov_hsdag.measuring.runner import ConcurrentTrials, Copies, LoadMeter, Runner
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placers.contiguous import Contiguous
@@ -114,7 +115,7 @@ class FailsLater(Trial):
 
 
 def copies_of(*trials: Trial) -> Copies:
-    fakes: list[Any] = [SimpleNamespace(phases=[trial], disturbance=Disturbance([])) for trial in trials]
+    fakes: list[Any] = [SimpleNamespace(phases=[trial], meter=LoadMeter([])) for trial in trials]
     return Copies(fakes, timed_inputs(ZOO["squeezenet"].build()))
 
 
@@ -129,15 +130,17 @@ def test_all_start_together_and_none_ends_before_all_have_finished() -> None:
     assert set(log[:2]) == {"one started", "two started"} and log[2:4] == ["one finished", "two finished"]
 
 
-@pytest.mark.parametrize(("alone", "rate"), [(True, 6.0), (False, 2.0)])
-def test_what_other_programs_take_is_given_back(monkeypatch: pytest.MonkeyPatch, alone: bool, rate: float) -> None:
-    """Of each copy its own: that of one device is no other's."""
-    monkeypatch.setattr("ov_hsdag.measuring.runner.undisturbed", lambda rate, lost, *_: rate * (1 + 4 * (lost > 0)))
+def test_what_other_programs_take_is_known_of_each_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the threads of one device wait is no other's."""
     both = copies_of(*(Trial(name, [], lambda *_: True) for name in ("one", "two")))
-    waited = iter((0, 10**9))
+    waited = itertools.count(0, 10**9)
     monkeypatch.setattr("ov_hsdag.measuring.runner.waiting_ns", lambda thread: next(waited))
-    both._runners[1].disturbance = Disturbance([0])
-    assert within(60, lambda: both.rate(1.0, alone)) == pytest.approx(rate)
+    both._runners[1].meter = LoadMeter([0])
+    assert within(60, lambda: both.rate(1.0)) == pytest.approx(2.0)
+    assert both.load is not None and both.load.rates == (1.0, 1.0)
+    assert both.load.waiting[0] == 0 < both.load.waiting[1]
+    within(60, lambda: both.rate(1.0, alone=False))
+    assert both.load is None, "beside other trials it would be theirs"
 
 
 @pytest.mark.parametrize("broken", [FailsFirst, FailsLater])

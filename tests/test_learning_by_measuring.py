@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +11,10 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 
-from ov_hsdag.devices import cgroups
-from ov_hsdag.devices.cpu import processor_seconds
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT
 from ov_hsdag.measuring.process import Candidate, Worker, Workshop
-from ov_hsdag.measuring.runner import undisturbed, waiting_ns
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.multilevel import Multilevel
@@ -64,39 +56,6 @@ def test_workers_tell_the_processor_time_of_each_submodel(
     busy = np.bincount(on, times, 2)
     predicted = problem.breakdown(placement[None]).busy_us[0].sum(axis=1)
     np.testing.assert_allclose(busy / busy.sum(), predicted / predicted.sum(), atol=0.12)
-
-
-def test_a_trial_beside_other_programs_gets_back_what_its_threads_waited() -> None:
-    assert undisturbed(100, lost=0.5, others=0.1, own=1.9) == 100  # they waited for each other
-    assert undisturbed(100, lost=0.5, others=1.0, own=1.0) == 200
-    assert undisturbed(100, lost=0.99, others=1.0, own=0.1) == 400
-    # Of two cores that four submodels and another program share, each of the five has 0.4.
-    assert undisturbed(100, lost=0.6, others=0.4, own=1.6) == 125
-
-
-@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count what threads wait")
-def test_other_programs_are_told_from_our_own_threads() -> None:
-    """Two that count on one core, each with half of it."""
-    cores, thread = os.sched_getaffinity(0), threading.get_native_id()
-    program = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nprint(flush=True)\nwhile True: pass"
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as other:
-        try:
-            assert other.stdout is not None and other.stdout.readline()
-            os.sched_setaffinity(thread, {min(cores)})
-            begin, used, waited = time.process_time(), processor_seconds(), waiting_ns(thread)
-            while time.process_time() < begin + 0.3:
-                pass
-            assert waiting_ns(thread) - waited > 0.05e9
-            others = processor_seconds() - used - (time.process_time() - begin)
-            assert others > 0.05 or cgroups.cpu_limit() < len(cores)
-        finally:
-            os.sched_setaffinity(thread, cores)
-            other.kill()
-
-
-def test_under_a_quota_what_others_use_is_none_of_our_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "cpu_limit", lambda: 0.5)
-    assert processor_seconds() == 0
 
 
 class Unlike(Machine):

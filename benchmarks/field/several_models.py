@@ -111,7 +111,7 @@ def judged(
     # What only exchanges equal devices is one assignment, which ran twice: cores differ by chance.
     first: dict[bytes, str] = {}
     alike = {name: first.setdefault(one.tobytes(), name) for name, one in zip(names, simulated.figures, strict=True)}
-    trials = [[(alike[name], rate) for name, rate in one] for one in trials]
+    trials = [[choice.Trial(*trial)._replace(name=alike[trial[0]]) for trial in one] for one in trials]
     names, same = [*dict.fromkeys(alike.values())], {name: alike[one] for name, one in same.items()}
     found, *parts = (choice.infer(some) for some in (trials, *halves(trials)))
     ran = [name for name in names if name in found.names and name not in failed]

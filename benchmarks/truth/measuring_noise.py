@@ -1,23 +1,27 @@
-"""Whether the intervals of measured ratios hold the truth: a split against itself, under two names.
+"""Whether the intervals of measured ratios hold the truth: equal candidates, compiled twice, which differ by nothing.
 
-    python -m benchmarks.truth.measuring_noise [--seed N] [--models N] [--repeats N]
+    python -m benchmarks.truth.measuring_noise [--cores 1|2] [--busy 0 1 2] [--seed N] [--models N] [--repeats N]
 
-Two one-core devices made of the CPU plugin, f32, throughput, with 0, 1 and 2 busy processes beside. Each comparison is
-five seconds of trials in turns, of which rates count, and five of trials at the same time, of which the processor time
-of the submodel that takes longest counts. In turns one compilation has both names, as two differ by 2%; at the same
-time there are two. Printed: how often the 95% interval of the ratio holds 1, its half-width, and by how
-much medians scatter. A placement that is slower by a known factor needs no trials of its own: rates multiply, so that
-interval and truth move by the same amount. Exit status 1 where intervals hold the truth in less than 90% of all.
+Two one-core devices made of the CPU plugin, f32, throughput, on as many cores as `--cores` says, with as many busy
+processes beside as `--busy` says, each number in turn. Compared are a split with itself and one device with the other,
+by five seconds of trials in turns, of which rates count, and the split also by five of trials at the same time, of
+which the processor time of the submodel that takes longest counts. One of the two is compiled anew each time. Printed:
+how often the 95% interval of the ratio holds 1, its half-width, and by how much medians scatter. A placement that is
+slower by a known factor needs no trials of its own: rates multiply, so that interval and truth move by the same amount.
+Exit status 1 where intervals hold the truth in less than 90% of all.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from unittest import mock
 
 from benchmarks.common.counting import busy
@@ -31,64 +35,91 @@ from ov_hsdag.measuring.trials import SECONDS as TRIAL
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError
+from ov_hsdag.utils.lazy import ov
 
-ONE, TWO = "once", "again"
+SPLIT = ("once", "again")
+"""Names of the split."""
+
 SECONDS = 5.0
+"""Of the trials of a comparison."""
+
 FLOOR = 0.9
+"""Share of all intervals that have to hold the truth: 5% of few may be more of them."""
 
 
-def in_turns(comparison: Comparison) -> choice.Ratio:
-    """The ratio of the two rates, every second trial of one compilation being the other's."""
-    rates = [rate for one in comparison.trials([ONE], 2 * int(SECONDS / (2 * TRIAL)), TRIAL) for _, rate in one]
-    pairs = enumerate(zip(rates[::2], rates[1::2], strict=True))
-    rounds = [[*zip(choice.in_order((ONE, TWO), number), pair, strict=True)] for number, pair in pairs]
-    return choice.infer(rounds).ratio(ONE, TWO)
+def in_turns(comparison: Comparison, names: Sequence[str]) -> choice.Ratio:
+    """The ratio of the two rates."""
+    return choice.infer(comparison.trials(names, round(SECONDS / (2 * TRIAL)), TRIAL)).ratio(*names)
 
 
-def at_the_same_time(comparison: Comparison) -> choice.Ratio:
+def at_the_same_time(comparison: Comparison, names: Sequence[str]) -> choice.Ratio:
     """The ratio of the two times of the submodel that takes longest. RunError: the times are not known."""
-    trials = [
-        comparison.busy_together((ONE, TWO), 1.0) for _ in range(round(SECONDS)) if comparison.compiled((ONE, TWO))
-    ]
+    trials = [comparison.busy_together(names, 1.0) for _ in range(round(SECONDS)) if comparison.compiled(names)]
     told = [one for one in trials if one and all(one.values())]
     if not told:
         raise RunError("processor times of submodels are not known here")
-    submodels = range(len(told[0][ONE]))
+    submodels = range(len(told[0][names[0]]))
     inferred = [choice.infer([[(name, us[n]) for name, us in one.items()] for one in told]) for n in submodels]
-    return max(inferred, key=lambda one: float(one.mean.mean())).ratio(ONE, TWO)
+    return max(inferred, key=lambda one: float(one.mean.mean())).ratio(*names)
 
 
-WAYS = {"in turns": in_turns, "at the same time": at_the_same_time}
+WAYS = {
+    "a split, in turns": (in_turns, SPLIT),
+    "a split, at the same time": (at_the_same_time, SPLIT),
+    "equal devices, in turns": (in_turns, DEVICES.names),
+}
+
+
+def ratios_of(
+    model: ov.Model, core: ov.Core, beside: Sequence[int], repeats: int
+) -> list[tuple[str, str, choice.Ratio]]:
+    """Number of busy processes, way and ratio of each comparison of a model."""
+    problem = build_problem(model, DEVICES, objective="throughput", core=core)
+    # Also where the devices share a core and no split is worth it.
+    placement = Contiguous().place(replace(problem, core_share=None))
+    split = Candidate.placed(DEVICES, problem.affinity(placement))
+    candidates = {**dict.fromkeys(SPLIT, split), **{name: Candidate(name) for name in DEVICES}}
+    found = []
+    with Comparison(model, DEVICES, candidates, "throughput", core) as comparison:
+        for processes in beside:
+            with busy(processes):
+                for _, (label, (way, names)) in product(range(repeats), WAYS.items()):
+                    comparison.evict(names[-1])
+                    comparison.trials(names, 1, TRIAL)  # compiles it
+                    found.append((str(processes), label, way(comparison, names)))
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cores", type=int, choices=(1, 2), default=2)
+    parser.add_argument("--busy", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--models", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=10)
     args = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
-    ratios: dict[tuple[int, str], list[choice.Ratio]] = {(beside, way): [] for beside in range(3) for way in WAYS}
+    usable = sorted(os.sched_getaffinity(0))[-args.cores :]
+    if len(usable) < args.cores:
+        parser.error(f"{args.cores} cores were asked for, and {len(usable)} can be used here")
+    os.sched_setaffinity(0, usable)
+    found = []
     with mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: declared()}):
         core = virtual.new_core()
         for one in drawn(args.seed, args.models):
-            model = one.build()
-            problem = build_problem(model, DEVICES, objective="throughput", core=core)
-            split = Candidate.placed(DEVICES, problem.affinity(Contiguous().place(problem)))
-            with Comparison(model, DEVICES, {ONE: split, TWO: split}, "throughput", core) as comparison:
-                for (processes, way), found in ratios.items():
-                    with busy(processes):
-                        found.extend(WAYS[way](comparison) for _ in range(args.repeats))
+            found += ratios_of(one.build(), core, args.busy, args.repeats)
     rows, held = [], []
-    for (processes, way), found in ratios.items():
-        hit = [one.low <= 1 <= one.high for one in found]
+    for processes, label in dict.fromkeys((processes, label) for processes, label, _ in found):
+        ratios = [ratio for *of, ratio in found if of == [processes, label]]
+        hit = [one.low <= 1 <= one.high for one in ratios]
         held += hit
-        half = [(one.high / one.low) ** 0.5 - 1 for one in found]
-        off = [abs(one.median - 1) for one in found]
+        half = [(one.high / one.low) ** 0.5 - 1 for one in ratios]
+        off = [abs(one.median - 1) for one in ratios]
         cells = (statistics.mean(hit), statistics.median(half), max(half), statistics.median(off), max(off))
-        rows.append([str(processes), way, str(len(found)), *(f"{cell:.1%}" for cell in cells)])
-    head = ["busy beside", "trials", "comparisons", "hold 1", "half-width", "widest", "off by", "most"]
-    print(f"seed {args.seed}", markdown(head, rows), sep="\n")
+        rows.append([processes, label, str(len(ratios)), *(f"{cell:.1%}" for cell in cells)])
+    head = ["busy beside", "trials of", "comparisons", "hold 1", "half-width", "widest", "off by", "most"]
+    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    print(f"cores {args.cores}, seed {args.seed}, load averages at the end {load}", markdown(head, rows), sep="\n")
     return 0 if statistics.mean(held) >= FLOOR else 1
 
 

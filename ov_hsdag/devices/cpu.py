@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import time
 import warnings
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,17 +34,24 @@ def busy_cores() -> float:
     return min(load, float(usable_cores()))
 
 
-def processor_seconds() -> float:
-    """Processor time that programs have had on the usable cores since the system began; 0 where it does not say, or
-    where a control group lets this process use fewer: what others use is none of its own then."""
-    used = 0
+def processor_seconds(cpus: Collection[int]) -> float:
+    """Processor time that programs have had on these CPUs since the system began, seconds.
+
+    It is what idle time leaves: Linux counts that to the microsecond (and tells hundredths of a second of it), while it
+    only samples what runs, every few milliseconds.
+
+    Returns:
+        0 where the system does not say, or where a control group lets this process use fewer CPUs: what others use is
+        none of its own then.
+    """
+    idle, counted = 0, 0
     with contextlib.suppress(OSError, ValueError), open("/proc/stat", encoding="ascii") as file:
-        usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-        usable = usable if cgroups.cpu_limit() >= len(usable) else set()
+        usable = {f"cpu{number}" for number in cpus} if cgroups.cpu_limit() >= len(cpus) else set()
         for name, *ticks in (line.split() for line in file):
             if name in usable:  # user, nice, system, idle, waiting for input and output, interrupts
-                used += sum(map(int, (*ticks[:3], *ticks[5:7])))
-    return used / os.sysconf("SC_CLK_TCK") if used else 0.0
+                idle += sum(map(int, ticks[3:5]))
+                counted += 1
+    return counted * time.monotonic() - idle / os.sysconf("SC_CLK_TCK") if idle else 0.0
 
 
 def _physical_cores() -> int:

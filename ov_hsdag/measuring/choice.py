@@ -14,6 +14,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +42,35 @@ _SCEPTICAL = 0.3
 # Draws from the posterior for the expected regret.
 _DRAWS = 1000
 
-Round = Sequence[tuple[str, float]]
-"""Name and rate of each trial of a round, in order; a name may come twice."""
+# A trial's correction gives back exactly what other programs took where its exponent is 1. Standard deviation of the
+# exponent that all candidates have in common (with one busy process on two cores, splits came out at 0.94 to 1.05 of
+# what they gain without it; `python -m benchmarks.truth.measuring_noise`).
+_EXPONENT = 0.12
+
+# The same of what each candidate's own exponent differs from that by.
+_OWN_EXPONENT = 0.02
+
+
+# Standard deviation of log(rate) between compilations of one and the same candidate
+# (`python -m benchmarks.truth.measuring_noise`): a program that uses it compiles it anew.
+_COMPILATION = 0.014
+
+
+class Trial(NamedTuple):
+    """A trial of a candidate."""
+
+    name: str  # of the candidate
+    rate: float  # above 0, without what other programs took
+    correction: float = 0.0  # logarithm of how many times as high that is as the rate beside them
+
+
+Round = Sequence[Trial | tuple[str, float]]
+"""The trials of a round, in order; a name may come twice. A pair is a trial without a correction."""
+
+
+def rates_of(trials: Round) -> dict[str, float]:
+    """Rate of each candidate of a round."""
+    return {trial[0]: trial[1] for trial in trials}
 
 
 @dataclass(frozen=True)
@@ -68,23 +96,27 @@ class Posterior:
 
     names: tuple[str, ...]  # of the candidates
     mean: NDArray[np.float64]  # of log(rate) in an average round, float64 [names]
-    covariance: NDArray[np.float64]  # of log(rate) without the part that all share, float64 [names, names]
+    # Of log(rate), without the part that all share, float64 [names, names]: what more trials make smaller, and what
+    # they do not (of corrections for other programs, of compilations).
+    covariance: NDArray[np.float64]
+    lasting: NDArray[np.float64]
     noise: float  # scale of the noise of a trial's log(rate)
 
     def rate(self, name: str) -> float:
         """Most likely rate in an average round."""
         return math.exp(self.mean[self.names.index(name)])
 
-    def difference(self, name: str, over: str) -> tuple[float, float]:
-        """Mean and variance of log(rate / other's rate)."""
+    def difference(self, name: str, over: str, lasting: bool = True) -> tuple[float, float]:
+        """Mean and variance of log(rate / other's rate). lasting: with what more trials do not make smaller."""
         one, two = self.names.index(name), self.names.index(over)
-        variance = self.covariance[one, one] + self.covariance[two, two] - 2 * self.covariance[one, two]
+        covariance = self.covariance + self.lasting if lasting else self.covariance
+        variance = covariance[one, one] + covariance[two, two] - 2 * covariance[one, two]
         return float(self.mean[one] - self.mean[two]), max(float(variance), 0.0)
 
     def error(self, name: str) -> float:
         """Standard deviation of log(rate / geometric mean of all)."""
         contrast = np.array([one == name for one in self.names]) - 1 / len(self.names)
-        return math.sqrt(max(float(contrast @ self.covariance @ contrast), 0.0))
+        return math.sqrt(max(float(contrast @ (self.covariance + self.lasting) @ contrast), 0.0))
 
     def ratio(self, name: str, over: str) -> Ratio:
         """How many times better one is than the other."""
@@ -97,7 +129,7 @@ class Posterior:
         return max((name for name in self.names if name in names), key=self.rate)
 
     def regret(self, chosen: str, names: Collection[str]) -> float:
-        """Expected log gain of the best of these, if it were known, over the chosen one."""
+        """Expected log gain of the best of these, if trials told which it is, over the chosen one."""
         rows = [self.names.index(name) for name in names]
         values, vectors = np.linalg.eigh(self.covariance)
         noise = np.random.default_rng(0).standard_normal((_DRAWS, len(values)))
@@ -119,56 +151,119 @@ def infer(
     of each candidate, where it is a mapping.
     """
     predicted = dict(predicted or {})
-    names = tuple(dict.fromkeys([*predicted, *(name for one in rounds for name, _ in one)]))
+    rounds = [one for one in rounds if one]
+    names = tuple(dict.fromkeys([*predicted, *(trial[0] for one in rounds for trial in one)]))
     level = float(np.mean(np.log(list(predicted.values())))) if predicted else 0.0
     prior = np.array([math.log(predicted[name]) if name in predicted else level for name in names])
     spread = np.array([error[name] if isinstance(error, Mapping) else error for name in names])
-    count, place = len(names), {name: index for index, name in enumerate(names)}
-    rounds = [one for one in rounds if one]
-    trials = [(place[name], number, rate) for number, one in enumerate(rounds) for name, rate in one]
-    arm, of_round = (np.array([one[column] for one in trials], np.int64) for column in (0, 1))
-    found = np.log([one[2] for one in trials]) - prior[arm]
-    design = np.zeros((len(trials), count + 1))  # a column for each candidate, and one for the level of all
-    design[np.arange(len(trials)), arm] = design[:, count] = 1.0
+    place = {name: index for index, name in enumerate(names)}
+    trials = [Trial(*trial) for one in rounds for trial in one]
+    arm = np.array([place[trial.name] for trial in trials], np.int64)
+    design = _design(arm, np.array([trial.correction for trial in trials]), len(names))
+    logs = np.log([trial.rate for trial in trials]) - prior[arm]
+    return _Regression(names, prior, spread, design, logs, [len(one) for one in rounds]).posterior()
 
-    begins = np.searchsorted(of_round, np.arange(len(rounds)))
 
-    def by_round(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sums over the trials of each round."""
-        return np.add.reduceat(values, begins) if len(begins) else values
+def _design(arm: NDArray[np.int64], corrections: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+    """What log(rate) of each trial is a sum of, float64 [trials, columns].
 
-    noise, drift = _NOISE**2, _DRIFT**2
-    weight, trust = np.ones(len(trials)), np.ones(count)
-    for _ in range(_ITERATIONS):
-        # The factors of rounds are eliminated: what is left of a trial is its difference from the others of its round.
-        precision = weight / noise
-        total = by_round(precision) + 1 / drift
-        mean_design = by_round(precision[:, None] * design) / total[:, None]
-        mean_found = by_round(precision * found) / total
-        inside, left = design - mean_design[of_round], found - mean_found[of_round]
-        system = (precision[:, None] * design).T @ inside + np.diag([*trust / spread**2, 1e-6])
-        covariance = np.linalg.inv(system)
-        solution = covariance @ ((precision[:, None] * design).T @ left)
-        # Squares expected of what each trial, each round and each candidate differs by.
-        off = (
-            (left - inside @ solution) ** 2 + np.einsum("ti,ij,tj->t", inside, covariance, inside) + 1 / total[of_round]
+    Columns: one for each candidate; one for the level of all; where trials were corrected, one for the exponent that
+    all corrections have in common, and one for each candidate's own.
+
+    Args:
+        arm: number of each trial's candidate, int64 [trials].
+        corrections: logarithm of each trial's, float64 [trials].
+        count: of candidates.
+    """
+    rows = np.arange(len(arm))
+    design = np.zeros((len(arm), 2 * (count + 1) if corrections.any() else count + 1))
+    design[rows, arm] = design[:, count] = 1.0
+    if corrections.any():
+        design[:, count + 1] = design[rows, count + 2 + arm] = corrections
+    return design
+
+
+class _Regression:
+    """Log-rates of trials on the columns of a design, with unknown noise of Student's distribution."""
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        prior: NDArray[np.float64],
+        spread: NDArray[np.float64],
+        design: NDArray[np.float64],
+        logs: NDArray[np.float64],
+        sizes: Sequence[int],
+    ) -> None:
+        """What is regressed.
+
+        Args:
+            names: of the candidates.
+            prior: log(rate) of each before trials, float64 [names].
+            spread: its standard deviation, float64 [names].
+            design: see `_design`.
+            logs: log(rate) of each trial less its candidate's prior, float64 [trials].
+            sizes: number of trials of each round, which have a factor in common.
+        """
+        self._names, self._prior, self._spread, self._design, self._logs = names, prior, spread, design, logs
+        self._round_of = np.repeat(np.arange(len(sizes)), sizes)
+        self._begins = np.cumsum([0, *sizes])[:-1]
+        self._noise, self._drift = _NOISE**2, _DRIFT**2  # variances of a trial, and between rounds
+        self._weight, self._trust = np.ones(len(logs)), np.ones(len(names))  # of trials, and of what is predicted
+        self._exponents = np.array([_EXPONENT, *[_OWN_EXPONENT] * len(names)])[: design.shape[1] - len(names) - 1]
+
+    def posterior(self) -> Posterior:
+        """By expectation-maximisation."""
+        for _ in range(_ITERATIONS):
+            before = self._noise
+            solution = self._improve()
+            if abs(math.log(self._noise / before)) < _PRECISION:
+                break
+        # Where t noise is centred is known less well than where normal noise of these weights is.
+        system, *_ = self._system(self._weight / self._noise * (_FREEDOM + 1) / (_FREEDOM + 3))
+        count = len(self._names)
+        all_errors, of_trials = (
+            np.linalg.inv(one)[:count, :count] for one in (system, system[: count + 1, : count + 1])
         )
-        of_rounds = (mean_found - mean_design @ solution) ** 2 + 1 / total
+        mean = self._prior + solution[:count] + solution[count]
+        lasting = all_errors - of_trials + _COMPILATION**2 * np.eye(count)
+        return Posterior(self._names, mean, (of_trials + of_trials.T) / 2, lasting, math.sqrt(self._noise))
+
+    def _by_round(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sums over the trials of each round."""
+        return np.add.reduceat(values, self._begins) if len(self._begins) else values
+
+    def _system(self, precision: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+        """The normal equations' matrix, and what they are made of. precision: of each trial, float64 [trials].
+
+        The factors of rounds are eliminated: what is left of a trial is its difference from the others of its round.
+        """
+        total = self._by_round(precision) + 1 / self._drift
+        mean_design = self._by_round(precision[:, None] * self._design) / total[:, None]
+        inside = self._design - mean_design[self._round_of]
+        known = np.diag([*self._trust / self._spread**2, 1e-6, *self._exponents**-2.0])
+        return (precision[:, None] * self._design).T @ inside + known, total, mean_design, inside
+
+    def _improve(self) -> NDArray[np.float64]:
+        """One iteration: the solution with these weights and variances, and the weights and variances by that."""
+        precision, count = self._weight / self._noise, len(self._names)
+        system, total, mean_design, inside = self._system(precision)
+        mean_logs = self._by_round(precision * self._logs) / total
+        left = self._logs - mean_logs[self._round_of]
+        covariance = np.linalg.inv(system)
+        solution: NDArray[np.float64] = covariance @ ((precision[:, None] * self._design).T @ left)
+        # Squares expected of what each trial, each round and each candidate differs by.
+        of_solution = np.einsum("ti,ij,tj->t", inside, covariance, inside)
+        of_trials = (left - inside @ solution) ** 2 + of_solution + 1 / total[self._round_of]
+        of_rounds = (mean_logs - mean_design @ solution) ** 2 + 1 / total
         of_rounds += np.einsum("ri,ij,rj->r", mean_design, covariance, mean_design)
-        own = solution[:count] ** 2 + covariance.diagonal()[:count]
-        before = noise
-        noise = (_WORTH * _NOISE**2 + float(weight @ off)) / (_WORTH + len(trials))
-        drift = (_WORTH * _DRIFT**2 + float(of_rounds.sum())) / (_WORTH + len(rounds))
-        weight = (_FREEDOM + 1) / (_FREEDOM + off / noise)
-        trust = (_FREEDOM + 1) / (_FREEDOM + own / spread**2)
-        if abs(math.log(noise / before)) < _PRECISION:
-            break
-    # Where t noise is centred is known less well than where normal noise of these weights is.
-    precision = weight / noise * (_FREEDOM + 1) / (_FREEDOM + 3)
-    inside = design - (by_round(precision[:, None] * design) / (by_round(precision) + 1 / drift)[:, None])[of_round]
-    covariance = np.linalg.inv((precision[:, None] * design).T @ inside + np.diag([*trust / spread**2, 1e-6]))
-    covariance = (covariance + covariance.T) / 2
-    return Posterior(names, prior + solution[:count] + solution[count], covariance[:count, :count], math.sqrt(noise))
+        of_candidates = solution[:count] ** 2 + covariance.diagonal()[:count]
+        noise = _WORTH * _NOISE**2 + float(self._weight @ of_trials)
+        self._noise = noise / (_WORTH + len(self._logs))
+        self._drift = (_WORTH * _DRIFT**2 + float(of_rounds.sum())) / (_WORTH + len(total))
+        self._weight = (_FREEDOM + 1) / (_FREEDOM + of_trials / self._noise)
+        self._trust = (_FREEDOM + 1) / (_FREEDOM + of_candidates / self._spread**2)
+        return solution
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,7 +340,7 @@ def next_pair(decision: Decision, names: Sequence[str], turn: int = 0) -> tuple[
 
     def gradient(name: str) -> float:
         """Expected log gain of a choice between the two after one round more."""
-        mean, variance = posterior.difference(name, leader)
+        mean, variance = posterior.difference(name, leader, lasting=False)
         change = variance / math.sqrt(variance + 2 * posterior.noise**2)
         far = abs(mean) / max(change, 1e-12)
         return change * (math.exp(-(far**2) / 2) / math.sqrt(2 * math.pi) - far * math.erfc(far / math.sqrt(2)) / 2)

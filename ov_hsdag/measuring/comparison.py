@@ -25,7 +25,9 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.agreement import disagreement, finite, tolerance
 from ov_hsdag.measuring.evaluator import Measurement, in_unit
+from ov_hsdag.measuring.other_programs import corrections
 from ov_hsdag.measuring.process import PATIENCE, Candidate, StartWorker, Worker, WorkerError, WorkerTimeout, Workshop
+from ov_hsdag.measuring.runner import TrialLoad
 from ov_hsdag.measuring.together import Beside
 from ov_hsdag.model.gains import out_of_time
 from ov_hsdag.model.inputs import timed_inputs
@@ -200,7 +202,7 @@ class Comparison(AbstractContextManager["Comparison"]):
             if batch and time.monotonic() < until:
                 of = len(batch) + len(waiting)
                 found += self._run_batch(batch, of, rounds, seconds, until, halving, begin)
-            ran = {name for one in found for name, _ in one}
+            ran = {name for one in found for name in choice.rates_of(one)}
             for name in (*batch, *waiting) if time.monotonic() >= until else ():
                 if name not in ran:
                     self._fail(name, _NO_TIME)
@@ -209,7 +211,7 @@ class Comparison(AbstractContextManager["Comparison"]):
 
     def _anchor(self, rounds: Sequence[choice.Round]) -> str | None:
         """The best simple one of those that ran, else the best."""
-        ran = {name for one in rounds for name, _ in one if name not in self.failed}
+        ran = {name for one in rounds for name in choice.rates_of(one) if name not in self.failed}
         known = ran.intersection(self._simple) or ran
         return choice.infer(rounds).best(known) if known else None
 
@@ -341,14 +343,10 @@ class Comparison(AbstractContextManager["Comparison"]):
             expected = (rounds - number) * (now - begin) / number if number else math.inf
             left = until - now if until < math.inf else expected
             self._report(self._told(f"measuring {what}, round {number + first + 1}", left))
-            one: list[tuple[str, float]] = []
-            for name in choice.in_order(alive, number + first):
-                try:
-                    one.append((name, self.rate(name, seconds)))
-                except WorkerError as error:
-                    self._fail(name, str(error))
+            one = self._round(choice.in_order(alive, number + first), seconds)
             found.append(one)
-            alive = [name for name in alive if name in dict(one)]
+            ran = {trial.name for trial in one}
+            alive = [name for name in alive if name in ran]
             if halving and number and alive:
                 lost = choice.beaten(choice.infer(found), alive)
                 alive = [name for name in alive if name not in lost]
@@ -358,6 +356,24 @@ class Comparison(AbstractContextManager["Comparison"]):
             if not alive or (halving and len(alive) == 1) or time.monotonic() + took > until:
                 break
         return [one for one in found if one]
+
+    def _round(self, names: Sequence[str], seconds: float) -> list[choice.Trial]:
+        """A trial of each of these that does not fail, in this order, without what other programs took."""
+        rates: dict[str, float] = {}
+        loads: dict[str, TrialLoad] = {}
+        for name in names:
+            try:
+                rates[name] = self.rate(name, seconds)
+            except WorkerError as error:
+                self._fail(name, str(error))
+                continue
+            if (load := self._workers[name].load) is not None:
+                loads[name] = load
+        correction = dict.fromkeys(rates, 0.0) | corrections(loads)
+        for name in loads:
+            for of_phase in self.phase_rates[name].values():
+                of_phase[-1] *= math.exp(correction[name])
+        return [choice.Trial(name, rate * math.exp(correction[name]), correction[name]) for name, rate in rates.items()]
 
     def _next_batch(self, anchor: str | None, waiting: list[str]) -> list[str]:
         """Compiles waiting candidates, one at least and as many as there is room for beside the anchor."""
@@ -387,9 +403,10 @@ class Comparison(AbstractContextManager["Comparison"]):
         return batch if joined else []
 
     def rate(self, name: str, seconds: float) -> float:
-        """Inferences per second of a candidate in a trial of about so many seconds. Raises WorkerError.
+        """Inferences per second of a candidate in a trial of about so many seconds, beside other programs as they are.
 
-        No long trial begins after the time limit, and of an application, with its whole workloads, none ends after it.
+        Raises WorkerError. No long trial begins after the time limit, and of an application, with its whole workloads,
+        none ends after it.
         """
         worker = self._admit(name)
         if worker.shortest_trial > SECONDS and time.monotonic() + self._applied * worker.shortest_trial >= self._end:
@@ -446,7 +463,7 @@ def measurements(
             continue
         ratio = posterior.ratio(name, reference)
         value, unit = (in_unit(posterior.rate(one), objective) for one in (name, reference))
-        own = tuple(rate for one in rounds for other, rate in one if other == name)
+        own = tuple(trial[1] for one in rounds for trial in one if trial[0] == name)
         bounds = ratio.low, ratio.high
         found[name] = Measurement(ratio.median, value, unit, (), submodels, took, rates=own, bounds=bounds)
     return found

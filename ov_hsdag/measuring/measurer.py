@@ -90,7 +90,7 @@ class Measurer:
         return replace(self._measurement(found), seconds=time.perf_counter() - begin)
 
     def _ratios(self, rounds: Sequence[choice.Round]) -> tuple[float, ...]:
-        return tuple(rates[_PLACEMENT] / rates[self.reference] for rates in map(dict, rounds))
+        return tuple(rates[_PLACEMENT] / rates[self.reference] for rates in map(choice.rates_of, rounds))
 
     def _measurement(self, rounds: Sequence[choice.Round]) -> Measurement:
         """What rounds of the placement and the reference gave."""
@@ -99,7 +99,7 @@ class Measurer:
         ratios = self._ratios(rounds)
         ratio = statistics.median(ratios)
         # From the ratio: medians of the two need not come from the same trials.
-        rate = statistics.median(dict(one)[self.reference] for one in rounds)
+        rate = statistics.median(choice.rates_of(one)[self.reference] for one in rounds)
         values = in_unit(rate * ratio, self._objective), in_unit(rate, self._objective)
-        rates = tuple(dict(one)[_PLACEMENT] for one in rounds)
+        rates = tuple(choice.rates_of(one)[_PLACEMENT] for one in rounds)
         return Measurement(ratio, *values, ratios, self._comparison.submodels[_PLACEMENT], rates=rates)

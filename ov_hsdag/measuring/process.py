@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import worker
+from ov_hsdag.measuring.runner import TrialLoad
 from ov_hsdag.measuring.together import Beside
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.placement import Placement
@@ -159,6 +160,7 @@ class Worker(Child):
         self.shortest_trial = 0.0  # about how many seconds a trial of that takes at least
         self.rates: dict[str, float] = {}  # of each phase in the last trial, inferences per second, by name
         self.busy_us: list[float] = []  # see `Runner.busy_us`, of the last trial
+        self.load: TrialLoad | None = None  # of the last trial, see `Runner`
         self._ready = False
         self._folder = folder
         self._number = next(_numbers)
@@ -192,15 +194,20 @@ class Worker(Child):
     def rate(self, seconds: float, limit: float, alone: bool = True) -> float:
         """Inferences per second (1 / median latency for that objective) in a trial of about so many seconds.
 
-        alone: no other worker has a trial at the same time. Raises WorkerError where it failed, or took longer than
-        `limit` seconds.
+        What other programs took is in it (`load`). alone: no other worker has a trial at the same time. Raises
+        WorkerError where it failed, or took longer than `limit` seconds.
         """
         answer = self._ask({"do": "trial", "seconds": seconds, "alone": alone}, limit, "running")
         rate, self.rates = answer.get("rate"), answer.get("rates", {})
-        self.busy_us = answer.get("busy_us", [])
+        self.busy_us, load = answer.get("busy_us", []), answer.get("load")
         if not isinstance(rate, float | int) or not 0 < rate < float("inf"):
             self.end()
             raise WorkerError(f"it answered {rate!r} where a rate was asked for")
+        try:
+            self.load = None if load is None else TrialLoad.from_answer(load)
+        except (ValueError, TypeError, KeyError) as error:
+            self.end()
+            raise WorkerError(f"its answers are damaged: {one_line(error)}") from error
         return float(rate)
 
 

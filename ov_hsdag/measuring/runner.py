@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.devices.cpu import processor_seconds
+from ov_hsdag.devices.cpu import processor_seconds, usable_cpus
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.replay import Replay, infer, mean_rate
 from ov_hsdag.utils.lazy import ov
@@ -32,9 +34,11 @@ _WARM_UP = 2
 # first submodel, and spread over the devices meanwhile. Else a ViT of five submodels has three quarters of its rate.
 _FILLING = 2
 
-# Cores that other programs use from which on a trial is disturbed, and the largest share of it that is given back. As
-# `/proc/stat` counts in hundredths of a second, trials before count as well, by so much less than the one after it.
-_OTHERS, _MOST_LOST, _FADING = 0.3, 0.75, 0.6
+# The largest share of a trial that is given back for the time in which its threads had no core.
+_MOST_LOST = 0.75
+
+# Cores that a process uses at least where its use is a divisor: it may have ended at once.
+_LEAST_USE = 1e-3
 
 # Seconds of a warm-up that needs no second one: what is disturbed is a small part of inferences that slow.
 _LONG = 2.0
@@ -66,7 +70,8 @@ class Runner:
         self._objective = objective
         self.submodels = submodels_of(compiled)  # 1 on a single device
         self.rates: dict[str, float] = {}  # of each phase in the last trial, inferences per second, by name
-        self.disturbance = Disturbance(threads)
+        self.load: TrialLoad | None = None  # of the last trial, where it tells what other programs took
+        self.meter = LoadMeter(threads)
         requests = max(requests, int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")))
         self.queue = ov.AsyncInferQueue(compiled, requests if objective == "throughput" else 1)
         # When inferences of the last trial's last phase ended, seconds of `time.perf_counter`. The callback must not
@@ -103,16 +108,18 @@ class Runner:
         """Inferences per second in a trial of about so many seconds. Raises RuntimeError where inference fails.
 
         Of a workload it is that of all its inferences: their number over the sum of their times. alone: no other trial
-        runs at the same time.
+        runs at the same time. What other programs took is in it (`load`).
         """
-        self.disturbance.begin()
+        self.meter.begin()
         for phase in self.phases:
             share = seconds / len(self.phases)
             rate = phase.throughput(share) if self._objective == "throughput" else 1 / phase.latency(share)
             self.rates[phase.timed.name] = rate
+        self.load = None
         if len(self.phases) == 1 and self._objective == "throughput":
-            used, self.rates[self._timed[0].name] = self.disturbance.end(rate, alone)
-            self.busy_us = self._busy_us(used[:, 0].tolist())
+            self.meter.end()
+            self.busy_us = self._busy_us(self.meter.used_ns[:, 0].tolist())
+            self.load = TrialLoad.of([rate], [self.meter]) if alone else None
         return mean_rate(self.rates, self._timed)
 
     def _busy_us(self, used: Sequence[int]) -> list[float]:
@@ -145,6 +152,7 @@ class Copies:
         """runners: one for each device, for throughput, with the same phases."""
         self._runners, self._timed = runners, phases
         self.rates: dict[str, float] = {}  # see `Runner`; of all copies together
+        self.load: TrialLoad | None = None  # see `Runner`
 
     @property
     def shortest_trial(self) -> float:
@@ -153,8 +161,9 @@ class Copies:
 
     def rate(self, seconds: float, alone: bool = True) -> float:
         """See `Runner.rate`: inferences of all copies per second."""
+        self.load = None
         for runner in self._runners:
-            runner.disturbance.begin()
+            runner.meter.begin()
         with ThreadPoolExecutor(len(self._runners)) as pool:
             for number, timed in enumerate(self._timed):
                 concurrent = ConcurrentTrials(len(self._runners))
@@ -165,9 +174,11 @@ class Copies:
                     if not isinstance(error, threading.BrokenBarrierError):
                         raise error
                 rates = [trial.result() for trial in trials]
-                if len(self._timed) == 1:
-                    each = zip(self._runners, rates, strict=True)
-                    rates = [runner.disturbance.end(rate, alone)[1] for runner, rate in each]
+                if len(self._timed) == 1 and alone:
+                    meters = [runner.meter for runner in self._runners]
+                    for meter in meters:
+                        meter.end()
+                    self.load = TrialLoad.of(rates, meters)
                 self.rates[timed.name] = sum(rates)
         return mean_rate(self.rates, self._timed)
 
@@ -176,32 +187,94 @@ class Copies:
         return self._runners[0].outputs()
 
 
-class Disturbance:
-    """What other programs use while trials of throughput run."""
+class LoadMeter:
+    """Counts what the threads of a compiled model, this process and other programs do during a trial."""
 
     def __init__(self, threads: Sequence[int]) -> None:
-        """threads: of this process, that compute."""
+        """threads: of this process, that compute; none where what they wait for does not tell of the trial."""
         self._threads = threads
-        self._others = np.zeros(2)  # processor time of other programs in the last trials, and how long these took, s
+        self._cpus = usable_cpus()
+        # Of the last trial:
+        self.seconds = 0.0  # that it took
+        self.used_ns = np.zeros((0, 2), np.int64)  # see `_now`
+        self.own_seconds = 0.0  # processor time of this process
+        self.others_seconds = 0.0  # processor time of other programs on the usable cores
 
-    def _now(self) -> tuple[NDArray[np.int64], float, float]:
+    def _now(self) -> tuple[NDArray[np.int64], float, float, float]:
+        """Processor time of each thread and the time for which it waited for a core, ns [threads, 2]; the clock, and
+        the processor time of this process and of all programs, seconds."""
         used = np.array([(processor_ns(one), waiting_ns(one)) for one in self._threads], np.int64).reshape(-1, 2)
-        return used, time.perf_counter(), processor_seconds() - time.process_time()
+        return used, time.perf_counter(), time.process_time(), processor_seconds(self._cpus)
 
     def begin(self) -> None:
         """Before a trial."""
         self._before = self._now()
 
-    def end(self, rate: float, alone: bool) -> tuple[NDArray[np.int64], float]:
-        """After it: processor time of each thread and the time for which it waited for a core, ns [threads, 2], and
-        the rate without other programs."""
-        now = self._now()
-        used, took, others = now[0] - self._before[0], now[1] - self._before[1], now[2] - self._before[2]
-        if not alone:
-            return used, rate
-        lost = used[used.sum(axis=1).argmax(), 1] / 1e9 / took if len(used) else 0.0
-        self._others = _FADING * self._others + (others, took)
-        return used, undisturbed(rate, lost, self._others[0] / self._others[1], used[:, 0].sum() / 1e9 / took)
+    def end(self) -> None:
+        """After it."""
+        used, clock, own, every = self._now()
+        used_before, clock_before, own_before, every_before = self._before
+        self.seconds, self.own_seconds = clock - clock_before, own - own_before
+        self.used_ns = used - used_before
+        self.others_seconds = max(every - every_before - self.own_seconds, 0.0)
+
+    @property
+    def cores(self) -> int:
+        """That programs can use here; logical ones, as processor time is counted on these."""
+        return max(len(self._cpus), 1)
+
+    @property
+    def waiting(self) -> float:
+        """Share of the trial in which the thread that bounds it, being hardly ever idle, was ready and had no core."""
+        if not len(self.used_ns):
+            return 0.0
+        return float(self.used_ns[self.used_ns.sum(axis=1).argmax(), 1]) / 1e9 / self.seconds
+
+    @property
+    def working(self) -> float:
+        """Share of the trial for which the thread with the most processor time had a core."""
+        return float(self.used_ns[:, 0].max(initial=0)) / 1e9 / self.seconds
+
+
+@dataclass(frozen=True)
+class TrialLoad:
+    """What the cores did in a trial of throughput, from which follows what other programs took of its rate."""
+
+    rates: tuple[float, ...]  # of each copy of the model, one by default, inferences per second
+    waiting: tuple[float, ...]  # of each copy, see `LoadMeter`
+    working: tuple[float, ...]  # of each copy, see `LoadMeter`
+    own: float  # cores that this process used
+    others: float  # cores that other programs used
+    cores: int  # that programs can use here
+    seconds: float  # that the trial took
+
+    @classmethod
+    def of(cls, rates: Sequence[float], meters: Sequence[LoadMeter]) -> TrialLoad:
+        """Of copies that ran at the same time in this process: their rates, and what was counted beside each."""
+        first = meters[0]
+        own, others = (seconds / first.seconds for seconds in (first.own_seconds, first.others_seconds))
+        waiting, working = (tuple(getattr(one, name) for one in meters) for name in ("waiting", "working"))
+        return cls(tuple(rates), waiting, working, own, others, first.cores, first.seconds)
+
+    @classmethod
+    def from_answer(cls, answer: Mapping[str, Any]) -> TrialLoad:
+        """Of what a worker answers. Raises ValueError, TypeError or KeyError where that is damaged."""
+        rates, waiting, working = (tuple(map(float, answer[name])) for name in ("rates", "waiting", "working"))
+        own, others, seconds = (float(answer[name]) for name in ("own", "others", "seconds"))
+        load = cls(rates, waiting, working, own, others, int(answer["cores"]), seconds)
+        if not all(map(math.isfinite, (*rates, *waiting, *working, own, others, seconds))):
+            raise ValueError("a trial without figures")
+        if min(seconds, sum(rates)) <= 0:
+            raise ValueError("a trial of no time or rate")
+        return load
+
+    def correction(self, others: float) -> float:
+        """How many times as fast it would have been without other programs, which use so many cores in such trials."""
+        alone = (
+            undisturbed(rate, waiting, others, self.own, working, self.cores)
+            for rate, waiting, working in zip(self.rates, self.waiting, self.working, strict=True)
+        )
+        return sum(alone) / sum(self.rates)
 
 
 class ConcurrentTrials:
@@ -336,13 +409,25 @@ class _Phase:
         self._queue.start_async(replay.next())
 
 
-def undisturbed(rate: float, lost: float, others: float, own: float) -> float:
-    """The rate of a trial without other programs: of more threads than cores each waits for our own, too.
+def undisturbed(
+    rate: float, lost: float, others: float, own: float, working: float = 0.0, cores: float = math.inf
+) -> float:
+    """The rate that a trial would have without other programs.
 
-    lost: share of the trial in which the thread that bounds it was ready to run and had no core. others: cores that
-    other programs used, where few, threads waited for our own alone; own: cores that our threads used.
+    Args:
+        rate: measured, in any unit.
+        lost: share of the trial in which the thread that bounds it was ready to run and had no core.
+        others: cores that other programs used. What threads waited beyond that, they waited for our own.
+        own: cores that our process used.
+        working: share of the trial for which the busiest thread had a core: it cannot have more than all of it.
+        cores: usable ones, of which our process cannot use more than all.
+
+    Returns:
+        The rate, in the same unit: never lower, and a continuous function of all arguments.
     """
-    return rate * min(1 / (1 - min(lost, _MOST_LOST)), 1 + others / max(own, 1e-3)) if others > _OTHERS else rate
+    of_threads = 1 / max(1 - min(lost, _MOST_LOST), working)
+    of_cores = min(own + max(others, 0.0), cores) / max(own, _LEAST_USE)
+    return rate * max(min(of_threads, of_cores), 1.0)
 
 
 def submodels_of(compiled: ov.CompiledModel) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ov_hsdag.measuring.runner import Copies, Runner
+from ov_hsdag.measuring.runner import Copies, Runner, TrialLoad
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.lazy import ov
 
@@ -42,6 +42,7 @@ class Together:
     """Runs of an application: every model as often as it is asked for."""
 
     busy_us: Sequence[float] = ()
+    load: TrialLoad | None = None  # an application's trials do not tell what other programs take
 
     def __init__(
         self,

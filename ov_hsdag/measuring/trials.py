@@ -108,7 +108,7 @@ class Trials:
 
     def _alive(self) -> list[str]:
         """Those that ran and have not failed, the simplest first."""
-        ran = {name for one in self._rounds for name, _ in one}
+        ran = {name for one in self._rounds for name in choice.rates_of(one)}
         return [name for name in self._comparison.ready if name in ran]
 
     def _add(self, names: Collection[str], rounds: int, turn: int) -> None:

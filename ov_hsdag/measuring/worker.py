@@ -15,6 +15,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,13 @@ class Station:
         if self._runner is None:
             raise RuntimeError("nothing is compiled")
         rate = self._runner.rate(command["seconds"], command["alone"])
-        return {"rate": rate, "rates": self._runner.rates, "busy_us": list(self._runner.busy_us)}
+        load = self._runner.load
+        return {
+            "rate": rate,
+            "rates": self._runner.rates,
+            "busy_us": list(self._runner.busy_us),
+            "load": None if load is None else asdict(load),
+        }
 
 
 def main(folder: str, objective: str, station: Callable[[Path, str], Station] = Station) -> None:
