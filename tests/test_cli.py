@@ -66,7 +66,7 @@ class TestPlace:
         assert set(printed) == {
             *("output", "placement", "devices", "objective"),
             *("predicted", "measured", "baselines", "policy", "chosen", "seconds"),
-            *("why", "notes", "unsure", "messages"),
+            *("why", "notes", "same_as", "unsure", "messages"),
         }
         assert {"latency_us", "throughput_ips", "memory_bytes", "submodels", "transfer_bytes"} <= set(
             printed["predicted"]
@@ -101,7 +101,7 @@ class TestPlace:
         for name, figures in embedded.measured.items():
             shown = [float(word) for word in rows[name][0].split() if re.fullmatch(r"[\d.]+", word)]
             assert pytest.approx(figures["latency_us"] / 1e3, rel=0.01) in shown
-            assert f"  {figures['times_best_single']:.2f} " in rows[name][0]
+            assert re.search(rf"  {figures['times_best_single']:.2f}[ ;]", rows[name][0])
         (chosen,) = (name for name, match in rows.items() if match[1] == "*")
         assert chosen == embedded.chosen
         # The number of the headline is that of the chosen row.
