@@ -101,10 +101,15 @@ def test_gains_of_the_table_and_of_the_headline_are_over_the_same_device(capsys:
 
 
 def test_what_there_was_no_time_for_has_not_failed() -> None:
-    assert why_no_figure("there was no time left to compile it").startswith("not measured: there was no time")
-    assert why_no_figure("CPU_A: there was no time left to measure it").startswith("not measured: CPU_A")
-    assert why_no_figure("it hangs") == "failed: it hangs"
-    assert why_no_figure("") == ""
+    assert why_no_figure({"failed": "too late", "failed_kind": "out of time"}) == "not measured: too late"
+    assert why_no_figure({"failed": "it hangs", "failed_kind": "no answer"}) == "failed: it hangs"
+    assert why_no_figure({"failed": None}) == why_no_figure({"failed": ""}) == why_no_figure({}) == ""
+
+
+def test_kinds_of_failures_of_earlier_releases_follow_from_their_texts() -> None:
+    old = {"failed": "CPU_A: there was no time left to measure it"}
+    assert why_no_figure(old).startswith("not measured: CPU_A")
+    assert why_no_figure({"failed": "it hangs"}) == "failed: it hangs"
 
 
 def test_without_measuring_gains_are_predicted_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from ov_hsdag.measuring.process import Candidate, Worker, WorkerError, WorkerTim
 from ov_hsdag.measuring.together import Beside
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.pricing import build_problem
+from ov_hsdag.utils.failures import FailureKind
 from ov_hsdag.utils.lazy import opset13 as op
 from research.zoo.catalog import ZOO
 from tests.simulated_machine import FakeWorker, Machine
@@ -174,7 +175,7 @@ def test_a_worker_that_linux_kills_for_memory_is_tried_again_alone(core: ov.Core
             if self.name == "hsdag" and not killed:
                 killed.append(self.name)
                 self.end()
-                raise WorkerError("its worker was ended by SIGKILL while running")
+                raise WorkerError("it is gone", FailureKind.KILLED)
             return real(self, seconds, limit)
 
     machine.start = lambda folder, objective, name: Victim(machine, name)  # type: ignore[method-assign]

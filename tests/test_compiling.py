@@ -16,9 +16,9 @@ import ov_hsdag
 from ov_hsdag.calibration import calibrate
 from ov_hsdag.devices import same_core
 from ov_hsdag.model.compiling import Compiling, Here
-from ov_hsdag.model.gains import out_of_time
 from ov_hsdag.utils.child import ChildError
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.failures import out_of_time, read_failure
 from tests.commands import PACKAGE
 from tests.conftest import TWO_CORES
 from tests.graphs import convolutions
@@ -91,8 +91,8 @@ def test_devices_that_the_caller_registered_are_calibrated_and_measured(monkeypa
         options = {"objective": "throughput", "measure_seconds": 12, "policy": "none"}
         placed = ov_hsdag.place(convolutions(8), "HETERO:FIRST_CPU,SECOND_CPU", core=core, measure=True, **options)
     assert placed.measured is not None
-    failed = {placed.measured[name]["failed"] for name in ("FIRST_CPU", "SECOND_CPU")}
-    assert all(why is None or out_of_time(why) for why in failed)
+    failures = {read_failure(placed.measured[name]) for name in ("FIRST_CPU", "SECOND_CPU")}
+    assert all(failure is None or out_of_time(failure) for failure in failures)
 
 
 def refuse(here: Here) -> None:

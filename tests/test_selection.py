@@ -32,6 +32,7 @@ from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem, prepare
 from ov_hsdag.utils.byte_sizes import format_bytes, round_up
 from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.failures import NO_TIME_TO_MEASURE, Failure, FailureKind
 from research.zoo.catalog import ZOO
 from tests.conftest import GENEROUS
 from tests.decoders import decoder_of_experts
@@ -85,7 +86,7 @@ def test_place_measures_and_tells(core: ov.Core) -> None:
     for name, figures in measured.items():
         more = {"times_best_single", "times_best_single_ci"}
         more |= {"times_chosen", "times_chosen_ci"} if name == COPIES else set()
-        assert set(figures) == {"throughput_ips", "ratio", "ci", "submodels", "failed"} | more
+        assert set(figures) == {"throughput_ips", "ratio", "ci", "submodels", "failed", "failed_kind"} | more
         assert figures["failed"] is None, (name, figures)
         assert figures["throughput_ips"] > 0 and 0 < figures["ci"][0] <= figures["ci"][1]
     assert 1.0 in {measured[name]["ratio"] for name in ("CPU_A", "CPU_B", "hetero", PIPELINE_HINT)}
@@ -179,13 +180,13 @@ def test_why_says_what_the_trials_showed() -> None:
     predicted = {"CPU_A": 1.0, "CPU_B": 2.0, "hsdag": 1.8}
     trials = [[("CPU_A", 10.0), ("hsdag", 18.0)]] * 6
     late = choice.decide(trials, ["CPU_A", "hsdag"], simple, predicted, late=["CPU_B"])
-    told = why(late, failed={"CPU_B": "there was no time left to measure it"})
+    told = why(late, failed={"CPU_B": NO_TIME_TO_MEASURE})
     assert late.chosen == "CPU_A" and told.startswith("hsdag may be worse than CPU_B, which there was no time to")
     alone = decided(CPU_A=10)
     assert why(alone, others=[]) == "no placer finds a better split"
     for failed, told in (
-        ("it hangs", "no placement ran"),
-        ("there was no time left to compile it", "the time for measuring was too short"),
+        (Failure("it hangs", FailureKind.NO_ANSWER), "no placement ran"),
+        (Failure("no minute was left", FailureKind.OUT_OF_TIME), "the time for measuring was too short"),
     ):
         assert told in why(alone, failed={"hsdag": failed})
 

@@ -39,12 +39,12 @@ from benchmarks.field.unseen import DEVICES, declared, drawn, unlike
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
-from ov_hsdag.model.gains import out_of_time
 from ov_hsdag.placing import together
 from ov_hsdag.placing.application_file import of_folder, read_application, to_place
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.storage.model_folder import is_model_folder
 from ov_hsdag.utils.errors import RunError
+from ov_hsdag.utils.failures import out_of_time
 
 MOST_WHOLE = 16
 

@@ -210,7 +210,7 @@ def compiled_once(
         for one in range(turn * count, (turn + 1) * count):
             rounds += comparison.trials(rounds=1, seconds=SECONDS, begin=one)
             shares += [host_share(pool)] if one % EVERY == 0 else []
-    return rounds, shares, comparison.failed
+    return rounds, shares, {name: str(failure) for name, failure in comparison.failed.items()}
 
 
 def _begin(own: Any) -> None:

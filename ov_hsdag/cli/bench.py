@@ -242,7 +242,7 @@ def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objectiv
     for row in rows:
         failed, predicted = row["failed"], row[key]
         same_as = row["same_as"] or ""
-        note = why_no_figure(failed)
+        note = why_no_figure(row)
         itself = row["ratio"] == 1 and not row["same_as"]
         interval = None if failed or itself else (row["ratio_low"], row["ratio_high"])
         value = None if failed or row["same_as"] else row["measured"] * scale

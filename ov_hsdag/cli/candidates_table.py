@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rich.table import Table
 
 from ov_hsdag.cli import console
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
-from ov_hsdag.model.gains import BEST_SINGLE, out_of_time, placer_of, times
+from ov_hsdag.model.gains import BEST_SINGLE, placer_of, times
 from ov_hsdag.problem.copies import COPIES
+from ov_hsdag.utils.failures import out_of_time, read_failure
 
 _PLACERS = {
     HETERO_DEFAULT: "HETERO's own rule",
@@ -114,9 +116,12 @@ def _distinct(rows: Sequence[Row]) -> list[_Shown]:
     return sorted(shown, key=lambda one: place[one.name])
 
 
-def why_no_figure(failed: str) -> str:
-    """The note of a candidate that gave no figure, by the reason that measuring gives; "" where there is none."""
-    return f"{'not measured' if out_of_time(failed) else 'failed'}: {failed}" if failed else ""
+def why_no_figure(figures: Mapping[str, Any]) -> str:
+    """The note of a candidate that gave no figure, from its figures; "" where it gave one."""
+    failure = read_failure(figures)
+    if failure is None:
+        return ""
+    return f"{'not measured' if out_of_time(failure) else 'failed'}: {failure}"
 
 
 def _number(value: float | None, column: Sequence[float | None]) -> str:

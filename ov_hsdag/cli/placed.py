@@ -177,7 +177,7 @@ def table(placement: Placement) -> Table:
         predicted = (placement.predicted if chosen else placement.baselines.get(name)) or {}
         real = (measured or {}).get(name, {})
         same_as = placement.same_as.get(name, "")
-        note = why_no_figure(real.get("failed") or "") or ("" if same_as else placement.notes.get(name, ""))
+        note = why_no_figure(real) or ("" if same_as else placement.notes.get(name, ""))
         submodels = real.get("submodels") or predicted.get("submodels")
         figures = [None if one is None else one * scale for one in (predicted.get(key), real.get(key))]
         gain = placement.measured_gain(name) if ran else placement.predicted_gain(name)

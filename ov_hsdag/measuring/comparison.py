@@ -29,10 +29,17 @@ from ov_hsdag.measuring.other_programs import corrections
 from ov_hsdag.measuring.process import PATIENCE, Candidate, StartWorker, Worker, WorkerError, WorkerTimeout, Workshop
 from ov_hsdag.measuring.runner import TrialLoad
 from ov_hsdag.measuring.together import Beside
-from ov_hsdag.model.gains import out_of_time
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.samples import Samples
 from ov_hsdag.model.workload import Phase
+from ov_hsdag.utils.failures import (
+    NO_TIME_TO_COMPILE,
+    NO_TIME_TO_MEASURE,
+    NOT_MEASURED,
+    Failure,
+    FailureKind,
+    out_of_time,
+)
 from ov_hsdag.utils.lazy import ov
 
 ROUNDS, SECONDS = 12, 0.25
@@ -50,9 +57,6 @@ _FEWEST_ROUNDS = 3
 # A trial may take so many times what its first inferences let expect, and so many seconds more; a long one so often
 # what its warm-up says; trials at the same time so many times what each is asked for.
 _TRIAL_TIMES, _TRIAL_MORE, _SLOWER, _MOST_TOGETHER = 8, 10.0, 3, 4
-
-_NO_TIME = "there was no time left to measure it"
-_NO_TIME_TO_COMPILE = "there was no time left to compile it"
 
 
 class Comparison(AbstractContextManager["Comparison"]):
@@ -92,7 +96,7 @@ class Comparison(AbstractContextManager["Comparison"]):
 
         Raises RunError: the model cannot be written, its inputs cannot be made up, or no process can be started.
         """
-        self.failed: dict[str, str] = {}  # why
+        self.failed: dict[str, Failure] = {}
         self.submodels: dict[str, int] = {}  # that HETERO made
         self.seconds: dict[str, float] = {}  # that compiling took
         self.phase_rates: dict[str, dict[str, list[float]]] = {}  # by phase: inferences per second in each trial
@@ -149,7 +153,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         try:
             self._check({name: self._compile(name, self._end)})
         except WorkerError as error:
-            self._fail(name, str(error))
+            self._fail(name, error.failure)
 
     def busy_together(self, names: Collection[str], seconds: float) -> dict[str, list[float]]:
         """Processor time of candidates' submodels in an inference, µs, where the trials of all begin at the same time:
@@ -205,7 +209,7 @@ class Comparison(AbstractContextManager["Comparison"]):
             ran = {name for one in found for name in choice.rates_of(one)}
             for name in (*batch, *waiting) if time.monotonic() >= until else ():
                 if name not in ran:
-                    self._fail(name, _NO_TIME)
+                    self._fail(name, NO_TIME_TO_MEASURE)
                     waiting = [other for other in waiting if other != name]
         return found
 
@@ -240,7 +244,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         outputs: dict[str, list[NDArray[Any]]] = {}
         for name in together:
             if len(outputs) >= 2 and not self._has_time_for_one_more(outputs):
-                self._fail(name, _NO_TIME)
+                self._fail(name, NO_TIME_TO_MEASURE)
                 continue
             try:
                 outputs[name] = self._compile(name, self._compiling_ends)
@@ -249,7 +253,7 @@ class Comparison(AbstractContextManager["Comparison"]):
                     self.evict(name)
                     self._waiting.append(name)
                 else:
-                    self._fail(name, str(error))
+                    self._fail(name, error.failure)
         self._waiting.sort(key=order.index)
         self._check(outputs)
 
@@ -265,7 +269,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         self._report(self._told(f"compiling {name}"))
         try:
             if begin >= until:
-                raise WorkerTimeout(_NO_TIME_TO_COMPILE)
+                raise WorkerTimeout(NO_TIME_TO_COMPILE, FailureKind.OUT_OF_TIME)
             if name not in self._workers:
                 self._workers[name] = self._workshop.start(name)
             worker = self._workers[name]
@@ -273,7 +277,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         except WorkerTimeout as error:
             # It was not given the time that a compilation may take, or it has been compiled and run before.
             if min(self._patience, until - begin) < self._usual or (name in self.phase_rates and until < math.inf):
-                raise WorkerTimeout(_NO_TIME_TO_COMPILE) from error
+                raise WorkerTimeout(NO_TIME_TO_COMPILE, FailureKind.OUT_OF_TIME) from error
             raise
         finally:
             if name in self._workers:
@@ -295,7 +299,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         for name, arrays in outputs.items():
             told = disagreement(expected, arrays, self._accepted, reference)
             if told:
-                self._fail(name, told)
+                self._fail(name, Failure(told, FailureKind.OTHER_OUTPUTS))
 
     def _admit(self, name: str) -> Worker:
         """A candidate's worker, in which it is compiled; others make room where necessary.
@@ -321,12 +325,12 @@ class Comparison(AbstractContextManager["Comparison"]):
             self._room.most = len(others)  # that and this one were too many
         self._check({name: outputs})
         if name in self.failed:
-            raise WorkerError(self.failed[name])
+            raise WorkerError(self.failed[name], self.failed[name].kind)
         return self._workers[name]
 
-    def _fail(self, name: str, why: str) -> None:
-        if name not in self.phase_rates or not out_of_time(why):  # else what it did before holds
-            self.failed[name] = why
+    def _fail(self, name: str, failure: Failure) -> None:
+        if name not in self.phase_rates or not out_of_time(failure):  # else what it did before holds
+            self.failed[name] = failure
         self.evict(name)
 
     # What is compared.
@@ -365,7 +369,7 @@ class Comparison(AbstractContextManager["Comparison"]):
             try:
                 rates[name] = self.rate(name, seconds)
             except WorkerError as error:
-                self._fail(name, str(error))
+                self._fail(name, error.failure)
                 continue
             if (load := self._workers[name].load) is not None:
                 loads[name] = load
@@ -386,12 +390,12 @@ class Comparison(AbstractContextManager["Comparison"]):
             name = waiting.pop(0)
             self._waiting.remove(name)
             if time.monotonic() >= self._end:
-                self._fail(name, _NO_TIME)
+                self._fail(name, NO_TIME_TO_MEASURE)
                 continue
             try:
                 self._admit(name)
             except WorkerError as error:
-                self._fail(name, str(error))
+                self._fail(name, error.failure)
             else:
                 if joined and any(other not in self._workers for other in batch):
                     # It fits alone only, and has turned out the others: the next batch is its.
@@ -410,13 +414,13 @@ class Comparison(AbstractContextManager["Comparison"]):
         """
         worker = self._admit(name)
         if worker.shortest_trial > SECONDS and time.monotonic() + self._applied * worker.shortest_trial >= self._end:
-            raise WorkerTimeout(_NO_TIME)
+            raise WorkerTimeout(NO_TIME_TO_MEASURE, FailureKind.OUT_OF_TIME)
         others = [other for other in self._workers if other != name]
         try:
             return self._trial(worker, name, seconds)
         except WorkerError as error:
             # Where memory runs out, Linux kills one of the workers, and not always the one that asked for more.
-            if "SIGKILL" not in str(error) or not others:
+            if error.failure.kind is not FailureKind.KILLED or not others:
                 raise
             for other in (*others, name):
                 self.evict(other)
@@ -458,7 +462,7 @@ def measurements(
     for name in names:
         submodels, took = comparison.submodels.get(name, 0), comparison.seconds.get(name, 0.0)
         if name in comparison.failed or name not in posterior.names:
-            why = comparison.failed.get(name, "it was not measured")
+            why = comparison.failed.get(name, NOT_MEASURED)
             found[name] = Measurement(0.0, submodels=submodels, seconds=took, error=why)
             continue
         ratio = posterior.ratio(name, reference)

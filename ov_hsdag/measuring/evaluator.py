@@ -12,6 +12,7 @@ import numpy as np
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.choice import Ratio
 from ov_hsdag.measuring.process import Candidate
+from ov_hsdag.utils.failures import Failure, read_failure
 
 HETERO_DEFAULT = "hetero"
 """Name of HETERO's own choice, the reference where no device runs the whole model."""
@@ -31,7 +32,7 @@ class Measurement:
     ratios: tuple[float, ...] = ()  # of each round
     submodels: int = 0  # that HETERO made of it, 0 where that is not known
     seconds: float = 0.0  # wall time that compiling and measuring took
-    error: str = ""  # why it failed, one line; "" where it did not
+    error: str = ""  # why it failed, one line, a `Failure` where it was measured here; "" where it did not
     # of each round, inferences per second (for latency, the inverse of a trial's median latency)
     rates: tuple[float, ...] = ()
     bounds: tuple[float, ...] = ()  # of the ratio's 95% interval, where it does not follow from `ratios`
@@ -40,6 +41,11 @@ class Measurement:
     def failed(self) -> bool:
         """Whether it did not compile, did not run, or computed something else."""
         return bool(self.error)
+
+    @property
+    def failure(self) -> Failure | None:
+        """The error with its kind, as far as that is known."""
+        return self.error if isinstance(self.error, Failure) else read_failure({"failed": self.error})
 
     @property
     def uncertain(self) -> float:

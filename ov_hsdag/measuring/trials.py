@@ -9,7 +9,7 @@ from typing import Any
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.evaluator import in_unit
-from ov_hsdag.model.gains import out_of_time
+from ov_hsdag.utils.failures import NOT_MEASURED, failure_figures, out_of_time
 
 SECONDS = 0.1
 """Of a trial: many short ones tell more than few long ones, until pipelines fill and empty for most of the time."""
@@ -71,22 +71,22 @@ class Trials:
     def decision(self) -> choice.Decision | None:
         """By the trials so far."""
         names = self._choices()
-        late = [name for name in self._singles if out_of_time(self._comparison.failed.get(name, ""))]
+        late = [name for name in self._singles if out_of_time(self._comparison.failed.get(name))]
         return choice.decide(self._rounds, names, self._simple, *self._beliefs(), late) if names else None
 
     def figures(self, decision: choice.Decision | None, objective: str, key: str) -> dict[str, dict[str, Any]]:
         """Of each candidate, None where it failed: under `key` its rate or latency in µs; ratio and its ci, how many
-        times better it is than the best simple one; and failed, why, or None."""
+        times better it is than the best simple one; and why it failed."""
         alive = set(self._alive())
         reference = decision and (decision.rival or decision.leader)
         found: dict[str, dict[str, Any]] = {}
         for name in self._comparison.names:
-            failed = self._comparison.failed.get(name) or ("" if name in alive else "it was not measured")
+            failed = self._comparison.failed.get(name) or (None if name in alive else NOT_MEASURED)
             known = None if failed else decision
             found[name] = {
                 key: round(in_unit(known.posterior.rate(name), objective), 6) if known else None,
                 **ratio_figures("ratio", "ci", known.ratio(name, reference) if known and reference else None),
-                "failed": failed or None,
+                **failure_figures(failed),
             }
         return found
 

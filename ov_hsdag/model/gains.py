@@ -28,9 +28,9 @@ def times(ratio: float, interval: Sequence[float] | None = None, over: str = "")
     return f"{text} ({interval[0]:.2f} to {interval[1]:.2f})"
 
 
-def out_of_time(failed: str) -> bool:
-    """Whether the reason why a candidate gave no figure is the time limit, and not the candidate."""
-    return "there was no time left" in failed
+def on_device(device: str) -> str:
+    """Name of the plan of an application that has all models on one device."""
+    return f"on {device}"
 
 
 def placer_of(candidate: str) -> str:

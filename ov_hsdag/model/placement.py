@@ -13,10 +13,11 @@ from typing import Any, Protocol, cast
 
 from ov_hsdag.model import stored_placement
 from ov_hsdag.model.affinities import remove_affinities, set_affinities
-from ov_hsdag.model.gains import BEST_SINGLE, HSDAG, out_of_time, placer_of, times
+from ov_hsdag.model.gains import BEST_SINGLE, HSDAG, placer_of, times
 from ov_hsdag.model.relaxed_shapes import is_relaxing, restore_shapes
 from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError, listed, shortened
+from ov_hsdag.utils.failures import out_of_time, read_failure
 from ov_hsdag.utils.lazy import ov
 
 _ALIKE = 5e-4  # predictions that differ by less are equal for people
@@ -276,7 +277,7 @@ class Placement:
     def measured_against(self) -> str:
         """What measured gains are over: the best single device, or the one that there was time to measure."""
         singles = {name: one for name in self.devices if (one := (self.measured or {}).get(name))}
-        late = [name for name, one in singles.items() if out_of_time(one.get("failed") or "")]
+        late = [name for name, one in singles.items() if out_of_time(read_failure(one))]
         ran = [name for name, one in singles.items() if not one.get("failed")]
         return max(ran, key=lambda name: self.measured_gain(name) or 0.0) if late and ran else BEST_SINGLE
 

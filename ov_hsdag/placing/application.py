@@ -15,6 +15,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.model.gains import on_device
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placing.candidates import MARGIN, NamedPlacement, require_runnable
 from ov_hsdag.problem.problem import PlacementProblem
@@ -295,7 +296,7 @@ class Application:
         for member in self.members:
             require_runnable(member.problem, member.ways)
         whole = self.whole_assignments()
-        found = {f"on {device}": one for device, one in self.on_each_device().items()}
+        found = {on_device(device): one for device, one in self.on_each_device().items()}
         alone = [member.problem.scores(np.stack([way.placement for way in member.ways])) for member in self.members]
         found |= {"whole": whole[0], "alone": np.array([one.argmin() for one in alone], np.int64)}
         distinct = whole[self.judge(whole).distinct(np.arange(len(whole)))]

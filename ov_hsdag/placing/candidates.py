@@ -63,6 +63,7 @@ class NamedPlacement:
 
     name: str  # of the placer, or of the single device
     placement: NDArray[np.uint8]  # device of each colocation group, uint8 [groups]
+    by_profile: bool = False  # found without the costs that were measured on this machine
 
 
 def policy_placers(

@@ -29,7 +29,7 @@ from ov_hsdag.explaining.report_data import ReportSource
 from ov_hsdag.model import complete
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.experts import experts
-from ov_hsdag.model.gains import HSDAG, out_of_time, placer_of
+from ov_hsdag.model.gains import HSDAG, placer_of
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.pins import Pin, parse_pins, pinned_nodes, pinned_support
 from ov_hsdag.model.placement import Placement
@@ -61,6 +61,7 @@ from ov_hsdag.problem.pricing import ModelAnalysis, Session, graph_of
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.failures import out_of_time, read_failure
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import Clock
 
@@ -511,7 +512,7 @@ def _by_profile(problem: PlacementProblem, known: Sequence[NamedPlacement], requ
         return []
     if any(np.array_equal(found.placement, one.placement) for one in known):
         return []
-    return [NamedPlacement(f"{found.name} {selection.BY_PROFILE}", found.placement)]
+    return [NamedPlacement(f"{found.name} {selection.BY_PROFILE}", found.placement, by_profile=True)]
 
 
 @dataclass(frozen=True)
@@ -533,14 +534,15 @@ def _measured(
     options: see `selection.select`.
     """
     placements = {one.name: one.placement for one in (*choice.candidates, choice.chosen)}
-    held = selection.select(model, problem, placements, request.session.core, **options)
+    by_profile = [one.name for one in choice.candidates if one.by_profile]
+    held = selection.select(model, problem, placements, request.session.core, by_profile=by_profile, **options)
     found = [NamedPlacement(name, one) for name, one in held.placements.items() if name not in placements]
     choice = replace(choice, candidates=choice.candidates + found, measured=held.measured or None)
-    failed = held.measured.get(choice.chosen.name, {}).get("failed")
+    failure = read_failure(held.measured.get(choice.chosen.name, {}))
     if not request.decided and held.chosen is not None:
         chosen = NamedPlacement(held.chosen, held.placements[held.chosen])
         return replace(choice, chosen=chosen, why=held.why, unsure=held.unsure)
-    if not request.decided and failed and not out_of_time(failed):
+    if not request.decided and failure and not out_of_time(failure):
         return replace(choice, chosen=_least_risky(problem, choice.candidates, held), why="no placement ran")
     return choice
 
@@ -552,7 +554,7 @@ def _least_risky(
     failed = {
         held.placements[name].tobytes()
         for name, figures in held.measured.items()
-        if name in held.placements and not out_of_time(figures["failed"])
+        if name in held.placements and not out_of_time(read_failure(figures))
     }
     possible = [one for one in candidates if np.isfinite(problem.scores(one.placement)[0])]
     possible = [one for one in possible if one.name in problem.devices] or possible

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from ov_hsdag.model.gains import times
+from ov_hsdag.model.gains import on_device, times
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.arguments import check_argument
@@ -76,11 +76,16 @@ class Plan:
     def gain(self) -> float | None:
         """How many times better than everything on the best one device; None where that does not fit or run."""
         key, figures = self._figures()
-        single = [one[key] for name, one in figures.items() if name.startswith("on ") and one.get(key)]
+        single = [one[key] for name, one in figures.items() if name in self._on_one_device and one.get(key)]
         own = figures.get(self.chosen, {}).get(key)
         if not single or not own:
             return None
         return float(own / max(single) if key == "runs_per_second" else min(single) / own)
+
+    @property
+    def _on_one_device(self) -> list[str]:
+        """Names of the plans that have everything on one device."""
+        return [on_device(device) for device in self.devices]
 
     def _figures(self) -> tuple[str, Mapping[str, Any]]:
         """What is compared, and of each plan: as measured where that is known, else as predicted."""
@@ -165,7 +170,9 @@ class Plan:
             real = (self.measured or {}).get(name, {})
             ci = real.get("ci")
             interval = f"{real['ratio']:.2f} ({ci[0]:.2f} to {ci[1]:.2f})" if ci else ""
-            where = "" if name.startswith("on ") else ", ".join(f"{model}: {at}" for model, at in one["where"].items())
+            where = (
+                "" if name in self._on_one_device else ", ".join(f"{model}: {at}" for model, at in one["where"].items())
+            )
             rows.append((name, told(one), told(real), interval, real.get("failed") or where))
         return rows
 

@@ -143,6 +143,7 @@ class Result:
             "compiling_seconds": measured.seconds,
             "same_as": self.rival.same_as,
             "failed": measured.error,
+            "failed_kind": measured.failure.kind.value if measured.failure else None,
         }
 
 

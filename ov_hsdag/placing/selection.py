@@ -21,7 +21,7 @@ from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, in_unit, simple_candidate
 from ov_hsdag.measuring.process import Candidate, StartWorker
 from ov_hsdag.measuring.trials import Trials, ratio_figures
-from ov_hsdag.model.gains import BEST_SINGLE, out_of_time, placer_of, times
+from ov_hsdag.model.gains import BEST_SINGLE, placer_of, times
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.samples import Samples
 from ov_hsdag.model.workload import Phase
@@ -30,6 +30,7 @@ from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.scratch import require_temporary_folder
 from ov_hsdag.utils.errors import RunError, UserError
+from ov_hsdag.utils.failures import Failure, out_of_time
 from ov_hsdag.utils.lazy import ov
 
 SECONDS = 60.0
@@ -77,10 +78,11 @@ class Result:
 
     # of each candidate: latency_us or throughput_ips (null where it failed); ratio, how many times better than the best
     # simple candidate, and ci, its 95% confidence interval; times_best_single and times_best_single_ci, the same over
-    # the best single device (null where none ran); submodels; failed: why, or null; of a workload, count and latency_us
-    # or throughput_ips of each phase under workload. Beside the candidates, "copies": the model on each device at once,
-    # which is never chosen, with times_chosen and times_chosen_ci, how many times better it was than the chosen one.
-    # All figures are of the posterior (`ov_hsdag.measuring.choice`), by which the choice is made.
+    # the best single device (null where none ran); submodels; failed: why, or null; failed_kind: a value of
+    # `FailureKind`, or null; of a workload, count and latency_us or throughput_ips of each phase under workload. Beside
+    # the candidates, "copies": the model on each device at once, which is never chosen, with times_chosen and
+    # times_chosen_ci, how many times better it was than the chosen one. All figures are of the posterior
+    # (`ov_hsdag.measuring.choice`), by which the choice is made.
     measured: dict[str, dict[str, Any]]
     chosen: str | None  # name of the candidate to use; None where nothing ran
     placements: dict[str, Placed]  # of all candidates, uint8 [groups]
@@ -113,6 +115,7 @@ def select(
     measured_costs: bool = False,
     disturbed: bool = False,
     pinned: bool = False,
+    by_profile: Collection[str] = (),
     report: Callable[[str], None] | None = None,
     start_worker: StartWorker | None = None,
 ) -> Result:
@@ -128,6 +131,7 @@ def select(
     device's name. seconds: time budget; the best single device and the best placement by prediction come first.
     samples: inputs that are given instead of made-up ones.
     measured_costs: whether the problem's costs were measured on these devices, so that predictions are better.
+    by_profile: names of candidates that were found without measured costs, which run whatever these say of them.
     pinned: HETERO's own choice is run as it would be written, too: by itself HETERO keeps no pins.
     disturbed: others use the devices, so that trials say less than they seem to. report: takes a line for people at
     each step, with the seconds that are left.
@@ -137,7 +141,7 @@ def select(
     first: dict[bytes, str] = {}  # HETERO with all on one device is that device, in a slower way
     device_of = {name: first.setdefault(one.tobytes(), name) for name, one in every.items()}
     simple = {name: every[name] for name in dict.fromkeys(device_of.values())}
-    others = _others(problem, candidates, every)
+    others = _others(problem, candidates, every, by_profile)
     as_written = (PIPELINE_HINT, *([HETERO_DEFAULT] if pinned else []))
     placed = {name: one for name, one in simple.items() if name in as_written} | others
     ways = {name: simple_candidate(name, devices) for name in simple if name not in placed}
@@ -170,7 +174,7 @@ def select(
         return Result({}, None, placements)
     with comparison:
         # Where the profile says otherwise, costs that were measured are not sure.
-        sure = measured_costs and not any(name.endswith(BY_PROFILE) for name in others)
+        sure = measured_costs and not any(name in others for name in by_profile)
         own, *more = (identity(core, name) for name in devices)
         trials = _Trials(comparison, problem, placements, simple, _ERRORS[sure], end, all(one == own for one in more))
         decision = trials.run()
@@ -180,7 +184,7 @@ def select(
             _warn("the time is too short (--measure-seconds)" if short else "; ".join(sorted(reasons)))
         for name in on:  # the first copy's outputs are compared with others', and so are each device's
             if name in comparison.failed and not out_of_time(comparison.failed[name]):
-                comparison.failed[COPIES] = f"{name}: {comparison.failed[name]}"
+                comparison.failed[COPIES] = comparison.failed[name].of(name)
         found = trials.measured(decision)
         measured = {name: found[device_of.get(name, name)] for name in dict.fromkeys([*every, *found])}
         if on and decision is not None:
@@ -215,6 +219,7 @@ class _Trials(Trials):
         super().__init__(comparison, simple, _predicted(problem, placements), error, end, singles=problem.devices)
         self._copies_rounds, self._equal, self._apart = 0, equal, False
         self._orders: dict[str, NDArray[np.uint8]] = {}  # devices of each candidate's submodels
+        self._corrected: set[str] = set()  # found by a search with corrected costs
         self._fresh: set[str] = set()  # found by a search, and not yet in a trial at the same time
         # Searches with corrected costs that found something, and others: they follow the first rounds, after one that
         # promised nothing only what settles, and none a second one.
@@ -254,6 +259,7 @@ class _Trials(Trials):
         self._searches += 1
         name = CORRECTED if self._searches == 1 else f"{CORRECTED[:-1]}, {self._searches})"
         self._placements[name] = found
+        self._corrected.add(name)
         self._fresh.add(name)
         # In the unit of the other predictions.
         self._predicted[name] = self._predicted[decision.leader] * scores[decision.leader] / scores[CORRECTED]
@@ -343,7 +349,7 @@ class _Trials(Trials):
         unit = np.exp(np.median([math.log(rate / self._predicted[name]) for name, rate in known.items()]))
         rates, errors = {}, {}
         for name, rate in self._predicted.items():
-            of_costs = math.inf if name in times and name.startswith(CORRECTED[:-1]) else self._error
+            of_costs = math.inf if name in times and name in self._corrected else self._error
             weights = np.array([of_costs, times[name][1] if name in times else math.inf]) ** -2.0
             rates[name] = math.exp(float(np.average(np.log([rate * unit, known.get(name, 1.0)]), weights=weights)))
             errors[name] = float(weights.sum()) ** -0.5
@@ -423,7 +429,7 @@ def _why(
     others: Sequence[str],
     devices: DeviceSet,
     simple: Collection[str],
-    failed: Mapping[str, str],
+    failed: Mapping[str, Failure],
 ) -> str:
     """Why a candidate was chosen, as people are told; "" where it is its gain over the best single device."""
     rival, leader = decision.rival, decision.leader
@@ -434,7 +440,7 @@ def _why(
     if not others:
         return "no placer finds a better split"
     if not any(name in decision.names for name in others):
-        if any(out_of_time(failed.get(name, "")) for name in others):
+        if any(out_of_time(failed.get(name)) for name in others):
             return "the time for measuring was too short to run a placement (--measure-seconds)"
         return "no placement ran"
     if leader in simple:
@@ -443,7 +449,7 @@ def _why(
     if gain.median < 1 + choice.GAIN:
         return f"{placer_of(leader)} is within {choice.GAIN:.0%} of {rival}, kept simple"
     rival = decision.doubt or rival
-    late = next((name for name in devices if out_of_time(failed.get(name, ""))), "")
+    late = next((name for name in devices if out_of_time(failed.get(name))), "")
     if late and decision.trials.ratio(leader, rival).low > 1:
         return f"{placer_of(leader)} may be worse than {late}, which there was no time to measure (--measure-seconds)"
     of_leader = _gain(decision, leader, devices)
@@ -512,9 +518,10 @@ def _pipeline_hint(model: ov.Model, problem: PlacementProblem, core: ov.Core) ->
 
 
 def _others(
-    problem: PlacementProblem, candidates: Mapping[str, Placed], simple: Mapping[str, Placed]
+    problem: PlacementProblem, candidates: Mapping[str, Placed], simple: Mapping[str, Placed], always: Collection[str]
 ) -> dict[str, Placed]:
-    """The best feasible placements by prediction that are not simple ones; of equal ones the first."""
+    """The best feasible placements by prediction that are not simple ones, and those of `always`; of equal ones the
+    first."""
     known = {placement.tobytes() for placement in simple.values()}
     distinct: dict[str, Placed] = {}
     for name, placement in candidates.items():
@@ -523,5 +530,5 @@ def _others(
             distinct[name] = placement
     scores = {name: float(problem.scores(placement)[0]) for name, placement in distinct.items()}
     best = sorted((name for name in distinct if math.isfinite(scores[name])), key=scores.__getitem__)
-    best = [name for rank, name in enumerate(best) if rank < _MEASURED or name.endswith(BY_PROFILE)]
+    best = [name for rank, name in enumerate(best) if rank < _MEASURED or name in always]
     return {name: distinct[name] for name in distinct if name in best}

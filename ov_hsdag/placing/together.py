@@ -342,7 +342,8 @@ def _measured(
     names = [*simple, *others]
     # Where there is no time for all, at least a plan without splits, and everything on one device, is among them.
     best_simple = min(simple, key=scores.__getitem__, default="")
-    singles = [name for name in simple if name.startswith("on ")]
+    where = {name: {*application.describe(found[name].tolist()).values()} for name in simple}
+    singles = [name for name in simple if len(where[name]) == 1]
     on_one = min(singles, key=scores.__getitem__, default="")
     first = sorted(names, key=lambda name: (name != best_simple, name != on_one, scores[name]))
     needs = {name: figures_of(application, judged, row)["memory_bytes"] for row, name in enumerate(scores)}

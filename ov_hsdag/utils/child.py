@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ov_hsdag.utils.errors import RunError
+from ov_hsdag.utils.failures import Failure, FailureKind
 from ov_hsdag.utils.reading import parse_json
 
 # What a process that was killed may take to be gone, seconds.
@@ -32,12 +33,25 @@ _HEADER = struct.Struct("<4sI")
 _LARGEST_FRAME = 1 << 24
 
 
+# Of SIGKILL, which Python's `signal` does not have on every system.
+_SIGKILL = 9
+
+
 class ChildError(RunError):
     """A child could not do what it was asked for: why, in one line."""
+
+    usual_kind = FailureKind.REFUSED
+
+    def __init__(self, why: str, kind: FailureKind | None = None) -> None:
+        """kind: what happened; `usual_kind` by default."""
+        super().__init__(why)
+        self.failure = Failure(why, kind or self.usual_kind)
 
 
 class ChildTimeout(ChildError):
     """A child did not do it in time."""
+
+    usual_kind = FailureKind.NO_ANSWER
 
 
 def write_frame(stream: IO[bytes], message: Mapping[str, Any]) -> None:
@@ -126,7 +140,7 @@ class Child:
         try:
             write_frame(self._process.stdin, command)
         except OSError:
-            raise self.error(self._obituary(doing)) from None
+            raise self._exit_error(doing) from None
 
     def _ask(self, command: Mapping[str, Any], limit: float, doing: str) -> dict[str, Any]:
         """The answer to a command. Raises as `_receive`."""
@@ -144,7 +158,7 @@ class Child:
             self.end()
             raise self.timeout(f"no answer within {limit:.0f} s of {doing}") from None
         if answer is None:
-            raise self.error(self._obituary(doing))
+            raise self._exit_error(doing)
         if isinstance(answer, Exception):
             self.end()
             raise self.error(f"{self.called} answered with garbage while {doing}")
@@ -152,8 +166,8 @@ class Child:
             raise self.error(str(answer["error"]))
         return answer
 
-    def _obituary(self, doing: str) -> str:
-        """Why the process has ended by itself."""
+    def _exit_error(self, doing: str) -> ChildError:
+        """Says why the process has ended by itself."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE)
         status = self._process.returncode
@@ -166,7 +180,8 @@ class Child:
             how = f"was ended by {_signal_name(-status)}"
         else:
             how = f"ended with status {status}"
-        return f"{self.called} {how} while {doing}" + (f": {lines[-1][:200]}" if lines else "")
+        why = f"{self.called} {how} while {doing}" + (f": {lines[-1][:200]}" if lines else "")
+        return self.error(why, FailureKind.KILLED if status == -_SIGKILL else FailureKind.CRASHED)
 
 
 def _collect(stream: IO[bytes], answers: queue.SimpleQueue[dict[str, Any] | Exception | None]) -> None:
