@@ -18,7 +18,7 @@ VOCABULARY = 64
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 
-class _Weights:
+class RandomWeights:
     """Normal numbers for `research.zoo.decoders`."""
 
     def __init__(self, seed: int) -> None:
@@ -37,7 +37,7 @@ class _Weights:
 def stateful_decoder(layers: int = 4, *, heads: int = 4, shared: int = 2, size: int = 8, seed: int = 0) -> ov.Model:
     """The decoder of `research.zoo.decoders` with a vocabulary of 64 and normal weights."""
     sizes = DecoderSize(layers, heads, size, 2 * heads * size, VOCABULARY, shared=shared, base=100)
-    return decoder(sizes, _Weights(seed))
+    return decoder(sizes, RandomWeights(seed))
 
 
 def decoder_of_experts(
@@ -54,7 +54,7 @@ def decoder_of_experts(
     sizes = DecoderSize(
         layers, heads, size, inner, VOCABULARY, shared=2, base=100, experts=experts, chosen=chosen, common=common
     )
-    return decoder(sizes, _Weights(0))
+    return decoder(sizes, RandomWeights(0))
 
 
 def compiled(

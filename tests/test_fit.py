@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import openvino as ov
@@ -17,22 +20,26 @@ import pytest
 
 import ov_hsdag
 from ov_hsdag.cli.fit import _experts
-from ov_hsdag.costs.memory import States, held_bytes, kv_precisions, live_bytes
+from ov_hsdag.costs.memory import States, attention_scores, held_bytes, kv_precisions, live_bytes
 from ov_hsdag.costs.profile import Profile, load_builtin
 from ov_hsdag.devices import discovery
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload, decoder_shapes
 from ov_hsdag.placers.filling import Filling
-from ov_hsdag.placing.memory_fit import ContextProblems, ExpertsToMove, Fit, HostMemory, fit, verdict
+from ov_hsdag.placing.contexts import ContextProblems
+from ov_hsdag.placing.host_memory import HostMemory
+from ov_hsdag.placing.memory_fit import ExpertsToMove, Fit, fit, verdict
 from ov_hsdag.problem.pricing import ModelAnalysis, Session, prepare, resolve_profile
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.catalog import ZOO
+from research.zoo.decoders import DecoderSize
+from research.zoo.decoders import decoder as decoder_of
 from tests.commands import assert_one_error_line, run
-from tests.decoders import stateful_decoder
+from tests.decoders import RandomWeights, stateful_decoder
 from tests.graphs import random_model
 
 LAYERS, SHARED, SIZE = 6, 2, 8
@@ -53,7 +60,7 @@ def analysis() -> ModelAnalysis:
 def problem_at(analysis: ModelAnalysis, context: int, precision: str = "f16", batch: int = 1) -> PlacementProblem:
     core = ov.Core()
     session = Session.of(NAMES, core, kv_precision=precision)
-    workload = Workload.of_context(context, batch)
+    workload = Workload(128, 128, batch, context)
     return session.price(analysis, "latency", phases=workload.phases(analysis.model)).problem
 
 
@@ -144,10 +151,11 @@ def test_a_placement_keeps_the_limits_where_a_share_of_the_need_is_enough(
 ) -> None:
     names = [f"GPU.{number}" for number in range(count)]
     hetero = f"HETERO:{','.join(names)}"
-    whole = fit(stateful_decoder(3 * count, heads=16, size=32), hetero, context=context).singles[names[0]]
+    asked = {"context": context, "workload": "prompt=256,generate=256"}
+    whole = fit(stateful_decoder(3 * count, heads=16, size=32), hetero, **asked).singles[names[0]]
     limits = {name: int(whole.total * share) for name in names}
     model = stateful_decoder(3 * count, heads=16, size=32)
-    placement = ov_hsdag.place(model, hetero, context=context, memory=limits, policy="none")
+    placement = ov_hsdag.place(model, hetero, **asked, memory=limits, policy="none")
     assert placement.predicted is not None
     assert set(placement.used()) == set(names)
     assert all(placement.predicted["memory_bytes"][name] <= limit for name, limit in limits.items())
@@ -198,7 +206,8 @@ class TestFit:
         session = Session.of(NAMES, core)
         workload = Workload.of_context(256)
         contexts = ContextProblems.of(session, analysis, workload)
-        further = session.price(analysis, "latency", phases=replace(workload, context=5000).phases(analysis.model))
+        of_context = Workload.of_context(5000)
+        further = session.price(analysis, "latency", phases=of_context.phases(analysis.model))
         assert further.problem.live_bytes is not None
         found = contexts.at(5000)
         np.testing.assert_array_equal(found.node_held, further.problem.node_held)
@@ -210,10 +219,16 @@ class TestFit:
             )
 
     def test_scores_of_the_cpu_plugins_attention_are_openvinos_own_memory(self) -> None:
-        short, long = (fit(stateful_decoder(2, heads=4), PAIR, context=tokens) for tokens in (1024, 2048))
+        """Of tokens that are read after others: a first prompt has none, however long."""
+
+        def counted(tokens: int, workload: str | None = None) -> Fit:
+            return fit(stateful_decoder(2, heads=4), PAIR, context=tokens, workload=workload)
+
+        short, long = (counted(tokens, "prompt=256,generate=64") for tokens in (1024, 2048))
         assert long.prompt == short.prompt == 256
         grown = {name: long.singles[name].overhead - short.singles[name].overhead for name in NAMES}
         assert grown == {"GPU": 0, "CPU": 4 * 4 * 256 * 1024}
+        assert counted(1024).singles["CPU"].overhead == counted(2048).singles["CPU"].overhead
 
     def test_parts_add_up(self) -> None:
         found = fit(stateful_decoder(LAYERS), PAIR, context=2048, memory={"GPU": 2**30, "CPU": 2**30})
@@ -310,8 +325,11 @@ class TestSharedMemory:
         monkeypatch.setattr(discovery, "free_bytes", lambda core, name: int(self.bytes / 0.9) + 1)
         monkeypatch.setattr(discovery, "memory_bytes", lambda core, name: self.bytes)
 
+    # Two halves of the model need little more than the whole where prompts are short.
+    DECODING: ClassVar[dict[str, Any]] = {"workload": "prompt=64,generate=64", "kv_precision": "f16"}
+
     def fit(self, **options: object) -> Fit:
-        return fit(stateful_decoder(LAYERS), self.TWO, core=self.core, kv_precision="f16", **options)  # type: ignore
+        return fit(stateful_decoder(LAYERS), self.TWO, core=self.core, **self.DECODING, **options)  # type: ignore
 
     def alone(self) -> int:
         """The largest context that a device holds by itself, the same in all tests."""
@@ -322,13 +340,12 @@ class TestSharedMemory:
     def test_two_halves_of_a_model_need_the_memory_of_the_whole(self) -> None:
         alone = self.alone()
         found = self.fit(context=alone * 3 // 2)  # each device alone could hold its half
-        assert all((need.headroom or 0) > 0 for need in found.split.values())
-        assert not found.fits
+        assert not found.fits and not found.split
         assert found.sharing == self.TWO
         assert found.shared is not None
-        assert found.shared.total == sum(need.total for need in found.split.values())
+        assert found.shared.total >= min(need.total for need in found.singles.values())
         assert (found.shared.headroom or 0) < 0
-        assert 0 < (found.largest["split"] or 0) <= alone
+        assert 0 < (found.largest_of_splits or 0) <= alone
         assert "CPU_A and CPU_B share 1.907 MiB of this machine's memory; the largest" in verdict(found, "model")
 
     def test_limits_of_the_user_count_as_they_are(self) -> None:
@@ -348,7 +365,7 @@ class TestSharedMemory:
             UserWarning, match=r"CPU_A and CPU_B need [\d.]+ MiB together, and share the 1\.907 MiB of this machine"
         ):
             placement = ov_hsdag.place(
-                stateful_decoder(LAYERS), self.TWO, core=self.core, context=context, policy="none", kv_precision="f16"
+                stateful_decoder(LAYERS), self.TWO, core=self.core, context=context, policy="none", **self.DECODING
             )
         assert placement.predicted["submodels"] == 2
 
@@ -395,9 +412,10 @@ def test_the_command_tells_the_verdict_first(decoder: Path) -> None:
     assert short.returncode == 1
     found = json.loads(short.stdout)
     assert not found["fits"]
-    assert 0 < found["largest_context"]["split"] < 65536
-    assert found["split"]["GPU"]["room"] == pytest.approx(2_000_000, abs=2)
-    assert found["split"]["GPU"]["headroom"] < 0 or found["split"]["CPU"]["headroom"] < 0
+    assert 0 < found["largest_context_of_splits"] < 65536
+    assert found["split"] == {} and "split" not in found["largest_context"]
+    assert found["singles"]["GPU"]["room"] == pytest.approx(2_000_000, abs=2)
+    assert found["singles"]["GPU"]["headroom"] < 0
 
 
 @pytest.mark.parametrize(
@@ -431,6 +449,289 @@ def test_a_folder_counts_as_its_main_model(decoder: Path, tmp_path: Path) -> Non
     options = ("--device", PAIR, "--context", 512, "--memory", "GPU=1GiB,CPU=1GiB", "--json")
     found, alone = run("fit", folder, *options), run("fit", decoder, *options)
     assert (found.returncode, json.loads(found.stdout)) == (alone.returncode, json.loads(alone.stdout))
-    (folder / "openvino_model.xml").rename(folder / "openvino_encoder_model.xml")
-    shutil.copy(decoder, folder / "openvino_decoder_model.xml")
-    assert_one_error_line(run("fit", folder, *options), "--part")
+
+
+def _embeddings(rows: int, width: int) -> ov.Model:
+    tokens = ops.parameter([-1, -1], ov.Type.i64, name="input")
+    tokens.output(0).get_tensor().set_names({"input"})
+    table = ops.constant(np.random.default_rng(0).normal(size=(rows, width)).astype(np.float16))
+    return ov.Model([ops.result(ops.convert(ops.gather(table, tokens, np.int64(0)), "f32"))], [tokens], "embeddings")
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model, and embeddings for each of its layers that are much larger, as Gemma 3n has them."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    ov.save_model(stateful_decoder(2), folder / "openvino_language_model.xml", compress_to_fp16=False)
+    ov.save_model(_embeddings(4096, 512), folder / "openvino_text_embeddings_per_layer_model.xml")
+    return folder
+
+
+EMBEDDED = 4 * 512
+"""Bytes that `_embeddings` makes of a token."""
+
+
+class TestFolders:
+    """A command that takes a folder answers for all models in it."""
+
+    def test_parts_that_place_leaves_alone_count_where_hetero_loads_them(self, pipeline: Path) -> None:
+        options = ("--device", PAIR, "--context", "1024", "--memory", "GPU=2MiB,CPU=1GiB")
+        done = run("fit", pipeline, *options)
+        assert done.returncode == 1
+        first = " ".join(done.stdout.split())
+        assert (
+            "text_embeddings_per_layer_model needs" in first and "of the 2 MiB on GPU, where HETERO loads it" in first
+        )
+        placed = run(
+            "place", pipeline, *options, "--no-measure", "--policy", "none", "--output", "unwritten", "--quiet"
+        )
+        assert_one_error_line(placed, "text_embeddings_per_layer_model needs", status=1)
+
+    def test_each_part_and_all_together(self, pipeline: Path) -> None:
+        done = run("fit", pipeline, "--device", PAIR, "--context", "1024", "--memory", "GPU=1GiB,CPU=1GiB", "--json")
+        found = json.loads(done.stdout)
+        assert done.returncode == 0 and found["fits"]
+        parts = found["parts"]
+        assert parts["text_embeddings_per_layer_model"]["placed_by"] == "hetero"
+        assert parts["language_model"]["placed_by"] == "place"
+        embeddings = parts["text_embeddings_per_layer_model"]["split"]["GPU"]
+        assert embeddings["weights"] == pytest.approx(4096 * 512 * 2, rel=0.01)
+        assert embeddings["activations"] >= 1024 * EMBEDDED  # of all tokens of a prompt
+        language = parts["language_model"]["singles"]["GPU"]
+        assert found["total"]["GPU"]["needed"] == embeddings["needed"] + language["needed"]
+        assert found["total"]["GPU"]["room"] == 2**30
+        assert language["room"] == 2**30 - embeddings["needed"]
+        # As of the language model alone, for programs that read these keys.
+        assert found["single"] == "GPU" and found["context"] == 1024
+
+    def test_limits_of_place_hold_for_the_whole_folder(self, pipeline: Path, tmp_path: Path) -> None:
+        options = ("--device", PAIR, "--context", "1024")
+        counted = json.loads(run("fit", pipeline, *options, "--memory", "GPU=1GiB,CPU=1GiB", "--json").stdout)
+        embeddings = counted["parts"]["text_embeddings_per_layer_model"]["split"]["GPU"]["needed"]
+        language = counted["parts"]["language_model"]["singles"]["GPU"]["needed"]
+        limit = embeddings + language // 2  # the language model alone would fit
+        done = run(
+            *("place", pipeline, *options, "--memory", f"GPU={limit},CPU=1000000000", "--no-measure"),
+            *("--policy", "none", "--output", tmp_path / "placed", "--json"),
+        )
+        assert done.returncode == 0, done.stderr
+        (placed,) = json.loads(done.stdout)["models"].values()
+        assert placed["predicted"]["memory_bytes"]["GPU"] <= language // 2
+
+    def test_an_encoder_and_a_decoder_are_both_counted(self, pipeline: Path, tmp_path: Path) -> None:
+        ov.save_model(ZOO["mobilenet-v2-small"].build(), tmp_path / "openvino_encoder_model.xml")
+        for suffix in (".xml", ".bin"):
+            shutil.copy(pipeline / f"openvino_language_model{suffix}", tmp_path / f"openvino_decoder_model{suffix}")
+        options = ("--device", PAIR, "--context", "512", "--memory", "GPU=1GiB,CPU=1GiB", "--json")
+        found = json.loads(run("fit", tmp_path, *options).stdout)
+        assert set(found["parts"]) == {"encoder_model", "decoder_model"} and found["fits"]
+        assert {part["placed_by"] for part in found["parts"].values()} == {"place"}
+
+    def test_tokenizers_take_memory_of_the_cpu(self, pipeline: Path, tmp_path: Path) -> None:
+        folder = shutil.copytree(pipeline, tmp_path / "folder")
+        (folder / "openvino_tokenizer.xml").write_bytes(b"<net/>")
+        (folder / "openvino_tokenizer.bin").write_bytes(bytes(3_000_000))
+        options = ("--device", PAIR, "--context", "1024", "--memory", "GPU=1GiB,CPU=1GiB", "--json")
+        found = json.loads(run("fit", folder, *options).stdout)
+        assert found["tokenizers"] == 3_000_006
+        assert found["total"]["CPU"]["needed"] == 3_000_006
+        # Of a folder that has nothing else, too.
+        alone = tmp_path / "alone"
+        alone.mkdir()
+        for file in ("language_model.xml", "language_model.bin", "tokenizer.xml", "tokenizer.bin"):
+            shutil.copy(folder / f"openvino_{file}", alone)
+        found = json.loads(run("fit", alone, *options).stdout)
+        assert found["singles"]["CPU"]["room"] == 2**30 - 3_000_006
+        assert found["singles"]["GPU"]["room"] == 2**30
+
+    def test_a_decoder_made_for_less_is_counted_with_less(self, pipeline: Path, tmp_path: Path) -> None:
+        folder = shutil.copytree(pipeline, tmp_path / "folder")
+        (folder / "config.json").write_text('{"max_position_embeddings": 448}')
+        done = run("fit", folder, "--device", PAIR, "--memory", "GPU=1GiB,CPU=1GiB", "--json")
+        assert json.loads(done.stdout)["context"] == 448
+
+    def test_a_context_is_refused_where_nothing_decodes(self, tmp_path: Path) -> None:
+        for part in ("vision_embeddings_model", "vision_embeddings_merger_model"):
+            ov.save_model(ZOO["mobilenet-v2-small"].build(), tmp_path / f"openvino_{part}.xml")
+        assert_one_error_line(run("fit", tmp_path, "--device", PAIR, "--context", 512), "one of decoders")
+        done = run("fit", tmp_path, "--device", PAIR, "--memory", "GPU=1GiB,CPU=1GiB")
+        assert done.returncode == 0 and "next: ov-hsdag plan" in done.stdout + done.stderr
+        assert "128 elsewhere" not in done.stdout
+
+
+def test_embeddings_for_each_layer_run_for_each_token(pipeline: Path) -> None:
+    from ov_hsdag.storage.model_folder import pipeline as roles
+
+    assert roles(pipeline)["text_embeddings_per_layer_model"].count > 1
+
+
+def test_guessed_sizes_are_said_where_there_are_some(tmp_path: Path) -> None:
+    limits = ("--device", PAIR, "--memory", "GPU=1GiB,CPU=1GiB")
+    for name, model, guessed in (("fixed", fully_connected(2), False), ("open", _embeddings(16, 4), True)):
+        ov.save_model(model, tmp_path / f"{name}.xml")
+        counted = " ".join(run("fit", tmp_path / f"{name}.xml", *limits).stdout.split())
+        assert "counted: inputs" in counted
+        assert ("1 for a batch and 128 elsewhere" in counted) == guessed
+    shape = ("--shape", "input=[2,7]")
+    assert "128 elsewhere" not in run("fit", tmp_path / "open.xml", *limits, *shape).stdout
+
+
+def fully_connected(layers: int = 12, width: int = 512) -> ov.Model:
+    random = np.random.default_rng(0)
+    x = last = ops.parameter([1, width], ov.Type.f32, name="x")
+    for _ in range(layers):
+        weights = ops.constant(random.normal(0, 0.05, (width, width)).astype(np.float32))
+        last = ops.relu(ops.matmul(last, weights, False, True))
+    return ov.Model([ops.result(last)], [x], "fully connected")
+
+
+class TestSplitRows:
+    """A row of a split is one that fits on several devices, or is not there."""
+
+    @pytest.mark.parametrize("limit", [1 << 20, 3 << 20, 5 << 20])
+    def test_a_small_device_beside_a_large_one_gets_a_part(self, limit: int) -> None:
+        found = fit(fully_connected(), PAIR, memory={"GPU": limit, "CPU": 2**34})
+        assert found.single == "CPU" and found.split_fits
+        assert set(found.split) == set(NAMES)
+        assert all((need.headroom or 0) >= 0 for need in found.split.values())
+        assert found.split["GPU"].total > limit // 4
+
+    def test_without_one_there_is_no_row(self) -> None:
+        found = fit(fully_connected(), PAIR, memory={"GPU": 1000, "CPU": 2**30})
+        assert found.single == "CPU" and found.fits
+        assert not found.split_fits and found.split == {} and "split" not in found.largest
+
+    def test_the_context_of_a_row_is_that_of_its_placement(self) -> None:
+        limits = {"GPU": 1_000_000, "CPU": 2**30}
+        found = fit(stateful_decoder(LAYERS), PAIR, context=512, workload="prompt=64,generate=64", memory=limits)
+        assert set(found.split) == set(NAMES)
+        # Of how many tokens the states have room, where that is least; masks take some of it.
+        more = min((need.headroom or 0) * 512 / need.states for need in found.split.values() if need.states)
+        assert 0.8 * more < (found.largest["split"] or 0) - 512 < more
+        assert (found.largest_of_splits or 0) >= (found.largest["split"] or 0)
+
+
+class TestPrompts:
+    """What is read at once counts."""
+
+    VOCABULARY = 64
+
+    def test_a_context_alone_is_a_prompt_that_is_read_at_once(self) -> None:
+        whole, short = (
+            fit(stateful_decoder(2), PAIR, context=4096, workload=workload)
+            for workload in (None, "prompt=128,generate=128")
+        )
+        assert whole.prompt == 4096 and short.prompt == 128
+        assert whole.output_bytes == 4 * 4096 * self.VOCABULARY
+        assert short.output_bytes == 4 * 128 * self.VOCABULARY
+        assert whole.singles["CPU"].activations > short.singles["CPU"].activations + 4 * 3000 * self.VOCABULARY
+
+    def test_fit_and_place_count_alike(self) -> None:
+        for asked in ({"context": 2048}, {"workload": "prompt=1500,generate=100"}):
+            need = fit(stateful_decoder(2), PAIR, **asked).singles["GPU"].total  # type: ignore[arg-type]
+            for bytes_, fits in ((need + 10_000, True), (need - 10_000, False)):
+                limits = {"GPU": bytes_, "CPU": 1}
+                assert (fit(stateful_decoder(2), PAIR, memory=limits, **asked).single == "GPU") == fits  # type: ignore
+                model = stateful_decoder(2)
+                if fits:
+                    ov_hsdag.place(model, PAIR, memory=limits, policy="none", **asked)
+                    continue
+                with pytest.raises(RunError, match="keeps within the devices' memory"):
+                    ov_hsdag.place(model, PAIR, memory=limits, policy="none", **asked)
+
+    def test_the_prompt_that_a_model_was_placed_for_counts(self) -> None:
+        model = stateful_decoder(2)
+        ov_hsdag.place(model, PAIR, workload="prompt=700,generate=100", policy="none")
+        assert fit(model, PAIR).prompt == 700
+        assert fit(model, PAIR, context=1000).prompt == 1000
+
+    def test_a_workload_has_its_own_batch(self) -> None:
+        assert fit(stateful_decoder(1), PAIR, workload="prompt=8,generate=8,batch=3").batch == 3
+        with pytest.raises(UserError, match="give batch=N in it"):
+            fit(stateful_decoder(1), PAIR, workload="prompt=8,generate=8", batch=2)
+
+
+def sharing_decoder(layers: int = 4) -> ov.Model:
+    """A decoder whose last two layers read the keys and values of the two before them, as Gemma 3n has it."""
+    model = stateful_decoder(layers)
+    share_states(model)
+    return model
+
+
+def share_states(model: ov.Model) -> None:
+    """Gives the last two attentions of a decoder the keys and values of the two before them."""
+    attentions = [node for node in model.get_ordered_ops() if node.get_type_name() == "ScaledDotProductAttention"]
+    for reader, owner in zip(attentions[-2:], attentions[-4:-2], strict=True):
+        for port in (1, 2):
+            reader.input(port).replace_source_output(owner.input_value(port))
+
+
+_PEAK = """
+import sys
+import numpy as np
+import openvino as ov
+from ov_hsdag.model.workload import decoder_shapes
+
+def resident(key):
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(key)) * 1024
+
+path, tokens = sys.argv[1], int(sys.argv[2])
+core = ov.Core()
+model = core.read_model(path)
+shapes = decoder_shapes(model, 1, tokens, tokens)
+options = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "INFERENCE_NUM_THREADS": 1}
+request = core.compile_model(model, "CPU", options).create_infer_request()
+types = {port.get_any_name(): port.get_element_type().to_dtype() for port in model.inputs}
+feeds = {name: np.ones(shapes[name], element) for name, element in types.items()}
+feeds["beam_idx"][:] = 0
+open("/proc/self/clear_refs", "w").write("5")
+before = resident("VmRSS")
+request.start_async(feeds)  # `infer` would copy the outputs
+request.wait()
+print(resident("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks of memory are read from /proc")
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_prompt_takes_what_is_counted(shared: bool, two_cpu_core: ov.Core, tmp_path: Path) -> None:
+    """Of outputs that lie beside all other tensors, and of scores of attentions that share their states."""
+    tokens, vocabulary = 2000, 20_000
+    sizes = DecoderSize(4, 4, 8, 64, vocabulary, shared=2, base=100)
+    model = decoder_of(sizes, RandomWeights(0))
+    if shared:
+        share_states(model)
+    path = tmp_path / "decoder.xml"
+    ov.save_model(model, path, compress_to_fp16=False)
+    found = fit(
+        model, ("CPU_A", "CPU_B"), workload=f"prompt={tokens},generate=1", kv_precision="f32", core=two_cpu_core
+    )
+    need = found.singles["CPU_A"]
+    # Blocks that are freed go back at once.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    command = [sys.executable, "-c", _PEAK, str(path), str(tokens)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert found.output_bytes == 4 * tokens * vocabulary
+    assert need.states + need.activations == pytest.approx(int(done.stdout), rel=0.15)
+
+
+def test_scores_of_attentions_that_share_a_cache_are_tensors_on_cpu_devices(two_cpu_core: ov.Core) -> None:
+    pair, tokens, heads = ("CPU_A", "CPU_B"), 1024, 4
+    alone, shared = (
+        fit(model, pair, context=tokens, core=two_cpu_core, memory=dict.fromkeys(pair, 2**40))
+        for model in (stateful_decoder(4, heads=heads), sharing_decoder())
+    )
+    grown = shared.singles["CPU_A"].activations - alone.singles["CPU_A"].activations
+    scores = 6 * 4 * heads * tokens * tokens
+    assert scores * 0.9 < grown < scores * 1.1
+
+
+def test_the_cpu_plugin_takes_attentions_apart_that_share_a_cache(two_cpu_core: ov.Core) -> None:
+    """What `attention_scores` counts on: each attention that is taken apart has a softmax of its own."""
+    for model, apart in ((stateful_decoder(4), 0), (sharing_decoder(), 4)):
+        graph = ComputationGraph.from_model(model, shapes=decoder_shapes(model, 1, 1, 64))
+        assert len(attention_scores(graph, States.of(graph))) == apart
+        compiled = two_cpu_core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        kinds = [node.get_rt_info()["layerType"].astype(str) for node in compiled.get_runtime_model().get_ops()]
+        assert kinds.count("Softmax") == apart

@@ -64,6 +64,7 @@ Shapes = Annotated[list[str] | None, _option("shapes")]
 GivenInputs = Annotated[list[str] | None, _option("inputs")]
 WorkloadOption = Annotated[str | None, _option("workload")]
 Context = Annotated[int | None, _option("context")]
+Static = Annotated[bool | None, _option("static")]
 KvPrecision = Annotated[str | None, _option("kv_precision")]
 Model = Annotated[
     Path,
@@ -310,10 +311,17 @@ def read_with_shapes(
     Raises UserError.
     """
     loaded = read_model(core, path)
-    shapes = example_shapes([loaded], given)[0] or {}
-    placement = Placement.of(loaded)
+    return loaded, with_known_shapes(loaded, path, example_shapes([loaded], given)[0])
+
+
+def with_known_shapes(
+    model: ov.Model, path: Path, given: Mapping[str, Sequence[int]] | None
+) -> dict[str, Sequence[int]] | None:
+    """Example shapes of a model that was read from a file: those given, and of inputs that neither these nor an
+    earlier placement tell, those beside the file. None for none."""
+    placement = Placement.of(model)
     earlier = ((placement and placement.settings) or {}).get("shapes", {})
-    return loaded, {**shapes, **sizes_beside(loaded, path, {**earlier, **shapes})} or None
+    return {**(given or {}), **sizes_beside(model, path, {**earlier, **(given or {})})} or None
 
 
 def read_model(core: ov.Core, path: Path) -> ov.Model:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import asdict
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,10 +20,23 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import USABLE, full_name
 from ov_hsdag.devices.memory import parse_memory
-from ov_hsdag.model.inputs import parse_shapes
-from ov_hsdag.placing.memory_fit import Fit, Need, verdict
+from ov_hsdag.model.inputs import example_shapes, parse_shapes
+from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.workload import Workload
+from ov_hsdag.placing.folder_fit import FolderFit, Part, counted_needs, fit_parts, folder_verdict
+from ov_hsdag.placing.memory_fit import DEFAULT_CONTEXT, SPLIT, Fit, Need, verdict
 from ov_hsdag.placing.memory_fit import fit as fit_model
+from ov_hsdag.storage.model_folder import (
+    is_model_folder,
+    longest_context,
+    model_files,
+    models_of,
+    pipeline,
+    tokenizers_size,
+    weights_size,
+)
 from ov_hsdag.utils.byte_sizes import format_bytes
+from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 
 Context = Annotated[
@@ -35,62 +50,150 @@ def fit(
     model: common.Model,
     device: common.Device,
     context: Context = None,
+    workload: common.WorkloadOption = None,
     batch: Batch = 1,
     memory: common.Memory = None,
     kv_precision: common.KvPrecision = None,
     profile: common.ProfileFile = None,
     shape: common.Shapes = None,
+    static: common.Static = None,
     part: common.Part = None,
     as_json: common.Json = False,
 ) -> None:
-    """Say whether MODEL (a folder, too) fits into the devices' memory, alone or split, and with how much context.
+    """Say whether MODEL fits into the devices' memory, alone or split, and with how much context.
+
+    Of a folder all models count that are loaded, those that `place` leaves alone where HETERO loads them.
 
     A model that carries a placement is judged as it is placed; else the search of `place` looks for a split that fits.
 
     Weights are not loaded. Exit status: 0 it fits, 1 it does not.
     """
-    file = common.one_file(model, part, "count")
+    common.check_model(model)
+    sources = _sources(model, part)
     devices = DeviceSet.parse(device)
     limits = parse_memory(memory, devices.names) if memory is not None else None
     check_kv_precision(kv_precision)
     examples = parse_shapes(shape or ())
+    if static and len(sources) > 1:
+        raise UserError(f"--static is for one model, and {model} has several: name one with --part")
     costs = Profile.load(profile) if profile else None
     with console.result(as_json) as show:
         core = common.new_core()
-        loaded, shapes = common.read_with_shapes(core, file, examples)
-        with console.progress(f"counting {model} on {device}"):
-            found = fit_model(
-                loaded,
-                device,
-                context=context,
-                batch=batch,
-                shapes=shapes,
-                memory=limits,
-                kv_precision=kv_precision,
-                profile=costs,
-                core=core,
-            )
-        common.warn_of_long_context(file, context or 0)
-        lines = [verdict(found, str(model)), *_experts(found), _counted(found)]
-        if costs is None:
-            lines += _assumed(devices.names, limits or {}, core)
-        show(_as_json(found), "\n".join(lines), _table(found))
-        if found.placed and found.fits:
-            show.next("verify", model, *given("--device", "--part", "--shape"))
-        elif found.fits or (found.placed and found.other_fits):
-            flags = ("--device", "--part", "--context", "--memory", "--kv-precision", "--profile", "--shape")
-            show.next("place", model, *given(*flags))
-    if not found.fits:
+        parts = _read_parts(core, sources, examples, bool(static))
+        if context is None and workload is None:
+            context = _longest_by_default(parts, sources)
+        elif not any(each.model.get_sinks() for each in parts.values()) and len(parts) > 1:
+            raise UserError(f"a context, or a workload of prompt and tokens, is one of decoders, and {model} has none")
+        _warn_of_long_context(parts, sources, Workload.asked(workload, context))
+        decoding = {"context": context, "workload": workload, "batch": batch}
+        options: dict[str, Any] = {
+            **decoding,
+            "memory": limits,
+            "kv_precision": kv_precision,
+            "profile": costs,
+            "core": core,
+        }
+        assumed = _assumed(devices.names, limits or {}, core) if costs is None else []
+        tokenizers = tokenizers_size(model) if part is None else 0
+        notes = [*_tokenizers(tokenizers, devices.names), *assumed]
+        with console.progress(f"counting {model} on {device}") as tell:
+            if len(parts) > 1:
+                options |= {"tokenizers": tokenizers, "report": tell}
+                result: Fit | FolderFit = fit_parts(parts, device, **options)
+            else:
+                (only,) = parts.values()
+                options |= {"shapes": only.shapes, "static": bool(static), "occupied": {"CPU": tokenizers}}
+                result = fit_model(only.model, device, **options)
+        if isinstance(result, FolderFit):
+            _show_folder(show, result, model, notes)
+        else:
+            lines = [verdict(result, str(model)), *_experts(result), *_counted(result), *notes]
+            show(_as_json(result), "\n".join(lines), _table(result))
+        _show_next(show, result, model)
+    if not result.fits:
         raise typer.Exit(1)
 
 
-def _experts(found: Fit) -> list[str]:
+@dataclass(frozen=True)
+class _Source:
+    """A model's file."""
+
+    path: Path
+    placed: bool  # whether `place` places it where a folder is all that it is told
+
+
+def _sources(model: Path, part: str | None) -> dict[str, _Source]:
+    """The files that count, by their parts, in the order in which `place` places them."""
+    if part is not None or not is_model_folder(model):
+        file = common.one_file(model, part, "count")
+        return {file.stem: _Source(file, placed=True)}
+    files = {name: role.path for name, role in pipeline(model).items()} | models_of(model)
+    main = _main_files(model) or list(files.values())
+    largest_first = sorted(files, key=lambda name: weights_size(files[name]), reverse=True)
+    return {name: _Source(files[name], placed=files[name] in main) for name in largest_first}
+
+
+def _main_files(folder: Path) -> list[Path]:
+    """What `place` places of a folder; nothing where it asks for parts, and `plan` places all."""
+    with contextlib.suppress(UserError):
+        return model_files(folder)
+    return []
+
+
+def _read_parts(
+    core: ov.Core, sources: Mapping[str, _Source], examples: Mapping[str, Sequence[int]], static: bool
+) -> dict[str, Part]:
+    """The models and their example shapes; with --static, which fixes what the user gave alone, no others."""
+    loaded = {name: common.read_model(core, source.path) for name, source in sources.items()}
+    shapes = dict(zip(sources, example_shapes(list(loaded.values()), examples), strict=True))
+    return {
+        name: Part(
+            loaded[name],
+            shapes[name] if static else common.with_known_shapes(loaded[name], source.path, shapes[name]),
+            source.placed,
+        )
+        for name, source in sources.items()
+    }
+
+
+def _longest_by_default(parts: Mapping[str, Part], sources: Mapping[str, _Source]) -> int | None:
+    """The context to count of decoders that were made for less than `DEFAULT_CONTEXT`, unless one is placed."""
+    decoders = [name for name, part in parts.items() if part.model.get_sinks()]
+    longest = min(
+        (longest_context(sources[name].path) or DEFAULT_CONTEXT for name in decoders), default=DEFAULT_CONTEXT
+    )
+    placed = any(Placement.of(parts[name].model) for name in decoders)
+    return None if placed or not 1 < longest < DEFAULT_CONTEXT else longest
+
+
+def _warn_of_long_context(parts: Mapping[str, Part], sources: Mapping[str, _Source], workload: Workload | None) -> None:
+    decoders = [name for name, part in parts.items() if part.model.get_sinks()]
+    for name in decoders[:1]:
+        common.warn_of_long_context(sources[name].path, workload.tokens if workload else 0)
+
+
+def _show_next(show: console.Show, result: Fit | FolderFit, model: Path) -> None:
+    """The command that comes after this one."""
+    counted = ("--context", "--workload", "--memory", "--kv-precision", "--profile", "--shape", "--static")
+    flags = ("--device", "--part", *counted)
+    if isinstance(result, FolderFit):
+        if not _main_files(model):
+            show.next("plan", model, *given("--device", "--workload", "--memory", "--profile", "--shape"))
+        elif result.fits and not all(part.placed for part in result.parts.values()):
+            show.next("place", model, *given(*flags))
+    elif result.placed and result.fits:
+        show.next("verify", model, *given("--device", "--part", "--shape"))
+    elif result.fits or (result.placed and result.other_fits):
+        show.next("place", model, *given(*flags))
+
+
+def _experts(result: Fit) -> list[str]:
     """A line about how many layers' experts have to leave the first device; none for a model without experts."""
-    apart = found.experts
+    apart = result.experts
     if apart is None:
         return []
     if apart.layers is None:
-        either = "" if found.fits else ", either"
+        either = "" if result.fits else ", either"
         return [f"experts: with those of all {apart.all} layers on {apart.target} it does not fit{either}"]
     if not apart.layers:
         return [f"experts: all {apart.all} layers' may stay on {apart.source}"]
@@ -115,51 +218,128 @@ def _assumed(names: Sequence[str], given: Collection[str], core: ov.Core) -> lis
     return lines
 
 
-def _counted(found: Fit) -> str:
-    if found.context is None:
-        if not found.tensors_counted:
-            return "counted: weights and states alone; with inputs of 128 where they are open (--shape) nothing fits"
-        return "counted: inputs as --shape gives them, their upper bounds, or else 1 for a batch and 128 elsewhere"
-    precisions = ", ".join(f"{precision} on {name}" for name, precision in found.kv_precision.items())
-    own = max(need.overhead for need in (*found.singles.values(), *found.split.values()))
-    return (
-        f"counted: {found.context:,} tokens of {found.batch} sequence{'s' if found.batch > 1 else ''}, up to"
-        f" {found.prompt:,} of them read at once; KV caches in {precisions}. context: the most that fits."
-        f" OpenVINO's own memory, not counted: about {format_bytes(own)}"
-    )
+def _tokenizers(size: int, names: Sequence[str]) -> list[str]:
+    """A line about the tokenizers of a folder, none where there are none. size: bytes."""
+    if not size:
+        return []
+    counted = "of its memory" if "CPU" in names else "more, not counted here"
+    return [f"tokenizers: they run on the CPU and take {format_bytes(size)} {counted}"]
 
 
-def _table(found: Fit) -> Table:
+_OPEN = "inputs as --shape gives them, their upper bounds, or else 1 for a batch and 128 elsewhere"
+"""What is counted of inputs whose sizes nothing tells."""
+
+
+def _counted(result: Fit) -> list[str]:
+    """Lines about what the figures count."""
+    if result.context is None:
+        if not result.tensors_counted:
+            return ["counted: weights and states alone; with inputs of 128 where they are open (--shape) nothing fits"]
+        return [f"counted: {_OPEN if result.open_inputs else 'inputs at their sizes, or their upper bounds'}"]
+    precisions = ", ".join(f"{precision} on {name}" for name, precision in result.kv_precision.items())
+    needs = (*result.singles.values(), *result.split.values())
+    overhead = max((need.overhead for need in needs), default=0)
+    lines = [
+        f"counted: {result.context:,} tokens of {console.count(result.batch, 'sequence')}, {_prompt(result)};"
+        f" KV caches in {precisions}. context: the most that fits."
+        f" OpenVINO's own memory, not counted: about {format_bytes(overhead)}"
+    ]
+    whole = max((need.total for need in result.singles.values()), default=0)
+    if result.prompt and result.output_bytes > _NOTABLE * whole:
+        lines.append(
+            f"of it {format_bytes(result.output_bytes)} are outputs for all {result.prompt:,} tokens of the prompt, as"
+            " optimum-intel computes them; openvino.genai computes the last token's alone"
+        )
+    return lines
+
+
+def _prompt(result: Fit) -> str:
+    """What is read at once."""
+    if result.by_context:
+        return (
+            "all of them a prompt that is read at once, as optimum-intel and openvino.genai do on several devices"
+            " (--workload prompt=1024,generate=256 counts another one)"
+        )
+    return f"a prompt of {result.prompt:,} of them read at once"
+
+
+def _table(result: Fit) -> Table:
     columns = ("on", "weights", "states", "tensors", "needed", "may have", "left")
-    table = console.table(*columns, *(("context",) if found.largest else ()))
-    split = {**found.split, **({} if found.shared is None else {"shared": found.shared})}
-    rows = [(name, name, need) for name, need in found.singles.items()]
-    for label, key, need in [*rows, *((f"split, {name}", "split", need) for name, need in split.items())]:
-        counted = [need.weights, need.states, need.activations, need.total, need.room, need.headroom]
-        row = ["-" if bytes_ is None else format_bytes(bytes_) for bytes_ in counted]
-        if found.largest:
-            most = found.largest.get(key)
-            row.append("no limit" if most is None else str(most))
-        table.add_row(label, *row)
+    table = console.table(*columns, *(("context",) if result.largest else ()))
+    rows = [(name, name, need) for name, need in result.singles.items()]
+    label = "placed" if result.placed else SPLIT
+    rows += [(f"{label}, {name}", SPLIT, need) for name, need in result.split.items()]
+    if result.split and result.shared is not None:
+        rows.append((f"{label}, shared", SPLIT, result.shared))
+    for label, key, need in rows:
+        table.add_row(label, *_figures(need), *((_tokens(result.largest.get(key)),) if result.largest else ()))
     return table
 
+
+def _figures(need: Need) -> list[str]:
+    """What a part needs, may have and leaves."""
+    counted = [need.weights, need.states, need.activations, need.total, need.room, need.headroom]
+    return ["-" if bytes_ is None else format_bytes(bytes_) for bytes_ in counted]
+
+
+def _tokens(most: int | None) -> str:
+    return "no limit" if most is None else str(most)
+
+
+def _show_folder(show: console.Show, result: FolderFit, folder: Path, notes: Sequence[str]) -> None:
+    """Prints what the models of a folder need, each and all together."""
+    lines = [folder_verdict(result, str(folder))]
+    for name, part in result.parts.items():
+        counted = _counted(part) if part.context or part.open_inputs or not part.tensors_counted else []
+        lines += [f"{name}: {line}" for line in (*_experts(part), *counted)]
+    if result.unplaced:
+        lines.append(f"left to HETERO, as place does: {', '.join(result.unplaced)}")
+    heads = ("part", "on", "weights", "states", "tensors", "needed", "may have", "left", "context")
+    table = console.table(*heads, left=(0, 1))
+    for name, part in result.parts.items():
+        for device, need in counted_needs(part).items():
+            key = device if not part.placed and device == part.single else SPLIT
+            table.add_row(name, device, *_figures(need), _tokens(part.largest.get(key)) if part.largest else "")
+    for device, need in result.total.items():
+        table.add_row("all", device, *_figures(need), "", style="bold")
+    show(_folder_json(result), "\n".join([*lines, *notes]), table)
+
+
+def _folder_json(result: FolderFit) -> dict[str, Any]:
+    """What `--json` prints of a folder; of the only part that `place` places, its own keys, too."""
+    placed_by = {name: "hetero" if name in result.unplaced else "place" for name in result.parts}
+    main = [name for name, by in placed_by.items() if by == "place"]
+    return {
+        **(_as_json(result.parts[main[0]]) if len(main) == 1 else {}),
+        "fits": result.fits,
+        "devices": result.devices,
+        "parts": {name: {**_as_json(part), "placed_by": placed_by[name]} for name, part in result.parts.items()},
+        "tokenizers": result.tokenizers,
+        "total": {name: _need_json(need) for name, need in result.total.items()},
+    }
+
+
+_NOTABLE = 0.05
+"""Share of what a model needs from which on outputs of a prompt are told."""
 
 # Of a `Fit`, as it is.
 _SAME = (
     "fits", "single", "split_fits", "placed", "other_fits", "enough", "devices", "context", "batch", "prompt",
-    "kv_precision",
+    "kv_precision", "output_bytes",
 )  # fmt: skip
 
 
-def _as_json(found: Fit) -> dict[str, Any]:
-    def part(need: Need) -> dict[str, Any]:
-        return {**asdict(need), "needed": need.total, "headroom": need.headroom, "fits": (need.headroom or 0) >= 0}
+def _need_json(need: Need) -> dict[str, Any]:
+    return {**asdict(need), "needed": need.total, "headroom": need.headroom, "fits": (need.headroom or 0) >= 0}
 
+
+def _as_json(result: Fit) -> dict[str, Any]:
     return {
-        **{name: getattr(found, name) for name in _SAME},
-        "singles": {name: part(need) for name, need in found.singles.items()},
-        "split": {name: part(need) for name, need in found.split.items()},
-        "shared": None if found.shared is None else {"devices": found.sharing, **part(found.shared)},
-        "largest_context": found.largest,
-        "experts": None if found.experts is None else asdict(found.experts),
+        **{name: getattr(result, name) for name in _SAME},
+        "singles": {name: _need_json(need) for name, need in result.singles.items()},
+        "split": {name: _need_json(need) for name, need in result.split.items()},
+        "shared": None if result.shared is None else {"devices": result.sharing, **_need_json(result.shared)},
+        "largest_context": result.largest,
+        "largest_context_of_splits": result.largest_of_splits,
+        "experts": None if result.experts is None else asdict(result.experts),
     }

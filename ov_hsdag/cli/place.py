@@ -29,17 +29,20 @@ from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.pins import parse_pins
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.samples import inputs_of_each, parse_inputs
-from ov_hsdag.model.shapes import fix_input_shapes, input_name, input_shapes, sized
+from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, fix_input_shapes, input_name, input_shapes, sized
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing import selection
 from ov_hsdag.placing.application_file import of_folder, parse_counts
 from ov_hsdag.placing.candidates import policy_placers
+from ov_hsdag.placing.folder_fit import FolderFit, Part, describe_lacking, fit_parts
 from ov_hsdag.placing.options import PlaceOptions, flags
 from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.report.write import check_report
 from ov_hsdag.storage.files import check_not_input
-from ov_hsdag.storage.model_folder import is_model_folder, model_files
-from ov_hsdag.utils.errors import UserError
+from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of, tokenizers_size, weights_size
+from ov_hsdag.utils.byte_sizes import format_bytes
+from ov_hsdag.utils.errors import DoesNotFitError, UserError
+from ov_hsdag.utils.lazy import ov
 
 PlacedOutput = Annotated[
     Path | None,
@@ -201,13 +204,16 @@ def place(
         )
         placements: dict[Path, Placement] = {}
         busy = busy_cores()
+        others = None
+        if folder and limits is not None:
+            others = _fit_of_others(core, model, files, device, limits, Workload.asked(asked, given.context), given)
         # The largest first: it gets the best place, and the others what is left.
-        for file in sorted(files, key=_weights, reverse=True):
+        for file in sorted(files, key=weights_size, reverse=True):
             own = replace(
                 options,
                 shapes={**(shapes[file] or {}), **({} if samples[file] else beside[file])} or None,
                 inputs=samples[file] or None,
-                memory=_left(limits, placements.values()),
+                memory=_left(limits, placements.values(), others.needed if others else {}),
                 costs=measured[file],
                 workload=asked if file in decoders else None,
                 context=given.context if file in decoders else None,
@@ -238,6 +244,8 @@ def place(
             if not as_json and sys.stdout.isatty() and len(placement.used()) > 1:
                 print(console.printable("\n".join(placed.terminal_picture(operations_of(loaded[file]), placement))))
         show.json({"output": str(output), "models": found} if folder else found[model.name])
+        if others and others.needed:
+            show.text(_others_line(others))
         named = files[0].stem if len(files) > 1 else None
         placed.show_what_next(show, {output: said}, device, named, given.shapes, here=not missing)
 
@@ -256,17 +264,54 @@ def _buckets(model: Path, sizes: str, examples: Mapping[str, Sequence[int]]) -> 
     return found
 
 
-def _weights(model: Path) -> int:
-    """Bytes of the file of an IR's weights; 0 where there is none."""
-    weights = model.with_suffix(".bin")
-    return weights.stat().st_size if weights.is_file() else 0
+def _fit_of_others(
+    core: ov.Core,
+    folder: Path,
+    files: Sequence[Path],
+    device: str,
+    limits: Mapping[str, int],
+    workload: Workload | None,
+    given: Any,
+) -> FolderFit:
+    """What a folder's tokenizers and the models that nothing places need where they are loaded.
+
+    Raises DoesNotFitError where they alone exceed a limit.
+    """
+    parts = {}
+    for name, path in models_of(folder).items():
+        if path in files:
+            continue
+        loaded = common.read_model(core, path)
+        parts[name] = Part(loaded, common.with_known_shapes(loaded, path, None), placed=False)
+    others = fit_parts(
+        parts,
+        device,
+        workload=workload or Workload.of_context(UNBOUNDED_DIMENSION),
+        tokenizers=tokenizers_size(folder),
+        memory=limits,
+        kv_precision=given.kv_precision,
+        profile=Profile.load(given.profile) if given.profile else None,
+        core=core,
+    )
+    if not others.fits:
+        raise DoesNotFitError("; ".join(describe_lacking(others)))
+    return others
 
 
-def _left(limits: Mapping[str, int] | None, placements: Iterable[Placement]) -> Mapping[str, int] | None:
-    """What the models of a folder that are placed already leave of the memory, by device."""
+def _others_line(others: FolderFit) -> str:
+    """What needs memory beside the models that were placed."""
+    names = [*others.parts, *(("tokenizers",) if others.tokenizers else ())]
+    needs = ", ".join(f"{format_bytes(size)} on {device}" for device, size in others.needed.items())
+    return f"left as they are, and counted for --memory: {', '.join(names)} ({needs})"
+
+
+def _left(
+    limits: Mapping[str, int] | None, placements: Iterable[Placement], occupied: Mapping[str, int]
+) -> Mapping[str, int] | None:
+    """What the other models of a folder, those placed already and those that nothing places, leave, by device."""
     if limits is None:
         return None
-    taken = [(placement.predicted or {}).get("memory_bytes", {}) for placement in placements]
+    taken = [occupied, *((placement.predicted or {}).get("memory_bytes", {}) for placement in placements)]
     return {name: max(limit - sum(one.get(name, 0) for one in taken), 1) for name, limit in limits.items()}
 
 

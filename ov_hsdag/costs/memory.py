@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from ov_hsdag.costs.profile import DeviceProfile, Profile
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.runtime_options import runtime_options
 from ov_hsdag.model.experts import ChosenAlone
-from ov_hsdag.model.graph import ComputationGraph
+from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 
@@ -31,6 +32,13 @@ _BUFFERS = {"CPU": 2}
 _REPEATING = frozenset({"Unsqueeze", "Broadcast", "Tile", "Multiply", "Reshape", "Transpose", "Convert"})
 _REPEATED = 6
 
+_SCORES = 6
+"""Tensors as large as an attention's scores that the CPU plugin has at most where it takes attentions apart: two are
+alive at once, each takes two to three (measured: 4.1 to 6.5, docs/facts.md)."""
+
+_SCORE_BYTES = 4
+"""Bytes of a score, f32."""
+
 
 @dataclass(frozen=True, eq=False)
 class States:
@@ -43,6 +51,7 @@ class States:
     heads: NDArray[np.float64]  # rows of a KV cache that are quantised together, float64 [states]
     # outputs that are a KV cache itself, or its heads repeated, and take no memory beside it, bool [outputs]
     alias: NDArray[np.bool_]
+    joined: NDArray[np.bool_]  # outputs that join past and new keys or values of a KV cache, bool [outputs]
 
     @classmethod
     def of(cls, graph: ComputationGraph) -> States:
@@ -53,7 +62,7 @@ class States:
         )
         assigned = {name: int(graph.input_output[graph.input_ptr[node]]) for name, node in assigns.items()}
         found = [(reads[name], assigned[name]) for name in reads if name in assigned]
-        alias = np.zeros(graph.outputs, bool)
+        alias, joined = np.zeros(graph.outputs, bool), np.zeros(graph.outputs, bool)
         shapes = [graph.output_shapes[output] for _, output in found]
         sizes = np.array([graph.output_bytes[output] for _, output in found], np.float64)
         # Of several sizes of inference the graph has the largest bytes, and the shapes of one of them.
@@ -61,7 +70,9 @@ class States:
         elements = sizes / width
         rows = np.array([max(shape[-1], 1) if shape else 1 for shape in shapes], np.float64)
         cache = np.array([_mark_cache(graph, read, output, alias) for read, output in found], bool)
-        return cls(np.array([read for read, _ in found], np.int64), elements, sizes, cache, elements / rows, alias)
+        joined[[output for (_, output), is_cache in zip(found, cache, strict=True) if is_cache]] = True
+        nodes = np.array([read for read, _ in found], np.int64)
+        return cls(nodes, elements, sizes, cache, elements / rows, alias, joined)
 
 
 def _mark_cache(graph: ComputationGraph, read: int, assigned: int, alias: NDArray[np.bool_]) -> bool:
@@ -79,28 +90,52 @@ def _mark_cache(graph: ComputationGraph, read: int, assigned: int, alias: NDArra
             break
     else:
         return False
-    repeated = _repeated(graph, assigned)
-    if repeated is None:
+    repeated, attentions = _attentions(graph, assigned)
+    if not attentions:
         return False
     alias[[*own, *repeated]] = True
     return True
 
 
-def _repeated(graph: ComputationGraph, output: int) -> list[int] | None:
-    """Outputs on the way from keys or values to the attention that reads them; None where none does."""
-    level, attended = [output], False
+def _attentions(graph: ComputationGraph, output: int) -> tuple[list[int], list[int]]:
+    """Outputs on the way from keys or values to the attentions that read them, and these nodes."""
+    level, attentions = [output], list[int]()
     passed: list[int] = []
     for _ in range(_REPEATED):
         following = []
         for one in level:
             for node in graph.consumers(one).tolist():
                 if graph.types[node] == "ScaledDotProductAttention":
-                    attended = True
+                    attentions.append(node)
                 elif graph.types[node] in _REPEATING and graph.input_output[graph.input_ptr[node]] == one:
                     following.append(int(graph.output_ptr[node]))
         passed += following
         level = following
-    return passed if attended else None
+    return passed, attentions
+
+
+def attention_scores(graph: ComputationGraph, states: States) -> dict[int, int]:
+    """Bytes of the scores of attentions that the CPU plugin takes apart, by their nodes.
+
+    It fuses an attention with its states where no other attention reads these, and then makes no scores of a first
+    prompt. Where several attentions read one KV cache, as in models that share caches between layers, each becomes
+    products and a softmax, with `_SCORES` tensors of f32 for each head, new token and token (docs/facts.md).
+    """
+    found: dict[int, int] = {}
+    for joined in np.flatnonzero(states.joined).tolist():
+        attentions = _attentions(graph, joined)[1]
+        if len(set(attentions)) > 1:
+            found |= {node: _score_bytes(graph, node) for node in attentions}
+    return found
+
+
+def _score_bytes(graph: ComputationGraph, attention: int) -> int:
+    """Bytes of all tensors of scores of an attention, by the bytes of its keys and of its output."""
+    keys, output = int(graph.input_output[graph.input_ptr[attention] + 1]), int(graph.output_ptr[attention])
+    key_shape, width = graph.output_shapes[keys], graph.output_shapes[output][-1]
+    rows = graph.output_bytes[output] / max(width * _BYTES.get(graph.output_types[output], 4.0), 1)
+    of_token = math.prod((*key_shape[:-2], key_shape[-1])) * _BYTES.get(graph.output_types[keys], 4.0)
+    return int(_SCORES * _SCORE_BYTES * rows * graph.output_bytes[keys] / max(of_token, 1))
 
 
 def check_kv_precision(precision: str | None) -> None:
@@ -151,7 +186,26 @@ def memory_needs(
     if not len(states.node):
         return None, None if computed is graph else live_bytes(computed, states)
     held = held_bytes(graph, profile, names, kv_precisions(model, core, profile, names), states)
-    return np.ceil(held / stored).astype(np.int64), live_bytes(computed, states)
+    live = live_bytes(computed, states)
+    # Outputs of the model lie in the request's own tensors, in which no other tensor of an inference lies.
+    returned = returned_outputs(graph)
+    np.add.at(held, graph.output_node[returned], live[returned, None])
+    live[returned] = 0
+    if scores_are_tensors(profile, names):
+        for node, size in attention_scores(graph, states).items():
+            live[graph.output_ptr[node]] += size
+    return np.ceil(held / stored).astype(np.int64), live
+
+
+def returned_outputs(graph: ComputationGraph) -> NDArray[np.int64]:
+    """Numbers of the graph's outputs that Results return, int64 [returned], each once."""
+    results = np.flatnonzero(graph.kinds == NodeKind.RESULT)
+    return np.unique(graph.input_output[graph.input_ptr[results]]).astype(np.int64)
+
+
+def scores_are_tensors(profile: Profile, names: Sequence[str]) -> bool:
+    """Whether scores of attention count as tensors, which count alike on all devices: where all are CPU devices."""
+    return all(profile.device(name).kind == "CPU" for name in names)
 
 
 def held_bytes(

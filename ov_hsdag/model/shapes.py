@@ -56,6 +56,12 @@ def is_unbounded(model: ov.Model) -> bool:
     return any(map(_unbounded, model.inputs))
 
 
+def has_guessed_sizes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> bool:
+    """Whether an input has a dimension without a bound, and no example shape. shapes: by any name of an input."""
+    names = ({port.get_node().get_friendly_name(), *port.get_names()} for port in filter(_unbounded, model.inputs))
+    return any(not own & set(shapes or {}) for own in names)
+
+
 def _unbounded(port: ov.Output) -> bool:
     shape = port.get_partial_shape()
     return shape.rank.is_dynamic or any(upper_bound(dimension) is None for dimension in shape)

@@ -23,9 +23,16 @@ POSITIONS, BEAMS = "position_ids", "beam_idx"
 CACHE_POSITIONS = "cache_position"
 """An input of one dimension: where new tokens go in the states."""
 
-_READ_AT_ONCE = 256
+_TIMED_PROMPT = 256
+"""Tokens of the longest prompt that is timed where nothing but a context is known."""
 
 _KEYS = ("prompt", "generate", "batch")
+
+PROMPT = "prompt"
+"""Name of the phase that reads a prompt."""
+
+LONGEST_PROMPT, LAST_TOKEN = "longest prompt", "last token"
+"""Names of the phases that count for memory alone."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,7 @@ class Workload:
     generate: int  # tokens that follow
     batch: int = 1  # sequences at a time, beams included
     context: int = 0  # tokens for whose states there must be memory; at least `prompt + generate`
+    longest_prompt: int = 0  # tokens that there must be memory to read at once; at least `prompt`
 
     def __post_init__(self) -> None:
         """Raises UserError where a number is not positive."""
@@ -72,13 +80,14 @@ class Workload:
     def of_context(cls, context: int, batch: int = 1) -> Workload:
         """What counts where nothing but the context is known: a prompt of half of it, and the rest is generated.
 
-        The prompt has no more than 256 tokens, the pieces in which openvino.genai reads longer ones by default.
+        Times count a prompt of 256 tokens at most. Memory counts a prompt as long as the context, as optimum-intel and
+        openvino.genai (its backend SDPA, which several devices need) read a prompt at once, however long it is.
         UserError: a context of less than two tokens.
         """
         if context < 2:
             raise UserError(f"a context has at least two tokens, got {context}")
-        prompt = min(context // 2, _READ_AT_ONCE)
-        return cls(prompt, context - prompt, batch, context)
+        prompt = min(context // 2, _TIMED_PROMPT)
+        return cls(prompt, context - prompt, batch, context, longest_prompt=context)
 
     @classmethod
     def asked(cls, workload: Workload | str | None, context: int | None) -> Workload | None:
@@ -88,6 +97,11 @@ class Workload:
         if isinstance(workload, str):
             return cls.parse(workload, context or 0)
         return workload if context is None else replace(workload, context=context)
+
+    @property
+    def by_context(self) -> bool:
+        """Whether a context is all that was asked for, see `of_context`."""
+        return self.longest_prompt > 0
 
     def describe(self) -> str:
         """What `parse` reads."""
@@ -99,13 +113,19 @@ class Workload:
         return max(self.context, self.prompt + self.generate)
 
     def phases(self, model: ov.Model) -> tuple[Phase, ...]:
-        """The prompt, a token in the middle of those that follow, and the last one. Raises as `decoder_shapes`."""
+        """The prompt, a token in the middle of those that follow, the longest prompt, and the last token.
+
+        Raises as `decoder_shapes`.
+        """
         halfway = self.prompt + (self.generate + 1) // 2
-        return (
-            Phase("prompt", decoder_shapes(model, self.batch, self.prompt, self.prompt), 1.0),
+        longest = self.longest_prompt
+        phases = [
+            Phase(PROMPT, decoder_shapes(model, self.batch, self.prompt, self.prompt), 1.0),
             Phase("token", decoder_shapes(model, self.batch, 1, halfway), float(self.generate)),
-            Phase("last token", decoder_shapes(model, self.batch, 1, self.tokens), 0.0),
-        )
+        ]
+        if longest > self.prompt:
+            phases.append(Phase(LONGEST_PROMPT, decoder_shapes(model, self.batch, longest, longest), 0.0))
+        return (*phases, Phase(LAST_TOKEN, decoder_shapes(model, self.batch, 1, self.tokens), 0.0))
 
     def phases_with(self, model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> tuple[Phase, ...]:
         """`phases`, with example shapes of other inputs. Raises UserError, also where both tell the shape of one."""

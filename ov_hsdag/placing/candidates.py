@@ -121,9 +121,17 @@ def find_within_memory(
     """
     candidates = find_candidates(problem, learned, search=search)
     if guessed and _only_memory_lacks(problem, candidates):
-        problem = replace(problem, live_bytes=np.zeros(problem.graph.outputs, np.int64))
+        problem = _without_tensors(problem)
         candidates = find_candidates(problem, learned, search=search)
     return problem, candidates
+
+
+def _without_tensors(problem: PlacementProblem) -> PlacementProblem:
+    """The problem whose memory counts weights and states alone."""
+    graph = problem.graph
+    kept = (graph.weight_bytes > 0) | np.isin(graph.types, "ReadValue")
+    held = None if problem.held_bytes is None else np.where(kept[:, None], problem.held_bytes, 0)
+    return replace(problem, held_bytes=held, live_bytes=np.zeros(graph.outputs, np.int64))
 
 
 def sizes_are_guessed(analysis: ModelAnalysis) -> bool:

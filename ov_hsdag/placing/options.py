@@ -66,7 +66,8 @@ class PlaceOptions:
         workload: what a decoder with states is asked for, such as "prompt=1024,generate=256": times are means over
             these inferences, and `Placement.predicted`, and `Placement.measured` of each candidate, have each kind of
             them under "workload".
-        context: tokens that the states must have memory for; without a workload, half of them are a prompt.
+        context: tokens that the states must have memory for; without a workload a prompt of as many, too, while times
+            are of one of half of them, 256 at most.
         kv_precision: "u8", "f16", "bf16" or "f32": in which devices keep the states of decoders that attention reads;
             counted in memory, and written into the model for its devices. By default what model and devices choose.
         measure: measure what the model's operations cost on the devices (unless `costs` tell), and then the best

@@ -53,7 +53,8 @@ from ov_hsdag.placing.candidates import (
     sizes_are_guessed,
     why_left_out,
 )
-from ov_hsdag.placing.memory_fit import ContextProblems, HostMemory
+from ov_hsdag.placing.contexts import ContextProblems
+from ov_hsdag.placing.host_memory import HostMemory
 from ov_hsdag.placing.options import PlaceOptions, flags
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.copies import COPIES, copies_summary
@@ -270,7 +271,7 @@ def settings_of(
     for name in ("affinity", "policy", "profile"):
         given[name] = Path(given[name]).name if isinstance(given[name], str | PathLike) else None
     if isinstance(options.workload, Workload):
-        given["workload"] = options.workload.describe()
+        given["workload"] = None if options.workload.by_context else options.workload.describe()
         given["context"] = options.context or options.workload.context or None
     # Sizes may be NumPy's, and are to be JSON's.
     given["shapes"] = {name: [int(size) for size in shape] for name, shape in (options.shapes or {}).items()} or None

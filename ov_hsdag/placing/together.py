@@ -38,7 +38,7 @@ from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.placing import selection
 from ov_hsdag.placing.application import Application, Judged, Member, check_runs, slower
 from ov_hsdag.placing.candidates import find_candidates, placement_of, policy_placers, run
-from ov_hsdag.placing.memory_fit import HostMemory
+from ov_hsdag.placing.host_memory import HostMemory
 from ov_hsdag.placing.options import PlaceOptions
 from ov_hsdag.placing.place import check_seconds, settings_of
 from ov_hsdag.placing.plan import Plan, PlannedModel

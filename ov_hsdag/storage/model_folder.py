@@ -29,7 +29,7 @@ DENOISING_STEPS = 20.0
 
 _CHAT = "prompt=256,generate=64"
 _WORKLOADS = {"decoder_model": "prompt=4,generate=64", "language_model": _CHAT, "model": _CHAT}
-_PER_TOKEN = ("decoder_with_past_model", "text_embeddings_model")
+_PER_TOKEN = ("decoder_with_past_model", "text_embeddings_model", "text_embeddings_per_layer_model")
 _COUNTS = dict.fromkeys(_DENOISERS, DENOISING_STEPS) | dict.fromkeys(_PER_TOKEN, 64.0)
 
 # Where transformers' configurations say how many positions a model has.
@@ -111,6 +111,18 @@ def pipeline(folder: Path) -> dict[str, Role]:
             roles[name] = Role(found[name], _COUNTS.get(name, 1.0), after, _WORKLOADS.get(name))
         before = tuple(stage) or before
     return roles
+
+
+def tokenizers_size(folder: Path) -> int:
+    """Bytes of the files of a folder's tokenizers."""
+    files = [folder / f"{_PREFIX}{name}{_SUFFIX}" for name in _NEVER_PLACED]
+    return sum(file.stat().st_size + weights_size(file) for file in files if file.is_file())
+
+
+def weights_size(model: Path) -> int:
+    """Bytes of the file of an IR's weights; 0 where there is none."""
+    weights = model.with_suffix(".bin")
+    return weights.stat().st_size if weights.is_file() else 0
 
 
 def longest_context(model: Path) -> int | None:

@@ -1,0 +1,140 @@
+"""The placement problem of a decoder at any length of its context, and the longest context that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ov_hsdag import _native
+from ov_hsdag.costs.memory import memory_needs
+from ov_hsdag.model.workload import PROMPT, Workload, decoder_shapes
+from ov_hsdag.placers.filling import Filling
+from ov_hsdag.placing.candidates import NamedPlacement, run
+from ov_hsdag.placing.host_memory import HostMemory, feasible
+from ov_hsdag.problem.pricing import ModelAnalysis, Session, WorkloadProblem
+from ov_hsdag.problem.problem import PlacementProblem
+
+_MOST_TOKENS = 1 << 24
+"""More tokens than any model reads: where not even that exceeds memory, there is no limit."""
+
+_MOST_SAMPLED = 1 << 16
+"""The longest context whose sizes are taken from the model; masks of three times as many tokens are below all caps."""
+
+_PRECISION = 1000
+"""The longest context is found to one part in so many."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Growth:
+    """Sizes of all outputs as polynomials of the context: constant, linear and quadratic (a mask of a whole prompt)."""
+
+    tokens: int  # the context at which the first are
+    at_multiples: NDArray[np.float64]  # bytes at once, twice and three times that, float64 [3, outputs]
+
+    def at(self, tokens: int) -> NDArray[np.float64]:
+        """Bytes of each output at a context, float64 [outputs]; Newton's interpolation, exact up to squares."""
+        once, twice, thrice = self.at_multiples
+        step = tokens / self.tokens - 1
+        return once + step * (twice - once) + step * (step - 1) / 2 * (thrice - 2 * twice + once)
+
+
+@dataclass(frozen=True, eq=False)
+class ContextProblems:
+    """The problem of a decoder at any context, by sizes at three.
+
+    With a workload the prompt that is read at once stays the same; where a context is all that was asked for, it is as
+    long as the context.
+    """
+
+    problem: PlacementProblem  # at the context of the workload
+    _session: Session
+    _analysis: ModelAnalysis
+    _tokens: int
+    _prompt: NDArray[np.int64]  # bytes of outputs in a prompt whose length does not follow the context
+    _growing: tuple[_Growth, ...]  # of the last token and, where it follows the context, of the prompt
+
+    @classmethod
+    def of(
+        cls, session: Session, analysis: ModelAnalysis, workload: Workload, priced: WorkloadProblem | None = None
+    ) -> ContextProblems:
+        """The problems of a model with the context of a workload. priced: of its phases, where that is known."""
+        model, batch = analysis.model, workload.batch
+        decoding = decoder_shapes(model, batch, 1, workload.tokens)
+        others = {name: shape for name, shape in (analysis.shapes or {}).items() if name not in decoding}
+        if priced is None:
+            priced = session.price(analysis, "latency", phases=workload.phases_with(model, others))
+        first = min(workload.tokens, _MOST_SAMPLED)
+
+        def growth(whole: bool) -> _Growth:
+            contexts = [first, 2 * first, 3 * first]
+            shapes = [decoder_shapes(model, batch, tokens if whole else 1, tokens) for tokens in contexts]
+            sizes = [analysis.graph.resized(model, {**each, **others}).output_bytes for each in shapes]
+            return _Growth(first, np.stack(sizes).astype(np.float64))
+
+        growing, prompt = [growth(whole=False)], priced.output_bytes[PROMPT]
+        if workload.by_context:
+            growing.append(growth(whole=True))
+            prompt = np.zeros_like(prompt)
+        return cls(priced.problem, session, analysis, workload.tokens, prompt, tuple(growing))
+
+    def output_bytes(self, tokens: int) -> NDArray[np.int64]:
+        """The most bytes of each output in any inference at a context, int64 [outputs]."""
+        largest = np.max([self._prompt, *(growth.at(tokens) for growth in self._growing)], axis=0)
+        return np.rint(largest).clip(0).astype(np.int64)
+
+    def at(self, tokens: int) -> PlacementProblem:
+        """The problem at a context, by its memory; times are those of the workload's."""
+        graph = replace(self.problem.graph, output_bytes=_representable(self.output_bytes(tokens)))
+        names, session = self.problem.devices, self._session
+        stored = np.ones(len(names)) if self.problem.storage_ratio is None else self.problem.storage_ratio
+        held, live = memory_needs(self._analysis.model, graph, session.core, session.profile, names, stored)
+        return replace(
+            self.problem,
+            held_bytes=None if held is None else _representable(held),
+            live_bytes=None if live is None else _representable(live),
+        )
+
+    def describe(self, candidates: Sequence[NamedPlacement]) -> str:
+        """What to say where the context is too long: the largest that fits."""
+        most = self.largest([one.placement for one in candidates], refill=True)
+        return f"the largest context that fits is {most} tokens" if most else "no context is short enough"
+
+    def largest(
+        self, placements: Sequence[NDArray[np.uint8]], *, refill: bool = False, host: HostMemory | None = None
+    ) -> int | None:
+        """The most tokens with which one of the placements fits; None where nothing limits them, 0 where none do.
+
+        refill: contiguous parts that fill the devices alike count as well. host: memory that some of the devices share.
+        """
+        if host is None and np.isinf(self.problem.memory_limits).all():
+            return None
+
+        def fits(tokens: int) -> bool:
+            problem = self.at(tokens)
+            if feasible(problem, placements, host).any():
+                return True
+            return refill and bool(feasible(problem, [run(Filling(), problem).placement], host)[0])
+
+        most = max(_MOST_TOKENS, self._tokens)
+        if fits(most):
+            return None
+        low, high = 0, most  # fits, does not fit
+        while high - low > max(1, low // _PRECISION):
+            middle = (low + high) // 2 if low else max(high // 16, 1)
+            if fits(middle):
+                low = middle
+            else:
+                high = middle
+            if not low and high == 1:
+                return 0
+        return low
+
+
+def _representable(sizes: NDArray[np.integer]) -> NDArray[np.int64]:
+    """Sizes in bytes whose sum a problem can have; what is beyond that exceeds every device all the same."""
+    total = float(sizes.sum(dtype=np.float64))
+    scale = min(1.0, _native.MOST_BYTES / 2 / max(total, 1.0))
+    return sizes.astype(np.int64) if scale == 1 else np.floor(sizes * scale).astype(np.int64)
