@@ -21,6 +21,7 @@ from typing import Any
 import openvino as ov
 import pytest
 
+from ov_hsdag.cli import remote
 from ov_hsdag.fleet import cluster, node
 from ov_hsdag.fleet import job_runner as job_runners
 from ov_hsdag.fleet.cluster import Cluster, _Lost, _RemoteJob
@@ -452,3 +453,23 @@ def test_a_worker_that_is_killed_leaves_no_process(serving: Callable[[str], tupl
     process.kill()
     process.communicate(timeout=120)
     expect_gone(lambda: os.killpg(group, 0))
+
+
+def test_only_files_that_a_command_reads_travel_to_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What it writes has a metavar that begins with FILE, too."""
+    for name in ("speeds.json", "x.npy", "report.html"):
+        (tmp_path / name).touch()
+    given = {
+        "--profile": ("FILE.json", tmp_path / "speeds.json", False),
+        "--input": ("NAME=FILE", [f"x={tmp_path / 'x.npy'}"], True),
+        "--report": ("FILE.html|svg|png", tmp_path / "report.html", False),
+    }
+    options = [
+        (SimpleNamespace(opts=[name], metavar=metavar, multiple=several, secondary_opts=[]), value)
+        for name, (metavar, value, several) in given.items()
+    ]
+    monkeypatch.setattr(remote, "given_options", lambda: iter(options))
+    inputs = Inputs()
+    words = remote.words(inputs, ["model.xml"], {})
+    assert {path.name for path in inputs.files.values()} == {"speeds.json", "x.npy"}
+    assert str(tmp_path / "report.html") in words

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino as ov
 import pytest
 import typer
 
@@ -21,10 +22,11 @@ from ov_hsdag.fleet.job import Inputs
 from ov_hsdag.integration import converters
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload
+from ov_hsdag.placing import selection
 from ov_hsdag.placing.options import PlaceOptions, flags
 from ov_hsdag.placing.place import settings_of
 from ov_hsdag.utils.errors import UserError
-from tests.graphs import random_model
+from tests.graphs import convolutions, random_model
 
 WITHOUT_FLAG = {"costs"}  # of Python alone: measured costs lie beside a model
 
@@ -176,3 +178,19 @@ def test_converters_have_the_options_that_are_for_them() -> None:
     parser = converters.wrap_parser(argparse.ArgumentParser, lambda _: "model.xml")()
     shown = parser.format_help()
     assert all((f"--placement_{name}" in shown) == flag.converters for name, flag in flags().items())
+
+
+def test_measuring_keeps_its_share_of_a_budget_that_calibrating_overran(
+    two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where one compilation takes longer than all of it."""
+    left: list[float] = []
+
+    def select(*arguments: Any, seconds: float, **options: Any) -> selection.Result:
+        left.append(seconds)
+        return selection.Result({}, None, {})
+
+    monkeypatch.setattr(selection, "select", select)
+    options = {"measure": True, "measure_seconds": 0.01, "policy": "none"}
+    ov_hsdag.place(convolutions(8), "HETERO:CPU_A,CPU_B", core=two_cpu_core, **options)
+    assert left == [pytest.approx(0.006)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import permutations, product
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 import ov_hsdag
 from ov_hsdag.cli.command_lines import command_of
 from ov_hsdag.measuring import choice
-from ov_hsdag.measuring.runner import Runner
+from ov_hsdag.measuring.runner import Copies, Runner
 from ov_hsdag.measuring.together import Together
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
@@ -35,6 +35,7 @@ from ov_hsdag.placing import together
 from ov_hsdag.placing.application import Application, Member
 from ov_hsdag.placing.application_file import read_application
 from ov_hsdag.placing.candidates import NamedPlacement, find_candidates
+from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.model_folder import pipeline
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.commands import assert_one_error_line, ran, run
@@ -87,6 +88,13 @@ def best_possible(app: Application) -> float:
     return float(np.where(able, value, np.inf).min())
 
 
+def with_kinds(problem: PlacementProblem, kinds: list[int]) -> PlacementProblem:
+    """The problem with equal links, on devices of which those of one number are equal."""
+    links = np.ones((len(kinds), len(kinds)))
+    node_us = problem.node_us[:, :1] * (1.0 + np.array(kinds))
+    return replace(problem, node_us=node_us, transfer_us=links, transfer_us_per_byte=links)
+
+
 class TestPlans:
     @pytest.mark.slow
     @pytest.mark.parametrize("objective", ["throughput", "latency"])
@@ -109,7 +117,7 @@ class TestPlans:
         app = application(seed, 4, 3, objective, chain=chain)
         plans = app.plan(FAST)
         chosen = float(app.scores(plans[app.best(plans)][None])[0])
-        whole = [self._value(app, devices) for devices in itertools.product(range(3), repeat=4)]
+        whole = [self._value(app, devices) for devices in product(range(3), repeat=4)]
         assert chosen <= min(whole) * (1 + 1e-9)
 
     @staticmethod
@@ -128,7 +136,7 @@ class TestPlans:
         monkeypatch.setattr(applications, "_ENUMERATED", 10)
         app = application(3, 7, 3, "throughput")
         found = app.scores(app.whole_assignments())
-        everything = np.array(list(itertools.product(*(member.whole for member in app.members))), np.int64)
+        everything = np.array(list(product(*(member.whole for member in app.members))), np.int64)
         assert found[0] == found.min() <= 1.05 * app.scores(everything).min()
 
     @pytest.mark.slow
@@ -167,12 +175,54 @@ class TestPlans:
     def test_equal_devices_leave_room_for_what_differs(self) -> None:
         """Of four models on eight equal devices 1,680 assignments are the same."""
         problem = random_problem(5, nodes=4, devices=8, objective="throughput")
-        problem = replace(problem, node_us=np.repeat(problem.node_us[:, :1], 8, axis=1))
+        problem = with_kinds(problem, [0] * 8)
         ways = [NamedPlacement(name, problem.single(place)) for place, name in enumerate(problem.devices)]
         members = [Member(f"m{number}", problem, count, [*ways]) for number, count in enumerate((2.0, 2.0, 2.0, 2.5))]
         app = Application(tuple(members), "throughput")
         best, second = app.distinct_whole(2)
         assert len(set(best.tolist())) == 4 and len(set(second.tolist())) == 3
+
+    def test_what_costs_as_much_on_unequal_devices_is_no_exchange(self) -> None:
+        """Measured, the two may differ by what costs do not tell."""
+        problem = random_problem(5, nodes=4, devices=2, objective="throughput")
+        for equal in (False, True):
+            own = with_kinds(problem, [0, 0 if equal else 1])
+            ways = [NamedPlacement(name, own.single(place)) for place, name in enumerate(own.devices)]
+            app = Application(tuple(Member(name, own, 1.0, [*ways]) for name in ("a", "b")), "throughput")
+            swapped = np.array([[0, 1], [1, 0], [0, 0], [1, 1]])
+            judged = app.judge(swapped)
+            assert sorted(judged.busy_us[0]) == sorted(judged.busy_us[1])
+            assert app.distinct(swapped).tolist() == ([0, 2] if equal else [0, 1, 2, 3])
+
+    @pytest.mark.parametrize("kinds", [[0, 0, 0], [0, 1, 0], [0, 1, 1], [0, 1, 2]])
+    def test_assignments_are_distinct_up_to_exchanges_of_equal_devices(self, kinds: list[int]) -> None:
+        problem = with_kinds(random_problem(5, nodes=6, devices=3, objective="throughput"), kinds)
+        assert (problem.kinds[:, None] == problem.kinds).tolist() == [
+            [one == other for other in kinds] for one in kinds
+        ]
+        placements = problem.random(np.random.default_rng(0), 6)
+        ways = [NamedPlacement(str(number), one) for number, one in enumerate(placements)]
+        app = Application(tuple(Member(name, problem, 1.0, [*ways]) for name in ("a", "b")), "throughput")
+        every = [
+            np.array(order, np.uint8)
+            for order in permutations(range(3))
+            if all(kinds[device] == kinds[other] for device, other in enumerate(order))
+        ]
+        for member in app.members:  # each way with its devices exchanged
+            for placement in placements:
+                for order in every:
+                    member.way(order[placement])
+        assignments = np.array(list(product(*(range(len(member.ways)) for member in app.members))), np.int64)
+
+        def least(assignment: list[int]) -> bytes:
+            pairs = zip(app.members, assignment, strict=True)
+            both = np.concatenate([member.ways[way].placement for member, way in pairs])
+            return min(order[both].tobytes() for order in every)
+
+        first: dict[bytes, int] = {}
+        for number, assignment in enumerate(assignments.tolist()):
+            first.setdefault(least(assignment), number)
+        assert app.distinct(assignments).tolist() == list(first.values())
 
     def test_the_order_is_the_same_whatever_splits_are_known(self) -> None:
         members = []
@@ -491,6 +541,14 @@ class TestWrittenPlans:
         ov.save_model(plain, tmp_path / "plain.xml")
         replace(plan, models={"who": replace(plan.models["who"], path="plain.xml", after=())}).save(saved)
         assert_one_error_line(run("explain", saved), "'who': the model carries no placement")
+
+
+def test_copies_are_refused_and_not_left_out(core: ov.Core) -> None:
+    model = convolutions(8)
+    inputs = timed_inputs(model)
+    runner = Runner(core.compile_model(model, "CPU_A"), inputs, "throughput", 1)
+    with pytest.raises(RuntimeError, match="not as copies"):
+        Together([runner, Copies([runner], inputs)], "throughput", [1.0, 1.0], [[], []], [0, 1])
 
 
 def test_requests_go_on_where_another_begins_with_a_prompt(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:

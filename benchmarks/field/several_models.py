@@ -110,7 +110,8 @@ def judged(
         failed = dict(comparison.failed)
     # What only exchanges equal devices is one assignment, which ran twice: cores differ by chance.
     first: dict[bytes, str] = {}
-    alike = {name: first.setdefault(one.tobytes(), name) for name, one in zip(names, simulated.figures, strict=True)}
+    keys = app.exchange_keys(np.stack([named[name] for name in names]))
+    alike = {name: first.setdefault(key.tobytes(), name) for name, key in zip(names, keys, strict=True)}
     trials = [[choice.Trial(*trial)._replace(name=alike[trial[0]]) for trial in one] for one in trials]
     names, same = [*dict.fromkeys(alike.values())], {name: alike[one] for name, one in same.items()}
     found, *parts = (choice.infer(some) for some in (trials, *halves(trials)))

@@ -15,6 +15,7 @@ from ov_hsdag.cli import command_lines, console
 from ov_hsdag.cli.command_lines import given_options, options
 from ov_hsdag.fleet.job import Inputs, Job
 from ov_hsdag.fleet.machines import Kind, parse_on
+from ov_hsdag.placing.options import flags
 from ov_hsdag.storage.scratch import require_temporary_folder
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import ov
@@ -125,9 +126,9 @@ def words(inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -
         if isinstance(value, bool):
             found += [name] if value else option.secondary_opts
             continue
-        if (option.metavar or "").startswith(_FILES):
+        if name in _read_files():
             value = [inputs.file(Path(one)) for one in (value if option.multiple else [value])]
-        elif (option.metavar or "").startswith(_NAMED_FILES):
+        elif name == flags()["inputs"].word("inputs"):
             value = [inputs.named_file(one) for one in value]
         elif name == "--policy":
             value = policy(inputs, value)
@@ -136,9 +137,10 @@ def words(inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -
     return [str(word) for word in (command, *found, *options(instead), "--json")]
 
 
-_FILES = ("FILE", "LIB")  # what metavars of files begin with, of those that are read
+def _read_files() -> set[str]:
+    """Options whose values are files that a command reads; what it writes is no business of a job's files."""
+    return {flag.word(name) for name, flag in flags().items() if flag.kind == "file"} | {"--extension"}
 
-_NAMED_FILES = "NAME=FILE"  # of an option whose values are files of inputs
 
 # Options about what is printed here, and about where the work is done.
 _HERE = ("--ray", "--on", "--json", "--quiet", "--debug")

@@ -52,8 +52,18 @@ class Together:
         after: Sequence[Sequence[int]],
         order: Sequence[int],
     ) -> None:
-        """runners: of each model, warm. counts, after, order: see `Beside`."""
+        """Raises RuntimeError where a model runs as copies: its requests have no order that others could wait for.
+
+        Args:
+            runners: of each model, warm.
+            objective: "throughput" or "latency".
+            counts: see `Beside`.
+            after: see `Beside`.
+            order: see `Beside`.
+        """
         self._runners = [runner for runner in runners if isinstance(runner, Runner)]
+        if len(self._runners) < len(runners):
+            raise RuntimeError("a model of an application runs on a device or on HETERO, and not as copies")
         self._objective, self._after, self._order = objective, after, order
         self._at = [0] * len(self._runners)  # inference that each trial begins with: it may be less than a workload
         # A run has whole workloads, as tokens alone say nothing of prompts, and few of them: trials need not be long.

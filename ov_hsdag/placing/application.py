@@ -91,15 +91,6 @@ class Judged:
         """As `score`, with what exceeds memory behind all that fits, by how much it does, float64 [batch]."""
         return np.where(self.over > 0, _NO_FIT * (1 + self.over), self.score(objective))
 
-    @property
-    def figures(self) -> NDArray[np.float64]:
-        """The same for rows that only exchange equal devices, float64 [batch, devices + 1]."""
-        return np.column_stack([np.sort(self.busy_us, axis=1), self.latency_us]).round(3)
-
-    def distinct(self, rows: NDArray[np.int64] | Sequence[int]) -> NDArray[np.int64]:
-        """These rows without those that only exchange equal devices with an earlier one."""
-        return np.asarray(rows)[np.sort(np.unique(self.figures[rows], axis=0, return_index=True)[1])]
-
 
 @dataclass(frozen=True, eq=False)
 class Application:
@@ -150,6 +141,53 @@ class Application:
         pairs = zip(self.members, other.members, assignment.tolist(), strict=True)
         return np.array([own.way(source.ways[way].placement) for own, source, way in pairs], np.int64)
 
+    @cached_property
+    def equal_devices(self) -> list[NDArray[np.int64]]:
+        """Numbers of the devices that may change places without changing any model's costs, together; of each kind."""
+        kinds = np.stack([member.problem.kinds for member in self.members])
+        _, kind = np.unique(kinds, axis=1, return_inverse=True)
+        return [np.flatnonzero(kind.reshape(-1) == number) for number in range(int(kind.max()) + 1)]
+
+    def exchange_keys(self, assignments: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Keys that are equal where assignments differ by an exchange of equal devices only.
+
+        A way's key is its pattern, in which devices are numbered as they first appear, and these devices. Of equal
+        devices of an assignment, the first to appear gets the lowest number.
+
+        Args:
+            assignments: int64 [batch, members].
+
+        Returns:
+            int64 [batch, columns].
+        """
+        devices = len(self.devices)
+        patterns, orders = [], []
+        for number, member in enumerate(self.members):
+            known: dict[bytes, int] = {}
+            of_ways = np.full((len(member.ways), devices + 1), devices)  # behind the devices: none
+            for way, candidate in enumerate(member.ways):
+                values, first, inverse = np.unique(candidate.placement, return_index=True, return_inverse=True)
+                by_appearance = np.argsort(first)
+                pattern = np.argsort(by_appearance)[inverse].astype(np.uint8).tobytes()
+                of_ways[way, 0] = known.setdefault(pattern, len(known))
+                of_ways[way, 1 : 1 + len(values)] = values[by_appearance]
+            patterns.append(of_ways[assignments[:, number], 0])
+            orders.append(of_ways[assignments[:, number], 1:])
+        order = np.concatenate(orders, axis=1)
+        first = np.full((len(assignments), devices), order.shape[1])
+        for column in reversed(range(order.shape[1])):
+            used = order[:, column] < devices
+            first[used, order[used, column]] = column
+        renamed = np.full((len(assignments), devices + 1), devices)
+        for equal in self.equal_devices:
+            rank = np.argsort(np.argsort(first[:, equal], axis=1, kind="stable"), axis=1, kind="stable")
+            renamed[:, equal] = equal[rank]
+        return np.column_stack([*patterns, np.take_along_axis(renamed, order, axis=1)])
+
+    def distinct(self, assignments: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers of these, in order, without those that only exchange equal devices with an earlier one."""
+        return np.sort(np.unique(self.exchange_keys(assignments), axis=0, return_index=True)[1])
+
     def judge(self, assignments: NDArray[np.integer]) -> Judged:
         """Simulates assignments, int64 [batch, members]; see `Judged`."""
         batch, devices = len(assignments), len(self.devices)
@@ -198,8 +236,8 @@ class Application:
     def distinct_whole(self, count: int) -> NDArray[np.int64]:
         """The best of these that fit, so many at most; of those that only exchange equal devices one."""
         found = self.whole_assignments()
-        judged = self.judge(found)
-        return found[judged.distinct(np.flatnonzero(judged.over == 0))][:count]
+        fitting = found[self.judge(found).over == 0]
+        return fitting[self.distinct(fitting)][:count]
 
     def on_each_device(self) -> dict[str, NDArray[np.int64]]:
         """Everything on one device, by the device, where it runs all models, int64 [members] each."""
@@ -299,7 +337,7 @@ class Application:
         found = {on_device(device): one for device, one in self.on_each_device().items()}
         alone = [member.problem.scores(np.stack([way.placement for way in member.ways])) for member in self.members]
         found |= {"whole": whole[0], "alone": np.array([one.argmin() for one in alone], np.int64)}
-        distinct = whole[self.judge(whole).distinct(np.arange(len(whole)))]
+        distinct = whole[self.distinct(whole)]
         starts = [*distinct[: _STARTS - 1], found["alone"]]
         split = [self.with_splits(start, search or Multilevel()) for start in starts]
         numbers, rows = np.arange(len(self.members)), np.concatenate([distinct[:_SOME], whole[:_SOME]])

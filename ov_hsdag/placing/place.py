@@ -201,7 +201,9 @@ def place(
                 raise UserError(f"{error}; the pins are {pins}" if request.pins else str(error)) from error
     choice = _Choice(chosen, candidates, why=_why_predicted(chosen, problem, request, analysis, candidates))
     if measure:
-        left = request.measure_seconds - clock.seconds.get("calibrate", 0.0)
+        # Calibrating may take longer than its share, by a compilation; measuring has its own all the same.
+        share = (1 - selection.CALIBRATING) * request.measure_seconds
+        left = max(request.measure_seconds - clock.seconds.get("calibrate", 0.0), share)
         with clock("measure"):
             timed = [phase_costs.get(phase.name) for phase in phases if phase.count]
             known = all(one is not None and all(map(one.device, session.devices)) for one in timed)

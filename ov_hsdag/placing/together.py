@@ -338,7 +338,8 @@ def _measured(
     scores = dict(zip(names, judged.score(application.objective), strict=True))
     simple = [name for name in names if set(application.describe(found[name].tolist()).values()) <= {*devices.names}]
     others = [name for name in names if name not in simple]
-    simple = [names[row] for row in judged.distinct([names.index(name) for name in simple])]
+    if simple:
+        simple = [simple[row] for row in application.distinct(np.stack([found[name] for name in simple]))]
     names = [*simple, *others]
     # Where there is no time for all, at least a plan without splits, and everything on one device, is among them.
     best_simple = min(simple, key=scores.__getitem__, default="")
