@@ -187,7 +187,7 @@ try-wheels:
 release:
 	$(PYTHON) wheels/release.py $(if $(CHECKED),--checked) $(PYTHONS)
 
-# Twenty-two families, and gigabytes to download.
+# All families of tests/llm/families.py, and gigabytes to download.
 llm: export PYTHON := $(PYTHON)
 llm: export TORCH_OPTIONS := $(TORCH_OPTIONS)
 llm:

@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
@@ -68,6 +69,38 @@ def test_links_lead_somewhere(page: Path) -> None:
         linked = (page.parent / name) if name else page
         assert linked.exists(), f"{page.name} links to {target}"
         assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}"
+
+
+def tracked() -> set[str]:
+    """Files of the repository and their folders, as paths from its root; of a tree without git what lies there."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    files = listed.stdout.splitlines()
+    if listed.returncode:
+        files = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*") if path.is_file()]
+    return {*files, *(parent.as_posix() for file in files for parent in Path(file).parents)}
+
+
+# What building makes of the sources, which pages on wheels name.
+BUILT = ("ov_hsdag/_native", "ov_hsdag/lib/", "ov_hsdag/native_sources")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_and_modules_that_pages_name_are_there(page: Path) -> None:
+    """Paths from the root, tests by their names, and what `python -m` runs; placeholders are in capitals."""
+    there, text = tracked(), page.read_text(encoding="utf-8")
+    roots = "|".join(sorted({re.escape(name.split("/")[0]) for name in there if "/" in name}))
+    named = re.findall(rf"(?<![\w./-])((?:{roots})/[\w./-]*\w)", text)
+    named += [f"tests/{name}" for name in re.findall(r"(?<![\w/])test_\w+\.py\b", text)]
+    modules = re.findall(r"python -m ((?:benchmarks|research|tests|ov_hsdag|upstream)[\w.]*)", text)
+    named += [module.replace(".", "/") for module in modules]
+    stems = {name.rpartition(".")[0] for name in there}
+    ends = {"/".join(Path(name).parts[-2:]) for name in there}  # C++ names headers from their include folder
+    missing = {
+        name
+        for name in named
+        if name not in there | stems | ends and not name.startswith(BUILT) and not re.search(r"\b[A-Z]{2,}\b", name)
+    }
+    assert not missing, f"{page.name} names what is not there"
 
 
 def options_of(program: Any) -> set[str]:
