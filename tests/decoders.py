@@ -8,10 +8,10 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ov_hsdag.kit.decoder import DecoderSize, decoder
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.lazy import opset13 as ops
-from research.zoo.decoders import DecoderSize, decoder
 
 VOCABULARY = 64
 # The CPU plugin keeps states in u8 by default, and HETERO hands the option to no device.
@@ -19,7 +19,7 @@ EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 
 class RandomWeights:
-    """Normal numbers for `research.zoo.decoders`."""
+    """Normal numbers for `ov_hsdag.kit.decoder`."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -35,7 +35,7 @@ class RandomWeights:
 
 
 def stateful_decoder(layers: int = 4, *, heads: int = 4, shared: int = 2, size: int = 8, seed: int = 0) -> ov.Model:
-    """The decoder of `research.zoo.decoders` with a vocabulary of 64 and normal weights."""
+    """The decoder of `ov_hsdag.kit.decoder` with a vocabulary of 64 and normal weights."""
     sizes = DecoderSize(layers, heads, size, 2 * heads * size, VOCABULARY, shared=shared, base=100)
     return decoder(sizes, RandomWeights(seed))
 

@@ -23,6 +23,8 @@ from ov_hsdag.cli.fit import _experts
 from ov_hsdag.costs.memory import States, attention_scores, held_bytes, kv_precisions, live_bytes
 from ov_hsdag.costs.profile import Profile, load_builtin
 from ov_hsdag.devices import discovery
+from ov_hsdag.kit.decoder import DecoderSize
+from ov_hsdag.kit.decoder import decoder as decoder_of
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload, decoder_shapes
@@ -36,8 +38,6 @@ from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.catalog import ZOO
-from research.zoo.decoders import DecoderSize
-from research.zoo.decoders import decoder as decoder_of
 from tests.commands import assert_one_error_line, run
 from tests.decoders import RandomWeights, stateful_decoder
 from tests.graphs import random_model

@@ -10,6 +10,7 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
+from ov_hsdag.kit.decoder import DecoderSize
 from ov_hsdag.model import clean_up, shapes
 from ov_hsdag.model.excerpt import excerpt, structures
 from ov_hsdag.model.graph import ComputationGraph
@@ -17,7 +18,6 @@ from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.normalize import normalize, normalize_by_excerpt
 from ov_hsdag.model.support import support
 from research.zoo.catalog import ZOO, ZooModel
-from research.zoo.decoders import DecoderSize
 from research.zoo.deep import FAMILIES, build, operations
 from research.zoo.stored_decoders import write_decoder
 

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "ov_hsdag"
 # names are lazy. CONTRIBUTING.md points here, and docs/design.md has the picture.
 LAYERS = (
     ("cli", "__main__"),
-    ("integration", "fleet", "_autoload"),
+    ("integration", "fleet", "kit", "_autoload"),
     ("placing", "training"),
     ("policy",),
     ("placers", "calibration", "measuring", "explaining"),

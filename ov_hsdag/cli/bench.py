@@ -15,6 +15,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, plan, remote
+from ov_hsdag.cli import kit as kits
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.command_lines import given
 from ov_hsdag.costs.profile import Profile
@@ -42,8 +43,23 @@ from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import ov
 
 Models = Annotated[
-    list[Path], typer.Argument(metavar="MODEL...", help="What OpenVINO reads, one or several; also as -m MODEL.")
+    list[Path] | None,
+    typer.Argument(
+        metavar="MODEL...", help="What OpenVINO reads, one or several; also as -m MODEL.", show_default=False
+    ),
 ]
+Devices = Annotated[
+    str | None, common.device_option("Devices in the order of preference; with --kit all of the machine by default.")
+]
+Kit = Annotated[
+    Path | None,
+    typer.Option(
+        "--kit",
+        metavar="OUT.json",
+        help="Instead of models: eight that are made on the spot, on every list of this machine's devices.",
+    ),
+]
+Minutes = Annotated[float, typer.Option("--minutes", min=0.1, metavar="N", help="Time for --kit, about.")]
 Policies = Annotated[
     str | None, typer.Option("--policies", metavar="A,B", help='Learned policies, names or folders; "none" for none.')
 ]
@@ -52,8 +68,8 @@ Table_ = Annotated[Path | None, common.output_option("FILE", "Results: all of th
 
 
 def bench(
-    models: Models,
-    device: common.Device,
+    models: Models = None,
+    device: Devices = None,
     objective: common.Objective = "latency",
     policies: Policies = None,
     profile: common.ProfileFile = None,
@@ -64,6 +80,8 @@ def bench(
     rounds: Rounds = 12,
     part: common.Parts = None,
     output: Table_ = None,
+    kit: Kit = None,
+    minutes: Minutes = 15.0,
     ray: remote.Ray = None,
     on: remote.On = None,
     as_json: common.Json = False,
@@ -72,8 +90,16 @@ def bench(
 
     Measured costs that lie beside a model, as NAME.costs.json, are used as `ov-hsdag place` does. With a workload or a
     context, figures are means over prompt and tokens. A plan.json is measured as its application runs, with all models
-    at once, against everything on each device and the best assignments of whole models.
+    at once, against everything on each device and the best assignments of whole models. --kit OUT.json shows what
+    placing gains on this machine, for `ov-hsdag report OUT.json` to draw.
     """
+    if kit is not None:
+        run_kit(kit, device, minutes, as_json, {"MODEL": models, "--output": output, "--ray": ray, "--input": input})
+        return
+    if not models:
+        raise UserError("which model? bench takes one or several, or --kit OUT.json")
+    if device is None:
+        raise UserError("which devices? give them with --device HETERO:A,B")
     for model in models:
         common.check_model(model)
     planned = any(model.suffix == ".json" for model in models)
@@ -177,6 +203,14 @@ def bench(
             todo = ["explain", good] if planned else ["place", good, *given("--device"), "--objective", objective]
             show.next(*todo, *more)
     remote.end(failures)
+
+
+def run_kit(output: Path, device: str | None, minutes: float, as_json: bool, others: Mapping[str, object]) -> None:
+    """See `ov_hsdag.cli.kit.run`; others: what the kit has no use for, by name. Raises UserError where one is given."""
+    for name, value in others.items():
+        if value:
+            raise UserError(f"--kit makes its own models, and has no use for {name}")
+    kits.run(output, device, minutes, as_json)
 
 
 def _elsewhere(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console, plan
+from ov_hsdag.cli import console, kit, plan
 from ov_hsdag.cli.command_lines import command_of
 from ov_hsdag.cli.explain import PlacedModel, explained
 from ov_hsdag.explaining.report_data import write
@@ -30,8 +30,12 @@ def report(model: common.Model, placed: PlacedModel, output: ReportOutput = None
 
     The page needs no network and no other file. It has all that `ov-hsdag explain` knows; what was measured when the
     model was placed is as it was stored. A name that ends in .svg or .png asks for the picture of the split alone. Of a
-    plan.json the models are drawn side by side, as .svg.
+    plan.json the models are drawn side by side, as .svg. Of what `ov-hsdag bench --kit` wrote the page has a table.
     """
+    if model.suffix == ".json" and kit.is_result(model):
+        plan.check_options(vars(placed), "for one model, not for results of the kit")
+        kit.report(model, output, as_json)
+        return
     if model.suffix == ".json":
         plan.check_options(vars(placed), "for one model, not for a plan")
         picture = output or Path(f"{model.stem}.svg")

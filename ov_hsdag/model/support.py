@@ -207,15 +207,15 @@ def _inner_operations(node: ov.Node) -> Iterator[ov.Node]:
 
 
 def require_support(
-    model: ov.Model, graph: ComputationGraph, supported: NDArray[np.bool_], devices: Sequence[str]
+    graph: ComputationGraph, supported: NDArray[np.bool_], devices: Sequence[str], model: ov.Model | None = None
 ) -> None:
     """Raises UserError when an operation runs on none of the devices, or operations that must share one have none.
 
     Args:
-        model: normalized.
         graph: of the model.
         supported: which devices run which nodes, bool [nodes, devices].
         devices: their names, for the message.
+        model: normalized; None where the message cannot look for tensors of open rank.
     """
     groups = graph.legality.groups
     alone = np.flatnonzero(~supported.any(axis=1))
@@ -223,7 +223,7 @@ def require_support(
         node = alone[0]
         more = f" (and {len(alone) - 1} more)" if len(alone) > 1 else ""
         remedy = "add a device that runs it"
-        if graph.names[node] in with_open_ranks(model):
+        if model is not None and graph.names[node] in with_open_ranks(model):
             remedy = (
                 "the number of dimensions of its tensors is open: fix the sizes of the model's inputs with --static"
                 " --shape (ovc: --input), or add a device that runs it"

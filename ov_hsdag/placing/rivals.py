@@ -49,12 +49,18 @@ class Rival:
 
 
 def contenders(
-    problem: PlacementProblem, devices: DeviceSet, policies: Sequence[HSDAGPlacer]
+    problem: PlacementProblem, devices: DeviceSet, policies: Sequence[HSDAGPlacer], *, by_hand: bool = True
 ) -> tuple[list[Rival], dict[str, str]]:
     """Every way to run the model, simple ones first: devices, HETERO's own choices, copies, splits by hand, placers.
 
-    policies: the learned placers, each under its own name; they come last. Of those that are left out (they exceed a
-    memory limit, say) the name and why.
+    Args:
+        problem: of the model on the devices.
+        devices: in HETERO's order.
+        policies: the learned placers, each under its own name; they come last.
+        by_hand: whether splits by hand are among them.
+
+    Returns:
+        The rivals; and of those that are left out (they exceed a memory limit, say) the name and why.
     """
     placers = unlearned_placers(problem)
     simple = len(simple_placers(problem))
@@ -66,7 +72,10 @@ def contenders(
         if not definition(names):  # of virtual devices AUTO takes one alone
             hint = {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"}
             found.append(Rival(AUTO_COPIES, Candidate(f"AUTO:{','.join(names)}", properties=hint)))
-    found += [_placed(problem, devices, placer) for placer in (*map(NodeCount, SHARES), *placers[simple:], *policies)]
+    found += [
+        _placed(problem, devices, placer)
+        for placer in (*map(NodeCount, SHARES if by_hand else ()), *placers[simple:], *policies)
+    ]
     left_out = {
         rival.name: why_left_out(problem, rival.placement)
         for rival in found

@@ -83,7 +83,7 @@ def prepare(
         if npus.any():
             operations = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
             supported &= ~np.outer(operations & np.isin(graph.names, with_open_sizes(model)), npus)
-        require_support(model, graph, supported, names)
+        require_support(graph, supported, names, model)
     return ModelAnalysis(model, shapes, graph, tuple(names), supported)
 
 

@@ -11,8 +11,8 @@ from types import MappingProxyType
 import numpy as np
 import openvino as ov
 
+from ov_hsdag.kit import decoder as decoders
 from ov_hsdag.utils.lazy import opset13 as ops
-from research.zoo import decoders
 
 HIDDEN, HEADS, INNER, TOKENS = 32, 4, 64, 16
 CHANNELS, IMAGE = 16, 32

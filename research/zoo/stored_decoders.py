@@ -9,10 +9,10 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from ov_hsdag.kit.decoder import DecoderSize, decoder
 from ov_hsdag.model.clean_up import clean_up
 from ov_hsdag.utils.lazy import op
 from ov_hsdag.utils.lazy import opset13 as ops
-from research.zoo.decoders import DecoderSize, decoder
 
 GROUP = 128  # weights of a row that share a scale
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import openvino as ov
 
 from ov_hsdag.utils.lazy import opset13 as ops
+from ov_hsdag.utils.lazy import ov
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,112 @@
+"""`ov-hsdag bench --kit` and the report of its results: what placing gains on a machine, by models made on the spot."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from ov_hsdag.cli import _common as common
+from ov_hsdag.cli import console
+from ov_hsdag.cli.command_lines import in_order
+from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.discovery import absent, available
+from ov_hsdag.report.kit_page import kit_page
+from ov_hsdag.storage.files import check_not_input, check_writable, write_json, write_text
+from ov_hsdag.storage.scratch import require_temporary_folder
+from ov_hsdag.utils.byte_sizes import format_bytes
+from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.reading import SETTINGS, read_json
+
+
+def run(output: Path, device: str | None, minutes: float, as_json: bool) -> None:
+    """Measures the kit's models and writes the results.
+
+    Args:
+        output: file of the results, JSON.
+        device: the only list of devices to compare on; None for all lists of this machine's devices.
+        minutes: time for everything, about.
+        as_json: results are printed as JSON.
+
+    Raises:
+        UserError: the file or the devices cannot be used.
+        RunError: nothing could be measured.
+    """
+    if output.suffix != ".json":
+        raise UserError(f"results of the kit are written as .json, got '{output}'")
+    check_writable(output)
+    require_temporary_folder()
+
+    from ov_hsdag.kit.measure import device_lists, run_kit
+
+    core = common.new_core()
+    lists = device_lists(in_order(available(core))) if device is None else [DeviceSet.parse(device)]
+    if device is not None and (missing := absent(core, lists[0].names)):
+        there = ", ".join(core.available_devices)
+        raise UserError(f"the kit measures, and this machine has no {', '.join(missing)}; it has {there}")
+    begin = time.perf_counter()
+    with console.result(as_json) as show:
+        with console.progress("measuring the kit") as tell:
+            document = run_kit(core, lists, minutes=minutes, report=tell)
+        write_json(output, document)
+        failed = Counter(one["failed"] for one in document["comparisons"] if one["failed"])
+        done = len(document["comparisons"]) - failed.total()
+        text = f"{output}: {done} comparisons in {(time.perf_counter() - begin) / 60:.0f} minutes"
+        lines = [f"{count} not made: {why}" for why, count in failed.items()]
+        show({"output": str(output), **document}, "\n".join([text, *lines]), _table(document["comparisons"]))
+        show.next("report", output)
+    if not done:
+        raise RunError("nothing could be measured")
+
+
+def is_result(path: Path) -> bool:
+    """Whether a .json file is one that `run` wrote; False where it cannot be read."""
+    from ov_hsdag.kit.measure import FORMAT
+
+    try:
+        document = read_json(path, SETTINGS)
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and document.get("format") == FORMAT
+
+
+def report(results: Path, output: Path | None, as_json: bool) -> None:
+    """Writes the page of a file that `run` wrote. Raises UserError where a file cannot be used."""
+    from ov_hsdag.kit.measure import PREDICTED
+
+    output = Path(f"{results.stem}.html") if output is None else output
+    if output.suffix.lower() != ".html":
+        raise UserError(f"the report of a kit is a .html, got '{output}'")
+    check_writable(output)
+    check_not_input(output, results)
+    with console.result(as_json) as show:
+        try:
+            text = kit_page(read_json(results, SETTINGS), predicted=PREDICTED)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{results}: is damaged: {one_line(error)}") from error
+        write_text(output, text)
+        size = output.stat().st_size if output.is_file() else 0
+        show({"output": str(output), "bytes": size}, f"{output}: {format_bytes(size)}, for any browser")
+
+
+def _table(comparisons: list[dict[str, Any]]) -> Table:
+    """What each way reaches, times the best single device."""
+    from ov_hsdag.kit.measure import PREDICTED
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("model", "objective", "devices"):
+        table.add_column(name)
+    for name in ("HETERO", "copies", PREDICTED, "predicted", "best"):
+        table.add_column(name, justify="right")
+    for one in comparisons:
+        if one["failed"]:
+            continue
+        ratios = {row["placer"]: row["ratio"] for row in one["rows"] if not row["failed"]}
+        gains = [ratios.get("hetero"), ratios.get("copies"), ratios.get(PREDICTED), one["predicted_gain"]]
+        gains.append(max(ratios.values(), default=None))
+        figures = ["" if gain is None else f"{gain:.2f}" for gain in gains]
+        table.add_row(one["model"], one["objective"], one["device"], *figures)
+    return table

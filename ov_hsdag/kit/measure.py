@@ -1,0 +1,219 @@
+"""What every way to run the kit's models reaches on the devices of a machine: what `ov-hsdag bench --kit` writes."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from ov_hsdag._version import __version__
+from ov_hsdag.devices import cpu, discovery
+from ov_hsdag.devices.device_set import DeviceSet, kind_of
+from ov_hsdag.kit.models import KIT, KitModel
+from ov_hsdag.measuring.process import Candidate
+from ov_hsdag.model.names import name_generated
+from ov_hsdag.placing.candidates import policy_placers
+from ov_hsdag.placing.first_load import placing_devices
+from ov_hsdag.placing.place import place
+from ov_hsdag.placing.rivals import Rival, contenders, measure
+from ov_hsdag.policy.bundle import DEFAULT, ships
+from ov_hsdag.problem.pricing import Session
+from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.timing import Deadline
+
+FORMAT = "ov-hsdag kit, 1"
+"""What a file of results says that it is, under the key "format"."""
+
+MINUTES = 15.0
+"""For the whole kit, by default."""
+
+PREDICTED = "HSDAG:"
+"""Name of the row of what `core.compile_model(model, "HSDAG:…")` runs: placed by prediction."""
+
+OBJECTIVES = ("throughput", "latency")
+
+_ROUNDS = 6
+"""Trials of each way, at most: enough for an interval of a few per cent, which is what tells ways apart here."""
+
+_TRIAL_SECONDS = (0.03, 0.25)
+"""Length of a trial, at least and at most: an inference of the slowest model takes 0.3 s, of the fastest 0.01 s."""
+
+_COMPILING_SHARE = 0.5
+"""Of a comparison's time that compiling takes, as seen on two CPU cores."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One comparison: a model on some devices, for an objective."""
+
+    model: KitModel
+    devices: DeviceSet
+    objective: str
+
+
+def device_lists(names: Sequence[str]) -> list[DeviceSet]:
+    """The lists of devices to compare on: all devices, then each pair of them.
+
+    Args:
+        names: devices of the machine in HETERO's order, two or more.
+
+    Raises:
+        UserError: there is one device, and nothing to place on.
+    """
+    if len(names) < 2:
+        raise UserError(f"the kit compares lists of devices, and this machine has {', '.join(names) or 'none'} alone")
+    lists = [tuple(names), *combinations(names, 2)]
+    return [DeviceSet(one) for one in dict.fromkeys(lists)]
+
+
+def run_kit(
+    core: ov.Core,
+    lists: Sequence[DeviceSet],
+    *,
+    minutes: float = MINUTES,
+    models: Sequence[KitModel] = KIT,
+    report: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Measures the kit's models on lists of devices.
+
+    Args:
+        core: has the devices.
+        lists: devices to compare on; the first list is measured first.
+        minutes: time for everything, about. What is not reached is named in the result.
+        models: those of the kit to measure.
+        report: called with a few words at each step.
+
+    Returns:
+        JSON-able: "format", "ov_hsdag", "openvino", "machine", "devices", and "comparisons", each with "model",
+        "operations", "objective", "device", "rows" (see `ov_hsdag.placing.rivals.Result`), "predicted_gain" of the
+        placement by prediction, and "failed" ("" where nothing did). No name of a user or a machine is in it.
+    """
+    deadline = Deadline(60 * minutes)
+    cells = [Cell(*both, objective) for both in _pairs(lists, models) for objective in OBJECTIVES]
+    comparisons = []
+    for number, cell in enumerate(cells):
+        if report is not None:
+            report(f"{number + 1} of {len(cells)}: {cell.model.name}, {cell.objective} on {cell.devices.hetero}")
+        comparisons.append(_compared(core, cell, deadline.left / (len(cells) - number), deadline))
+    return {
+        "format": FORMAT,
+        "ov_hsdag": __version__,
+        "openvino": ov.__version__,
+        "machine": _machine(),
+        "devices": [_device(core, name) for name in dict.fromkeys(name for one in lists for name in one.names)],
+        "minutes": minutes,
+        "comparisons": comparisons,
+    }
+
+
+def _pairs(lists: Sequence[DeviceSet], models: Sequence[KitModel]) -> Iterator[tuple[KitModel, DeviceSet]]:
+    """Models on lists. An NPU takes no open sizes: a list without it stands for one with it, and none occurs twice."""
+    seen = set()
+    for devices in lists:
+        for model in models:
+            names = tuple(name for name in devices.names if not (model.shapes and kind_of(name) == "NPU"))
+            if len(names) > 1 and (model.name, names) not in seen:
+                seen.add((model.name, names))
+                yield model, DeviceSet(names)
+
+
+def _compared(core: ov.Core, cell: Cell, seconds: float, deadline: Deadline) -> dict[str, Any]:
+    """A comparison, JSON-able; seconds: for it, about."""
+    entry: dict[str, Any] = {
+        "model": cell.model.name,
+        "operations": 0,
+        "objective": cell.objective,
+        "device": cell.devices.hetero,
+        "rows": [],
+        "predicted_gain": None,
+        "failed": "",
+    }
+    if deadline.left <= 0:
+        return {**entry, "failed": "left out: the time was over"}
+    try:
+        model = cell.model.build()
+        name_generated(model)  # copies of the model know its nodes by the same names
+        entry["operations"] = len(model.get_ops())
+        rivals, gain = _rivals(core, cell, model)
+        least, most = _TRIAL_SECONDS
+        trial = min(max((1 - _COMPILING_SHARE) * seconds / (_ROUNDS * len(rivals)), least), most)
+        shapes = dict(cell.model.shapes) or None
+        results = measure(
+            model, cell.devices, cell.objective, core, rivals, rounds=_ROUNDS, seconds=trial, shapes=shapes
+        )
+    except (RunError, UserError) as error:
+        return {**entry, "failed": anonymous(one_line(error))}
+    rows = [result.to_dict() for result in results]
+    for row in rows:
+        row["failed"] = row["failed"] and anonymous(row["failed"])
+    return {**entry, "rows": rows, "predicted_gain": gain}
+
+
+def _rivals(core: ov.Core, cell: Cell, model: ov.Model) -> tuple[list[Rival], float | None]:
+    """All ways to run a model, with that of `HSDAG:` as the last; and how much that is predicted to gain.
+
+    model: is normalized.
+    """
+    names = cell.devices.names
+    free = {name: discovery.usable_bytes(core, name, most=0) for name in names}
+    limits = {name: bytes_ for name, bytes_ in free.items() if bytes_ is not None}
+    # As a first load places: without example sizes.
+    chosen = place(
+        model.clone(),
+        placing_devices(model, names),
+        objective=cell.objective,
+        memory=limits or None,
+        measure=False,
+        core=core,
+    )
+    session = Session.of(cell.devices, core, memory=limits or None)
+    analysis = session.analyse(model, dict(cell.model.shapes) or None)
+    problem = session.price(analysis, cell.objective).problem
+    policies = policy_placers(DEFAULT) if ships(DEFAULT) else []
+    rivals, _ = contenders(problem, cell.devices, policies, by_hand=False)
+    candidate = Candidate.placed(cell.devices, chosen.affinity)
+    return [*rivals, Rival(PREDICTED, candidate, predicted=chosen.predicted)], chosen.predicted_gain(chosen.chosen)
+
+
+def anonymous(text: str) -> str:
+    """A text without the names of the user, the machine and their folders."""
+    with suppress(RuntimeError):  # a user without a home
+        text = text.replace(str(Path.home()), "~")
+    names = {socket.gethostname(): "MACHINE"}
+    with suppress(OSError, KeyError):  # a user without a name, as in containers
+        names[getpass.getuser()] = "USER"
+    for name, instead in names.items():
+        if len(name) > 3 and name != "root":  # shorter ones are parts of words, and "root" is nobody's name
+            text = text.replace(name, instead)
+    return text
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "cores": cpu.usable_cores(),
+        "logical_cpus": os.cpu_count(),
+    }
+
+
+def _device(core: ov.Core, name: str) -> dict[str, Any]:
+    properties = ("GPU_DRIVER_VERSION", "NPU_DRIVER_VERSION")
+    drivers = (discovery.property_text(core, name, key) for key in properties)
+    return {
+        "name": name,
+        "full_name": discovery.full_name(core, name),
+        "driver": next(filter(None, drivers), ""),
+        "memory_bytes": discovery.memory_bytes(core, name),
+        "precision": discovery.inference_precision(core, name),
+        "threads": discovery.inference_threads(core, name),
+    }

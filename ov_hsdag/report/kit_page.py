@@ -1,0 +1,115 @@
+"""The page of what `ov-hsdag bench --kit` measured: a file that needs nothing else."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #1b1b1b }
+table { border-collapse: collapse; margin: 1rem 0 2rem; width: 100% }
+th, td { border-bottom: 1px solid #ddd; padding: .3rem .6rem; text-align: left; vertical-align: top }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums }
+td.best { font-weight: 600 } td.failed { color: #a33 } small { color: #666 }
+@media (prefers-color-scheme: dark) {
+  body { background: #16181c; color: #e4e4e4 } th, td { border-color: #3a3d44 } td.failed { color: #f08a8a }
+}
+"""
+
+_LEGEND = (
+    "Figures are times the best single device: rates where the objective is throughput, one request's speed where it"
+    " is latency. All ways of a row ran in turns; brackets hold 95% intervals. <i>HETERO alone</i> is OpenVINO's own"
+    " choice for the list of devices, <i>copies</i> the whole model on each device at once, <i>HSDAG: by prediction</i>"
+    " what a program gets that names the devices so, and <i>predicted</i> what it was promised."
+)
+
+COLUMNS = ("one device", "HETERO alone", "copies", "HSDAG: by prediction", "predicted", "best of all measured")
+"""Of figures, all over the best single device."""
+
+Cell = tuple[str, str]
+"""A text, and the class that it is drawn in."""
+
+
+def kit_page(document: Mapping[str, Any], *, predicted: str) -> str:
+    """The text of the HTML file.
+
+    Args:
+        document: as `ov_hsdag.kit.measure.run_kit` returns it.
+        predicted: name of the row of the placement by prediction.
+    """
+    machine, comparisons = document["machine"], document["comparisons"]
+    where = f"{machine['system']}, {machine['architecture']}, {machine['cores']} cores"
+    releases = f"OpenVINO {document['openvino']}, ov-hsdag {document['ov_hsdag']}"
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8><title>ov-hsdag on this machine</title>",
+        f"<style>{_STYLE}</style><h1>What placing gains on this machine</h1>",
+        f"<p>{_escaped(where)}; {_escaped(releases)}.</p>",
+        _table(("device", "name", "driver", "memory", "precision"), map(_device_row, document["devices"])),
+        f"<p>{_LEGEND}</p>",
+    ]
+    for device in dict.fromkeys(one["device"] for one in comparisons):
+        parts.append(f"<h2>{_escaped(device)}</h2>")
+        rows = (_row(one, predicted) for one in comparisons if one["device"] == device)
+        parts.append(_table(("model", "objective", *COLUMNS), rows, figures_from=2))
+    return "\n".join(parts) + "\n"
+
+
+def _row(comparison: Mapping[str, Any], predicted: str) -> list[Cell]:
+    """The cells of a comparison."""
+    title = f"{comparison['model']} <small>{comparison['operations']} operations</small>"
+    head: list[Cell] = [(title, ""), (comparison["objective"], "")]
+    if comparison["failed"]:
+        return [*head, (_escaped(comparison["failed"]), "failed"), *[("", "")] * (len(COLUMNS) - 1)]
+    rows = {row["placer"]: row for row in comparison["rows"]}
+    devices = comparison["device"].partition(":")[2].split(",")
+    ran = [row for row in rows.values() if not row["failed"]]
+    single = max((row for row in ran if row["placer"] in devices), key=lambda row: row["ratio"], default=None)
+    copies = max((row for row in ran if row["placer"] in _COPIES), key=lambda row: row["ratio"], default=None)
+    best = max(ran, key=lambda row: row["ratio"], default=None)
+    gain = comparison["predicted_gain"]
+    return [
+        *head,
+        (_escaped(single["placer"]) if single else "none runs it", ""),
+        _figure(rows.get("hetero")),
+        _figure(copies),
+        _figure(rows.get(predicted)),
+        ("" if gain is None else f"{gain:.2f}", "n"),
+        _figure(best, name=True),
+    ]
+
+
+_COPIES = ("copies", "auto-cumulative")
+
+
+def _figure(row: Mapping[str, Any] | None, *, name: bool = False) -> Cell:
+    """What a way reached, with its interval; name: and how it is called."""
+    if row is None:
+        return "", "n"
+    if row["failed"]:
+        return _escaped(row["failed"]), "failed"
+    text = f"{row['ratio']:.2f}"
+    if row["ratio_low"] != row["ratio_high"]:
+        text += f" <small>[{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]</small>"
+    return (f"{text} {_escaped(row['placer'])}", "n best") if name else (text, "n")
+
+
+def _device_row(device: Mapping[str, Any]) -> list[Cell]:
+    memory = device["memory_bytes"]
+    size = "" if memory is None else f"{memory / 2**30:.1f} GiB"
+    threads = "" if device["threads"] is None else f" <small>{device['threads']} threads</small>"
+    name = f"{_escaped(device['full_name'] or '')}{threads}"
+    return [(_escaped(device["name"]), ""), (name, ""), (_escaped(device["driver"]), ""), (size, ""),
+            (_escaped(device["precision"] or ""), "")]  # fmt: skip
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Cell]], figures_from: int | None = None) -> str:
+    """A table; figures_from: number of the first column whose heading stands on the right."""
+    right = len(head) if figures_from is None else figures_from
+    heading = "".join(f"<th{' class=n' if at >= right else ''}>{text}</th>" for at, text in enumerate(head))
+    lines = ["".join(f'<td class="{kind}">{text}</td>' for text, kind in row) for row in rows]
+    return f"<table><tr>{heading}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def _escaped(text: object) -> str:
+    return html.escape(str(text))
