@@ -40,6 +40,14 @@ def stateful_decoder(layers: int = 4, *, heads: int = 4, shared: int = 2, size: 
     return decoder(sizes, RandomWeights(seed))
 
 
+def share_states(model: ov.Model) -> None:
+    """Gives the last two attentions of a decoder the keys and values of the two before them."""
+    attentions = [node for node in model.get_ordered_ops() if node.get_type_name() == "ScaledDotProductAttention"]
+    for reader, owner in zip(attentions[-2:], attentions[-4:-2], strict=True):
+        for port in (1, 2):
+            reader.input(port).replace_source_output(owner.input_value(port))
+
+
 def decoder_of_experts(
     layers: int = 3,
     *,

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -39,7 +36,7 @@ from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.catalog import ZOO
 from tests.commands import assert_one_error_line, run
-from tests.decoders import RandomWeights, stateful_decoder
+from tests.decoders import share_states, stateful_decoder
 from tests.graphs import random_model
 
 LAYERS, SHARED, SIZE = 6, 2, 8
@@ -656,64 +653,6 @@ def sharing_decoder(layers: int = 4) -> ov.Model:
     model = stateful_decoder(layers)
     share_states(model)
     return model
-
-
-def share_states(model: ov.Model) -> None:
-    """Gives the last two attentions of a decoder the keys and values of the two before them."""
-    attentions = [node for node in model.get_ordered_ops() if node.get_type_name() == "ScaledDotProductAttention"]
-    for reader, owner in zip(attentions[-2:], attentions[-4:-2], strict=True):
-        for port in (1, 2):
-            reader.input(port).replace_source_output(owner.input_value(port))
-
-
-_PEAK = """
-import sys
-import numpy as np
-import openvino as ov
-from ov_hsdag.model.workload import decoder_shapes
-
-def resident(key):
-    lines = open("/proc/self/status").read().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(key)) * 1024
-
-path, tokens = sys.argv[1], int(sys.argv[2])
-core = ov.Core()
-model = core.read_model(path)
-shapes = decoder_shapes(model, 1, tokens, tokens)
-options = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32", "INFERENCE_NUM_THREADS": 1}
-request = core.compile_model(model, "CPU", options).create_infer_request()
-types = {port.get_any_name(): port.get_element_type().to_dtype() for port in model.inputs}
-feeds = {name: np.ones(shapes[name], element) for name, element in types.items()}
-feeds["beam_idx"][:] = 0
-open("/proc/self/clear_refs", "w").write("5")
-before = resident("VmRSS")
-request.start_async(feeds)  # `infer` would copy the outputs
-request.wait()
-print(resident("VmHWM") - before)
-"""
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks of memory are read from /proc")
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_prompt_takes_what_is_counted(shared: bool, two_cpu_core: ov.Core, tmp_path: Path) -> None:
-    """Of outputs that lie beside all other tensors, and of scores of attentions that share their states."""
-    tokens, vocabulary = 2000, 20_000
-    sizes = DecoderSize(4, 4, 8, 64, vocabulary, shared=2, base=100)
-    model = decoder_of(sizes, RandomWeights(0))
-    if shared:
-        share_states(model)
-    path = tmp_path / "decoder.xml"
-    ov.save_model(model, path, compress_to_fp16=False)
-    found = fit(
-        model, ("CPU_A", "CPU_B"), workload=f"prompt={tokens},generate=1", kv_precision="f32", core=two_cpu_core
-    )
-    need = found.singles["CPU_A"]
-    # Blocks that are freed go back at once.
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
-    command = [sys.executable, "-c", _PEAK, str(path), str(tokens)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert found.output_bytes == 4 * tokens * vocabulary
-    assert need.states + need.activations == pytest.approx(int(done.stdout), rel=0.15)
 
 
 def test_scores_of_attentions_that_share_a_cache_are_tensors_on_cpu_devices(two_cpu_core: ov.Core) -> None:
