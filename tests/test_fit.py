@@ -20,8 +20,6 @@ from ov_hsdag.cli.fit import _experts
 from ov_hsdag.costs.memory import States, attention_scores, held_bytes, kv_precisions, live_bytes
 from ov_hsdag.costs.profile import Profile, load_builtin
 from ov_hsdag.devices import discovery
-from ov_hsdag.kit.decoder import DecoderSize
-from ov_hsdag.kit.decoder import decoder as decoder_of
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload, decoder_shapes

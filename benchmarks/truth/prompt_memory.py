@@ -23,10 +23,10 @@ import numpy as np
 from benchmarks.common.tables import markdown
 from benchmarks.field.unseen import DEVICES, declared
 from ov_hsdag.devices.virtual import VIRTUAL_DEVICES_VARIABLE, new_core
+from ov_hsdag.kit.decoder import DecoderSize, decoder
 from ov_hsdag.model.workload import Workload, decoder_shapes
 from ov_hsdag.placing.memory_fit import Need, fit
 from ov_hsdag.utils.lazy import ov
-from research.zoo.decoders import DecoderSize, decoder
 from tests.decoders import EXACT, RandomWeights, share_states
 
 MOST = 1.1

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmarks.truth.prompt_memory import build, counted, peak
-from research.zoo.decoders import DecoderSize
+from ov_hsdag.kit.decoder import DecoderSize
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks of memory are read from /proc")
