@@ -250,6 +250,30 @@ def test_whatever_fails_while_placing_hetero_decides(monkeypatch: pytest.MonkeyP
     assert as_on_one_device(model, compiled)
 
 
+@pytest.mark.parametrize("from_file", [False, True])
+def test_where_placing_fails_inputs_that_nothing_reads_stay_inputs(
+    from_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HETERO makes an output of such an input, before the model's own, and changes the order of inputs."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("no way")
+
+    monkeypatch.setattr(first_load, "_placed", fail)
+    unused, x = op.parameter([-1], np.int64, name="unused"), op.parameter([-1, 4], np.float32, name="x")
+    model = ov.Model([op.relu(x), op.multiply(x, x)], [unused, x], "model")
+    for port, name in zip((*model.inputs, *model.outputs), ("unused", "x", "relu", "square"), strict=True):
+        port.set_names({name})
+    path = str(tmp_path / "model.xml")
+    ov.save_model(model, path, compress_to_fp16=False)
+    with pytest.warns(PlacementNotFollowedWarning, match="compiled without a placement: no way"):
+        compiled = ov.Core().compile_model(path if from_file else model, DEVICE)
+    assert [port.get_any_name() for port in compiled.inputs] == ["unused", "x"]
+    assert [port.get_any_name() for port in compiled.outputs] == ["relu", "square"]
+    results = compiled({"x": np.array([[-1, 0, 1, 2]], np.float32), "unused": np.array([7])})
+    assert results["relu"].tolist() == [[0, 0, 1, 2]] and results["square"].tolist() == [[1, 0, 1, 4]]
+
+
 def test_a_damaged_entry_is_placed_again(kept: Path, no_search: Callable[[], None]) -> None:
     model = mlp()
     ov.Core().compile_model(model, DEVICE, THROUGHPUT)
@@ -411,6 +435,18 @@ def test_run_places_what_a_program_loads(saved: str, tmp_path: Path, kept: Path)
         assert how in done.stderr
         assert f"{saved}: HETERO:CPU_A,CPU_B (throughput)" in done.stderr
         assert str(entries(kept)[0]) in done.stderr
+
+
+def test_run_says_what_could_not_be_placed(tmp_path: Path) -> None:
+    """A model of which no sizes are known."""
+    x = op.parameter([-1, -1], np.float32, name="x")
+    fixed = op.reshape(x, np.array([7, 13]), False)
+    path, program = tmp_path / "model.xml", tmp_path / "program.py"
+    ov.save_model(ov.Model([op.relu(fixed)], [x], "model"), path)
+    program.write_text("import openvino as ov, sys; ov.Core().compile_model(sys.argv[1], 'HETERO:CPU_A,CPU_B')")
+    done = ov_hsdag_command("run", str(program), str(path))
+    assert f"{path}: not placed: " in " ".join(done.stderr.split()), done.stderr
+    assert "no model without a placement" not in done.stderr
 
 
 @pytest.mark.parametrize("program", ["no_such_program", "no_such_script.py"])

@@ -86,6 +86,9 @@ def _summary(loads: Sequence[dict[str, Any]]) -> list[str]:
         return ["ov-hsdag run: no model without a placement was compiled for HETERO or HSDAG"]
     lines: dict[tuple[object, ...], str] = {}
     for load in loads:
+        if "failure" in load:
+            lines.setdefault((load["model"], load["failure"]), f"{load['model']}: not placed: {load['failure']}")
+            continue
         how = "kept from an earlier load" if load["reused"] else f"placed in {load['seconds']:.1f} s"
         where = f"; {load['file']}" if load["file"] else "; not kept"
         lines.setdefault((load["model"], load["file"]), f"{load['model']}: {load['summary']} ({how}{where})")

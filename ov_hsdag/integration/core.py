@@ -261,7 +261,36 @@ def _compiled_without_placement(call: _Call, failure: str, notes: list[Warning])
     without = "its placement" if call.automatic is None else "a placement"
     text = f"ov_hsdag: the model was compiled without {without}: {failure[:300]}"
     notes[:] = [PlacementNotFollowedWarning(text)]
+    if call.automatic is not None:
+        device_name.record_failure(_source(call.model, call.weights) or "a model in memory", failure)
+    chosen = None
+    with contextlib.suppress(Exception):  # HETERO itself says what is wrong with the model
+        chosen = _as_hetero_chooses(call)
+    if chosen is not None:
+        return replace(call, weights=None).compile(chosen, _of_unplaced(call))
     return call.compile(_without_affinities(call.model), _of_unplaced(call))
+
+
+def _as_hetero_chooses(call: _Call) -> ov.Model | None:
+    """A copy of the model with HETERO's own choice as affinities, where the model has an input that nothing reads.
+
+    Without affinities HETERO makes another output of such an input, in front of the model's own, and changes the order
+    of inputs. None for all other models. Raises RuntimeError and what `Placement.apply` does.
+    """
+    from ov_hsdag.model.affinities import remove_affinities
+    from ov_hsdag.model.placement import Placement
+
+    copy = _private_copy(call.core, call.model, call.weights)
+    if all(node.output(0).get_target_inputs() for node in copy.get_parameters()):
+        return None
+    remove_affinities(copy)
+    _name_apart(copy)
+    devices = _requested(call.core, call.device, call.config)
+    affinity: dict[str, str] = {}
+    for device in reversed(devices):
+        affinity |= dict.fromkeys(call.core.query_model(copy, device), device)
+    Placement(devices, affinity).apply(copy)
+    return copy
 
 
 def _followed_inside(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]) -> ov.CompiledModel:

@@ -122,13 +122,8 @@ def automatic_load(
 
 def record(loaded: LoadedPlacement, model: ov.Model, source: str | None) -> None:
     """Appends what a load followed to the file of `LOG_VARIABLE`, where there is one. Raises nothing."""
-    path = os.environ.get(LOG_VARIABLE)
-    if not path:
-        return
-    import json  # which the hook for OpenVINO does without
-
     placement = loaded.placement
-    line = json.dumps(
+    _log(
         {
             "model": source or model.get_friendly_name(),
             "devices": list(placement.devices),
@@ -141,6 +136,20 @@ def record(loaded: LoadedPlacement, model: ov.Model, source: str | None) -> None
             "file": None if loaded.file is None else str(loaded.file),
         }
     )
+
+
+def record_failure(model: str, failure: str) -> None:
+    """Appends why a load placed nothing to the file of `LOG_VARIABLE`, where there is one. Raises nothing."""
+    _log({"model": model, "failure": failure})
+
+
+def _log(entry: Mapping[str, Any]) -> None:
+    path = os.environ.get(LOG_VARIABLE)
+    if not path:
+        return
+    import json  # which the hook for OpenVINO does without
+
+    line = json.dumps(entry)
     # One write of a line to a file that is open for appending is not mixed with those of other processes.
     with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
         file.write(line + "\n")

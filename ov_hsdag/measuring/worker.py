@@ -3,9 +3,9 @@
 A plugin that crashes, hangs or runs out of memory takes its process with it and nothing else.
 `ov_hsdag.measuring.process` starts workers and talks to them (`ov_hsdag.utils.child`).
 
-Commands, by "do": "compile" (ways: a file, what runs each model; outputs: a file for what it computes), "trial" (seconds; alone: no
-other worker has one). An answer with "error" says that OpenVINO refused; the worker is as good as before. The first
-answer comes unasked, when OpenVINO is imported and the model is read.
+Commands, by "do": "compile" (ways: a file, what runs each model; outputs: a file for what it computes), "trial"
+(seconds; alone: no other worker has one). An answer with "error" says that OpenVINO refused; the worker is as good as
+before. The first answer comes unasked, when OpenVINO is imported and the model is read.
 """
 
 from __future__ import annotations
