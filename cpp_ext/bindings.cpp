@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings.hpp"
+#include "canonical.hpp"
 #include "coarsen.hpp"
 #include "graph.hpp"
 #include "groups.hpp"
@@ -188,6 +189,14 @@ PYBIND11_MODULE(_native, module) {
         .def(py::init(&make_problem), py::arg("graph").none(false), py::kw_only(), py::arg("same_submodel"),
              py::arg("rule"))
         .def_property_readonly("kinds", [](const Problem& problem) { return to_array(problem.kinds()); })
+        .def(
+            "canonical_order",
+            [](const Problem& problem, const Array<std::int64_t>& labels) {
+                return to_array(without_gil([&] {
+                    return canonical_order(problem, {labels.data(), static_cast<std::size_t>(labels.size())});
+                }));
+            },
+            py::arg("labels"), "labels: int64 [nodes] → int32 [nodes] (cpp_ext/canonical.hpp).")
         .def(
             "evaluate", &evaluate, py::arg("placements"), py::arg("threads") = 1, py::arg("most_work") = py::none(),
             py::arg("breakdown") = false,

@@ -17,6 +17,7 @@
 #include "bindings.hpp"
 #include "contiguous.hpp"
 #include "contiguous_search.hpp"
+#include "descents.hpp"
 #include "min_cut.hpp"
 #include "multilevel.hpp"
 #include "refine.hpp"
@@ -96,12 +97,7 @@ py::tuple refine_batch(const SearchSpace& space, const Array<std::uint8_t>& plac
     return py::make_tuple(result, to_array(refined.scores));
 }
 
-py::dict search(const SearchSpace& space, bool throughput, std::int64_t max_moves, double budget_ms, std::uint64_t seed,
-                const std::optional<Array<std::uint8_t>>& starts, bool processor_time, const py::object& settings) {
-    if (starts) expect_placements(*starts, space.groups(), space.devices());
-    SearchOptions options = to_options(throughput, max_moves, budget_ms, seed, settings);
-    options.processor_time = processor_time;
-    const auto found = without_gil([&] { return multilevel_search(space, to_span(starts), options); });
+py::dict to_dict(const SearchSpace& space, const MultilevelResult& found) {
     py::array_t<double> progress({static_cast<py::ssize_t>(found.progress.size()), py::ssize_t{2}});
     double* next = progress.mutable_data();
     for (const Improvement& improvement : found.progress) {
@@ -121,6 +117,23 @@ py::dict search(const SearchSpace& space, bool throughput, std::int64_t max_move
     result["elite_scores"] = to_array(found.elite_scores);
     result["phases"] = phases;
     return result;
+}
+
+py::dict search(const SearchSpace& space, bool throughput, std::int64_t max_moves, double budget_ms, std::uint64_t seed,
+                const std::optional<Array<std::uint8_t>>& starts, bool processor_time, const py::object& settings) {
+    if (starts) expect_placements(*starts, space.groups(), space.devices());
+    SearchOptions options = to_options(throughput, max_moves, budget_ms, seed, settings);
+    options.processor_time = processor_time;
+    return to_dict(space, without_gil([&] { return multilevel_search(space, to_span(starts), options); }));
+}
+
+py::dict search_descents(const SearchSpace& space, bool throughput, std::int64_t max_moves, std::uint64_t seed,
+                         std::int32_t threads, const std::optional<Array<std::uint8_t>>& starts,
+                         const py::object& settings) {
+    if (starts) expect_placements(*starts, space.groups(), space.devices());
+    SearchOptions options = to_options(throughput, max_moves, 0.0, seed, settings);
+    options.threads = threads;
+    return to_dict(space, without_gil([&] { return search_until_agreed(space, to_span(starts), options); }));
 }
 
 py::array_t<std::int32_t> orders(const SearchSpace& space, std::int32_t random, std::uint64_t seed) {
@@ -263,6 +276,10 @@ void bind_search(py::module_& module) {
              py::arg("processor_time") = false, py::arg("settings") = py::none(),
              "Multilevel search → dict: placement uint8 [groups], score in µs, progress [improvements, 2]: ms and µs, "
              "cycles, elites uint8 [count, groups], elite_scores, phases: ms by name.")
+        .def("search_until_agreed", &search_descents, py::arg("throughput"), py::kw_only(), py::arg("max_moves"),
+             py::arg("seed") = 0, py::arg("threads") = 1, py::arg("starts") = py::none(),
+             py::arg("settings") = py::none(),
+             "Independent searches until they agree (cpp_ext/descents.hpp) → as `search`.")
         .def(
             "contracted",
             [](const SearchSpace& space, std::int32_t target) {

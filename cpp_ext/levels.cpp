@@ -35,6 +35,14 @@ Levels::Levels(const OrderedProblem& problem, std::span<const std::int32_t> coar
       fine(problem.problem(), problem.problem().group, problem.node_orders()[node_order]),
       coarse(problem.problem(), gathered(coarse_of, problem.problem().group), problem.node_orders()[node_order]) {}
 
+const Levels& SearchSpace::levels_of(std::size_t order) const {
+    order %= others_.size();
+    if (order == 0) return levels;
+    const std::scoped_lock lock(mutex_);
+    if (!others_[order]) others_[order] = std::make_unique<const Levels>(ordered, coarse_groups_, order);
+    return *others_[order];
+}
+
 Placement Levels::coarsened(const Placement& placement) const {
     return coarse.elected(coarse.summed(fine.votes(placement), coarse_of));
 }

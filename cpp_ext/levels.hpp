@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -38,17 +40,29 @@ struct Levels {
     [[nodiscard]] Placement expanded(const Placement& placement) const { return gathered(placement, coarse_of); }
 };
 
-// What all searches of a problem work on: its groups in orders of their own, with levels of two of the orders.
-struct SearchSpace {
-    OrderedProblem ordered;
-    Levels levels, other_levels;
-
+// What all searches of a problem work on: its groups in orders of their own, with levels of each of the orders.
+class SearchSpace {
+public:
     // coarse_groups: as for `Levels`.
     SearchSpace(const Problem& problem, std::span<const std::int32_t> coarse_groups)
-        : ordered(problem), levels(ordered, coarse_groups), other_levels(ordered, coarse_groups, 1) {}
+        : ordered(problem),
+          levels(ordered, coarse_groups),
+          coarse_groups_(coarse_groups.begin(), coarse_groups.end()),
+          others_(ordered.node_orders().size()) {}
+
+    const OrderedProblem ordered;
+    const Levels levels;  // of the first order
+
+    // Levels of an order, those of the first one again after the last. May be called by several threads.
+    [[nodiscard]] const Levels& levels_of(std::size_t order) const;
     [[nodiscard]] const Problem& problem() const { return ordered.problem(); }
     [[nodiscard]] std::int32_t groups() const { return levels.fine.items; }
     [[nodiscard]] std::int32_t devices() const { return levels.fine.devices; }
+
+private:
+    std::vector<std::int32_t> coarse_groups_;
+    mutable std::mutex mutex_;
+    mutable std::vector<std::unique_ptr<const Levels>> others_;  // [orders] made when they are first wanted
 };
 
 }  // namespace ov_hsdag

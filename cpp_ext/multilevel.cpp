@@ -4,7 +4,9 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -12,6 +14,7 @@
 #include <utility>
 
 #include "acyclic.hpp"
+#include "anneal.hpp"
 #include "budget.hpp"
 #include "contiguous_search.hpp"
 #include "hierarchy.hpp"
@@ -36,18 +39,23 @@ struct Refined {
     Placement placement;
 };
 
-class Search {
+}  // namespace
+
+// The seed also says which of the problem's orders the levels have, so that descents differ in more than luck.
+class MultilevelSearch::Search {
 public:
     Search(const SearchSpace& space, const SearchOptions& options)
         : space_(space),
           problem_(space.problem()),
-          model_(space.levels.fine),
+          levels_(space.levels_of(options.seed)),
+          model_(levels_.fine),
           rating_(transfer_ratings(model_)),
           options_(options),
-          settings_(options.settings),
+          settings_(options_.settings),
           judge_(problem_, model_, options.throughput),
-          local_(problem_, space.levels, options.throughput, settings_),
-          island_search_(problem_, space.other_levels, options.throughput, settings_),
+          local_(problem_, levels_, options.throughput, settings_),
+          island_search_(problem_, space.levels_of(options.seed + 1), options.throughput, settings_),
+          annealing_(model_, options.throughput, settings_.annealing),
           random_(options.seed),
           begin_ms_(now_ms(options.processor_time)),
           since_ms_(begin_ms_),
@@ -56,31 +64,38 @@ public:
                   options.processor_time),
           lacking_(std::find(model_.supported.begin(), model_.supported.end(), 0) != model_.supported.end()) {}
 
-    MultilevelResult run(std::span<const std::uint8_t> starts) {
+    // What search starts from, and the first cycle. starts: [count, groups] placements that are tried as well.
+    void begin(std::span<const std::uint8_t> starts) {
         add_single_devices(true);
-        const auto width = static_cast<std::size_t>(model_.items);
-        for (std::size_t at = 0; at + width <= starts.size(); at += width) {
-            offer(Placement(starts.begin() + static_cast<std::ptrdiff_t>(at),
-                            starts.begin() + static_cast<std::ptrdiff_t>(at + width)));
-        }
+        offer_all(starts);
         add_partitions(true);
         add_scattered();
         add_partitions(false);
         add_partitions_of_other_orders();
-        add_more_partitions();
         add_single_devices(false);
         first_cycle();
         if (!std::isfinite(pool_.front().score)) judge_without_limit();
         enter(Phase::kRefine);
         refine_over_memory();
+        begun_at_ = budget_.moves();
+    }
+
+    void allow(std::int64_t moves) {
+        budget_.spend(-moves);
+        all_moves_ += moves;
+        begun_at_ += moves;
+    }
+
+    // Further cycles, until the budget is spent.
+    void cycles() {
+        since_ms_ = now_ms(options_.processor_time);
         const SearchSettings::Population& sizes = settings_.population;
         const double share = options_.throughput ? sizes.island_share_in_throughput : sizes.island_share;
-        const std::int64_t begin = budget_.moves();
         while (budget_.left()) {
-            const auto spent = static_cast<double>(begin - budget_.moves());
-            if (!judged_partitions_ && spent > std::max(settings_.partitions.judged_after_per_group * model_.items,
-                                                        settings_.partitions.judged_after)) {
-                add_judged_partitions();
+            const auto spent = static_cast<double>(begun_at_ - budget_.moves());
+            if (model_.items <= settings_.annealing.most_items &&
+                static_cast<double>(annealed_moves_) < settings_.annealing.share * spent) {
+                search_annealed();
             } else if (model_.items <= sizes.many_cycles && static_cast<double>(island_moves_) < share * spent) {
                 search_island();
             } else if (model_.items <= sizes.seldom_local && random_() % (model_.items <= sizes.local ? 2 : 4) == 0) {
@@ -90,12 +105,23 @@ public:
             }
         }
         enter(Phase::kRefine);
-        MultilevelResult result{
-            pool_.front().placement, pool_.front().score, std::move(progress_), cycles_, {}, {}, phase_ms_};
-        for (Solution& solution : pool_) {
+    }
+
+    void offer_all(std::span<const std::uint8_t> placements) {
+        const auto width = static_cast<std::ptrdiff_t>(model_.items);
+        for (auto row = placements.begin(); placements.end() - row >= width; row += width) {
+            offer(Placement(row, row + width));
+        }
+    }
+
+    [[nodiscard]] double score() const { return pool_.front().score; }
+
+    [[nodiscard]] MultilevelResult result() {
+        MultilevelResult result{pool_.front().placement, pool_.front().score, progress_, cycles_, {}, {}, phase_ms_};
+        for (const Solution& solution : pool_) {
             if (solution.score >= kOverMemory) continue;
             result.elite_scores.push_back(judge_.exact_score(solution.placement));
-            result.elites.push_back(std::move(solution.placement));
+            result.elites.push_back(solution.placement);
         }
         if (!result.elites.empty()) result.score = result.elite_scores.front();
         return result;
@@ -160,18 +186,6 @@ private:
         }
     }
 
-    // Few places do not tell which orders of many devices are best.
-    void add_more_partitions() {
-        const SearchSettings::Partitions& wanted = settings_.partitions;
-        if (model_.devices <= wanted.few_devices || model_.items > wanted.small_graph || !budget_.left()) return;
-        add_partitions_of({.cuts = wanted.cuts,
-                           .sequence = {},
-                           .effort = wanted.longer,
-                           .sequences = wanted.more_sequences,
-                           .per_sequence = 1},
-                          wanted.more_fine_sequences);
-    }
-
     // Of an order of the groups. What partitions have in common is found out when the first is wanted: single devices
     // come before.
     std::vector<ContiguousPlacement> partitions(std::size_t order, const ContiguousOptions& wanted) {
@@ -216,26 +230,6 @@ private:
         for (ContiguousPlacement& found : partitions(order, wanted))
             score = std::min(score, offer(std::move(found.placement)));
         return score;
-    }
-
-    // Many partitions, for the simulator to choose from: what their submodels cost is not known before.
-    void add_judged_partitions() {
-        judged_partitions_ = true;
-        if (model_.items > settings_.population.many_cycles || !options_.throughput || model_.devices == 1 ||
-            lacking_) {
-            return;
-        }
-        enter(Phase::kPlace);
-        const SearchSettings::Partitions& judged = settings_.partitions;
-        const ContiguousOptions wanted{.cuts = judged.judged_cuts,
-                                       .sequence = {},
-                                       .effort = judged.judged_effort,
-                                       .sequences = judged.judged_sequences,
-                                       .per_sequence = judged.judged_per_sequence};
-        for (ContiguousPlacement& found : partitions(best_order_, wanted)) {
-            if (!budget_.left()) return;
-            offer(std::move(found.placement));
-        }
     }
 
     // Each device that lacks operations with all that it runs, the fastest ones with the rest.
@@ -317,6 +311,24 @@ private:
         Candidate next{pool_[chosen].placement, pool_[chosen].score, 0};
         local_.perturb_and_refine(next, pool_[random_() % pool_.size()].placement, random_, budget_);
         if (better(next.score, pool_[chosen].score)) offer(std::move(next.placement), chosen);
+    }
+
+    // From a placement of the pool, by annealing and passes behind it.
+    void search_annealed() {
+        const std::int64_t before = budget_.moves();
+        const double share = draw_share(random_);
+        const std::size_t chosen = std::min(random_() % pool_.size(), random_() % pool_.size());
+        constexpr double kHeats[] = {1.0, 0.3, 0.1, 3.0};
+        const double heat = kHeats[random_() % std::size(kHeats)];
+        judge_.go_by(pool_[chosen].estimates);
+        Placement found =
+            annealing_.run(pool_[chosen].placement, heat, judge_.surcharge(share), judge_.reserved(), random_, budget_);
+        Neighbourhoods search(model_, options_.throughput, settings_.moves, settings_.moves.run,
+                              settings_.moves.fine_sharpness);
+        search.reset(found, judge_.surcharge(share), judge_.reserved());
+        search.passes(settings_.moves.fine_passes, budget_);
+        offer(search.placement(), chosen);
+        annealed_moves_ += before - budget_.moves();
     }
 
     // The pool descends from partitions, and no cycle from it finds some of what local search finds that begins with
@@ -472,12 +484,14 @@ private:
 
     const SearchSpace& space_;
     const Problem& problem_;
+    const Levels& levels_;
     const AdditiveModel& model_;
     std::vector<double> rating_;
-    const SearchOptions& options_;
+    const SearchOptions options_;
     const SearchSettings& settings_;
     Judge judge_;
     PlacementSearch local_, island_search_;
+    Annealing annealing_;
     std::vector<ContiguousSearch> contiguous_;  // of each order of the groups
     std::size_t best_order_ = 0;                // of these
     std::mt19937_64 random_;
@@ -488,17 +502,15 @@ private:
     Budget budget_;
     bool lacking_;  // some device lacks operations
     bool limited_work_ = true;
-    bool judged_partitions_ = false;
     int infeasible_ = 0;
     std::vector<Solution> pool_;     // best first
     std::vector<Candidate> island_;  // best first
     std::size_t simple_ = 0;         // simple placements that the island has begun with
-    std::int64_t island_moves_ = 0;
+    std::int64_t island_moves_ = 0, annealed_moves_ = 0;
+    std::int64_t begun_at_ = 0;  // moves that were left after the first cycle
     std::vector<Improvement> progress_;
     std::int64_t cycles_ = 0;
 };
-
-}  // namespace
 
 std::vector<std::int32_t> contracted(const SearchSpace& space, std::int32_t target) {
     const AdditiveModel& model = space.levels.coarse;
@@ -508,16 +520,43 @@ std::vector<std::int32_t> contracted(const SearchSpace& space, std::int32_t targ
     return space.ordered.as_given<std::int32_t>(gathered(item, space.levels.coarse_of));
 }
 
-MultilevelResult multilevel_search(const SearchSpace& space, std::span<const std::uint8_t> starts,
-                                   const SearchOptions& options) {
-    if (options.max_moves <= 0 && !(options.budget_ms > 0)) throw std::invalid_argument("expected a budget");
-    options.settings.check();
-    const OrderedProblem& problem = space.ordered;
-    MultilevelResult result = Search(space, options).run(problem.ordered(starts));
+MultilevelSearch::MultilevelSearch(const SearchSpace& space, const SearchOptions& options)
+    : space_(space), search_(std::make_unique<Search>(space, options)) {}
+
+MultilevelSearch::~MultilevelSearch() = default;
+
+void MultilevelSearch::begin(std::span<const std::uint8_t> starts) {
+    search_->begin(space_.ordered.ordered(starts));
+    search_->cycles();
+}
+
+void MultilevelSearch::go_on(std::int64_t moves) {
+    search_->allow(moves);
+    search_->cycles();
+}
+
+void MultilevelSearch::offer(std::span<const std::uint8_t> placements) {
+    search_->offer_all(space_.ordered.ordered(placements));
+}
+
+double MultilevelSearch::score() const { return search_->score(); }
+
+MultilevelResult MultilevelSearch::result() {
+    const OrderedProblem& problem = space_.ordered;
+    MultilevelResult result = search_->result();
     result.placement = problem.as_given<std::uint8_t>(result.placement);
     for (Placement& elite : result.elites) elite = problem.as_given<std::uint8_t>(elite);
     if (result.score >= kOverMemory) result.score = std::numeric_limits<double>::infinity();
     return result;
+}
+
+MultilevelResult multilevel_search(const SearchSpace& space, std::span<const std::uint8_t> starts,
+                                   const SearchOptions& options) {
+    if (options.max_moves <= 0 && !(options.budget_ms > 0)) throw std::invalid_argument("expected a budget");
+    options.settings.check();
+    MultilevelSearch search(space, options);
+    search.begin(starts);
+    return search.result();
 }
 
 }  // namespace ov_hsdag

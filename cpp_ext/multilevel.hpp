@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,28 @@ struct MultilevelResult {
     std::vector<Placement> elites;      // the best feasible ones that were found, the best first
     std::vector<double> elite_scores;   // [elites]
     std::array<double, 3> phase_ms{};   // [phases]
+};
+
+// One search that can go on. Placements are of the groups as given; the space stays alive as long.
+class MultilevelSearch {
+public:
+    MultilevelSearch(const SearchSpace& space, const SearchOptions& options);
+    ~MultilevelSearch();
+
+    // Until the options' budget is spent. starts: [count, groups] placements that are tried as well.
+    void begin(std::span<const std::uint8_t> starts);
+    // So many moves more.
+    void go_on(std::int64_t moves);
+    // Tries placements [count, groups] of others.
+    void offer(std::span<const std::uint8_t> placements);
+    // Of the best placement, as it judges them.
+    [[nodiscard]] double score() const;
+    [[nodiscard]] MultilevelResult result();
+
+private:
+    class Search;
+    const SearchSpace& space_;
+    std::unique_ptr<Search> search_;
 };
 
 // starts: [count, groups] placements that are tried as well. One of the two limits must be given.

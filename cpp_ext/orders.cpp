@@ -13,6 +13,8 @@ namespace {
 
 constexpr int kNeighbourRounds = 2;
 
+}  // namespace
+
 // The finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 std::uint64_t mixed(std::uint64_t value) {
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9U;
@@ -21,6 +23,8 @@ std::uint64_t mixed(std::uint64_t value) {
 }
 
 std::uint64_t mixed(std::uint64_t a, std::uint64_t b) { return mixed(mixed(a + 0x9E3779B97F4A7C15U) ^ b); }
+
+namespace {
 
 // From the outputs back; before each node its inputs. earlier(a, b): of two outputs, and of two inputs of a node.
 template <typename Earlier>
@@ -65,6 +69,14 @@ public:
         : problem_(problem), graph_(*problem.graph), count_(static_cast<std::size_t>(graph_.nodes())) {
         measure_depths();
         hash();
+    }
+
+    Orders(const Problem& problem, std::vector<std::uint64_t> keys)
+        : problem_(problem),
+          graph_(*problem.graph),
+          count_(static_cast<std::size_t>(graph_.nodes())),
+          key_(std::move(keys)) {
+        measure_depths();
     }
 
     // The outputs by their depth; before each node its inputs, the longest branch first.
@@ -172,32 +184,10 @@ private:
         }
     }
 
-    [[nodiscard]] std::vector<std::uint64_t> costs() const {
-        const auto width = static_cast<std::size_t>(problem_.devices);
-        std::vector<std::uint64_t> result(count_);
-        for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
-            std::uint64_t value = static_cast<std::uint64_t>(graph_.kind[node]);
-            for (std::size_t d = 0; d < width; ++d) {
-                const std::size_t at = static_cast<std::size_t>(node) * width + d;
-                value = mixed(value, std::bit_cast<std::uint64_t>(problem_.node_us[at]));
-                value = mixed(value, static_cast<std::uint64_t>(problem_.held(node, d)) * 2 + problem_.supported[at]);
-                if (!problem_.fused_with.empty() && problem_.fused_with[at] >= 0) {
-                    value = mixed(value, std::bit_cast<std::uint64_t>(problem_.fusion_penalty_us[at]));
-                }
-            }
-            for (std::int32_t o = graph_.output_ptr[node]; o < graph_.output_ptr[node + 1]; ++o) {
-                value = mixed(value, static_cast<std::uint64_t>(problem_.moved(o)));
-                value = mixed(value, static_cast<std::uint64_t>(problem_.live()[static_cast<std::size_t>(o)]));
-            }
-            result[node] = value;
-        }
-        return result;
-    }
-
     // Iterated hashes as of Weisfeiler and Leman: of all that comes before a node, of all that comes behind it, of its
     // group and of its neighbours. Sums do not depend on the order of what they add.
     void hash() {
-        const std::vector<std::uint64_t> cost = costs();
+        const std::vector<std::uint64_t> cost = node_costs(problem_);
         std::vector<std::uint64_t> before(cost), behind(cost);
         const auto port = [&](std::int32_t e) {
             return static_cast<std::uint64_t>(graph_.input_output[e] - graph_.output_ptr[graph_.source[e]]);
@@ -241,6 +231,33 @@ private:
 };
 
 }  // namespace
+
+std::vector<std::uint64_t> node_costs(const Problem& problem) {
+    const Graph& graph = *problem.graph;
+    const auto width = static_cast<std::size_t>(problem.devices);
+    std::vector<std::uint64_t> result(static_cast<std::size_t>(graph.nodes()));
+    for (std::int32_t node = 0; node < graph.nodes(); ++node) {
+        std::uint64_t value = static_cast<std::uint64_t>(graph.kind[node]);
+        for (std::size_t d = 0; d < width; ++d) {
+            const std::size_t at = static_cast<std::size_t>(node) * width + d;
+            value = mixed(value, std::bit_cast<std::uint64_t>(problem.node_us[at]));
+            value = mixed(value, static_cast<std::uint64_t>(problem.held(node, d)) * 2 + problem.supported[at]);
+            if (!problem.fused_with.empty() && problem.fused_with[at] >= 0) {
+                value = mixed(value, std::bit_cast<std::uint64_t>(problem.fusion_penalty_us[at]));
+            }
+        }
+        for (std::int32_t o = graph.output_ptr[node]; o < graph.output_ptr[node + 1]; ++o) {
+            value = mixed(value, static_cast<std::uint64_t>(problem.moved(o)));
+            value = mixed(value, static_cast<std::uint64_t>(problem.live()[static_cast<std::size_t>(o)]));
+        }
+        result[node] = value;
+    }
+    return result;
+}
+
+std::vector<std::int32_t> branch_order(const Problem& problem, std::vector<std::uint64_t> keys) {
+    return Orders(problem, std::move(keys)).branches();
+}
 
 std::vector<std::vector<std::int32_t>> node_orders(const Problem& problem) {
     const Orders orders(problem);

@@ -11,6 +11,16 @@
 
 namespace ov_hsdag {
 
+// Hashes of a value, and of two.
+[[nodiscard]] std::uint64_t mixed(std::uint64_t value);
+[[nodiscard]] std::uint64_t mixed(std::uint64_t a, std::uint64_t b);
+
+// A hash of what each node costs and of the sizes of its outputs, [nodes].
+[[nodiscard]] std::vector<std::uint64_t> node_costs(const Problem& problem);
+
+// Depth first from the outputs back, so that branches stay together; the longest branch first, ties by `keys`, [nodes].
+[[nodiscard]] std::vector<std::int32_t> branch_order(const Problem& problem, std::vector<std::uint64_t> keys);
+
 // Several topological orders, [nodes] each. The first is depth first from the outputs back, so that branches stay
 // together and what has no inputs (a weight) comes right before its first reader. Ties are broken by a hash of each
 // node's costs and surroundings; node numbers decide only between nodes that it cannot tell apart.

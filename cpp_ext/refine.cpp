@@ -65,7 +65,7 @@ public:
         std::vector<std::vector<Candidate>> islands(count, elites());
         parallel_for(count, threads(), [&](std::size_t) {
             return [&](std::size_t island) {
-                PlacementSearch search = searching(island % 2 == 0 ? space_.levels : space_.other_levels);
+                PlacementSearch search = searching(space_.levels_of(island % 2));
                 std::mt19937_64 random(options_.seed * count + island);
                 Budget budget(left / static_cast<std::int64_t>(count), end_ms_);
                 while (budget.left()) search.improve_one(islands[island], random, budget);

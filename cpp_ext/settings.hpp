@@ -16,20 +16,27 @@ namespace ov_hsdag {
     auto numbers() const { return std::tie(__VA_ARGS__); }
 
 struct SearchSettings {
-    // Moves that are tried where no limit is given, by ov_hsdag/placers: 20 to 120 ms on one core for models of up to a
-    // thousand groups on two devices. On more, where as many stop 2 to 4% short in throughput, up to 350 ms.
+    // Moves that are tried where no limit is given (descents.hpp). Those of the first turn of each search: 5 to 30 ms
+    // on one core for models of up to a thousand groups on two devices, up to 200 ms on more.
     struct Effort {
-        std::int64_t moves = 500'000;
-        std::int64_t moves_per_group = 100;
-        std::int64_t more_per_group = 10'000;  // on more than two devices, and at most
-        std::int64_t most_more = 3'500'000;
+        std::int64_t moves = 125'000;
+        std::int64_t moves_per_group = 25;
+        std::int64_t more_per_group = 2'500;  // on more than two devices, and at most
+        std::int64_t most_more = 875'000;
         // Where a device cannot hold the model, good placements are rarer: so many at least, so many times as many, and
         // local search from so many of the best.
-        std::int64_t moves_in_little_memory = 6'000'000;
+        std::int64_t moves_in_little_memory = 1'000'000;
         std::int64_t times_in_little_memory = 3;
         std::int32_t refined_in_little_memory = 4;
+        // So many searches, until they agree; graphs of more groups have one, with the moves of all first turns.
+        std::int32_t descents = 4;
+        std::int32_t most_groups = 4'000;
+        std::int64_t most_moves = 6'000'000;  // of each search: about 1 s on a core of its own
+        double expected_regret = 0.0001;      // share of the best score
+        double together = 0.25;  // share of `most_moves` after searches that disagree exchange all they have
         OV_HSDAG_NUMBERS(moves, moves_per_group, more_per_group, most_more, moves_in_little_memory,
-                         times_in_little_memory, refined_in_little_memory)
+                         times_in_little_memory, refined_in_little_memory, descents, most_groups, most_moves,
+                         expected_regret, together)
     } effort;
 
     struct Coarsening {
@@ -48,24 +55,7 @@ struct SearchSettings {
         std::int32_t fine_sequences = 2;
         std::int32_t few_devices = 5;
         std::int32_t few_cuts = 96;
-        // Of graphs of at most so many groups all orders are looked at again, this many times as long and with more
-        // places, and so many of the best with the most. Larger ones have found better by then.
-        std::int32_t small_graph = 600;
-        double longer = 4;
-        std::int32_t more_sequences = 8;
-        std::int32_t more_fine_sequences = 4;
-        // For throughput, so many partitions of so many orders of the devices are judged, once so many moves for each
-        // group, and more than placing makes by default, have been made: that takes 30 ms for a thousand groups on four
-        // devices, a tenth of a second on eight.
-        std::int32_t judged_cuts = 600;
-        double judged_effort = 16;
-        std::int32_t judged_sequences = 64;
-        std::int32_t judged_per_sequence = 24;
-        double judged_after_per_group = 800;
-        double judged_after = 600'000;
-        OV_HSDAG_NUMBERS(cuts, fine_sequences, few_devices, few_cuts, small_graph, longer, more_sequences,
-                         more_fine_sequences, judged_cuts, judged_effort, judged_sequences, judged_per_sequence,
-                         judged_after_per_group, judged_after)
+        OV_HSDAG_NUMBERS(cuts, fine_sequences, few_devices, few_cuts)
     } partitions;
 
     // What cycles begin with.
@@ -122,6 +112,19 @@ struct SearchSettings {
                          rounds, every_move, fresh, many_consumers, patience, run_moves)
     } moves;
 
+    // Simulated annealing (anneal.hpp).
+    struct Annealing {
+        std::int32_t most_items = 4000;  // graphs of at most so many groups are annealed
+        std::int32_t sweeps = 200;       // so many moves of each item are tried in one run
+        std::int32_t stages = 40;        // temperatures of one run
+        std::int32_t sharpness = 6;      // doublings of the power that stands for the maximum
+        // Temperatures: a move that makes the objective larger by this share is made once in e times.
+        double hottest = 0.002;
+        double coldest = 0.00005;
+        double share = 0.75;  // of all moves
+        OV_HSDAG_NUMBERS(most_items, sweeps, stages, sharpness, hottest, coldest, share)
+    } annealing;
+
     // Local search by the simulator, and refinement of batches (placement_search.hpp, refine.hpp).
     struct Local {
         std::int32_t fine_run =
@@ -156,6 +159,7 @@ struct SearchSettings {
         each("population", self.population);
         each("judging", self.judging);
         each("moves", self.moves);
+        each("annealing", self.annealing);
         each("local", self.local);
     }
 };

@@ -27,6 +27,7 @@ class Problem:
     ) -> None: ...
     @property
     def kinds(self) -> NDArray[np.int32]: ...
+    def canonical_order(self, labels: NDArray[np.int64]) -> NDArray[np.int32]: ...
     def evaluate(
         self, placements: NDArray[np.uint8], threads: int = 1, most_work: int | None = None, breakdown: bool = False
     ) -> dict[str, Any]: ...
@@ -55,6 +56,16 @@ class SearchSpace:
         seed: int = 0,
         starts: NDArray[np.uint8] | None = None,
         processor_time: bool = False,
+        settings: Settings = None,
+    ) -> dict[str, Any]: ...
+    def search_until_agreed(
+        self,
+        throughput: bool,
+        *,
+        max_moves: int,
+        seed: int = 0,
+        threads: int = 1,
+        starts: NDArray[np.uint8] | None = None,
         settings: Settings = None,
     ) -> dict[str, Any]: ...
     def contracted(self, target: int) -> NDArray[np.int32]: ...

@@ -45,6 +45,18 @@ CONTIGUOUS = {
     "OperatorGraphs/resnet50": 124.34884977404485,
 }
 
+# The best of any placement that was known before searches ended by agreement, ms: what `place` has to reach.
+BEST_KNOWN = {
+    "LayerGraphs/bert24": 17.79,
+    "LayerGraphs/gnmt": 31.79,
+    "LayerGraphs/inceptionv3": 51.56,
+    "LayerGraphs/resnet50": 33.375,
+    "OperatorGraphs/bert_l-12": 130.04,
+    "OperatorGraphs/bert_l-3": 21.91,
+    "OperatorGraphs/bert_l-6": 28.335,
+    "OperatorGraphs/resnet50": 124.35,
+}
+
 _UNIT = 1e-9
 """Times of transfers are bytes at so much each; the times of the instances, ms, count as µs here."""
 

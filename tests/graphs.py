@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
 from itertools import product
 from typing import Any
 
@@ -346,59 +345,3 @@ def attention(tokens: int, heads: int, fused: bool) -> ov.Model:
     joined = ops.reshape(tokens_first, np.array([0, 0, heads * 8]), True)
     weights = ops.constant(random.normal(size=(heads * 8, heads * 8)).astype(np.float32) / 4)
     return ov.Model([ops.matmul(joined, weights, False, False)], [data])
-
-
-def renumbered(problem: PlacementProblem, order: NDArray[np.integer[Any]]) -> PlacementProblem:
-    """The problem of a file with the same nodes in another topological order: `order`, their numbers, [nodes]."""
-
-    def pieces(ptr: NDArray[np.int32]) -> NDArray[np.int64]:
-        return np.concatenate([np.arange(ptr[node], ptr[node + 1]) for node in order])
-
-    def pointer(ptr: NDArray[np.int32]) -> NDArray[np.int32]:
-        return np.concatenate([[0], np.diff(ptr)[order].cumsum()]).astype(np.int32)
-
-    graph = problem.graph
-    outputs, place = pieces(graph.output_ptr), np.argsort(order)
-    changed = {
-        **{name: tuple(getattr(graph, name)[node] for node in order) for name in ("names", "types", "variables")},
-        **{name: tuple(getattr(graph, name)[port] for port in outputs) for name in ("output_shapes", "output_types")},
-        **{name: getattr(graph, name)[order] for name in ("kinds", "flops", "weight_bytes")},
-        **{name: getattr(graph, name)[outputs] for name in ("output_bytes", "output_ranks", "output_movable")},
-        "input_ptr": pointer(graph.input_ptr),
-        "output_ptr": pointer(graph.output_ptr),
-        "input_output": np.argsort(outputs)[graph.input_output[pieces(graph.input_ptr)]].astype(np.int32),
-        "open_lengths": None if graph.open_lengths is None else graph.open_lengths[order],
-    }
-    arrays = {name: getattr(problem, name) for name in ("node_us", "supported", "fusion_penalty_us", "held_bytes")}
-    by_output = {name: getattr(problem, name) for name in ("moved_bytes", "live_bytes")}
-    with_ = problem.fused_with
-    # Groups are numbered by their first nodes.
-    first = np.unique(problem.groups[order], return_index=True)[1]
-    return replace(
-        problem,
-        graph=replace(graph, **changed),
-        groups=np.argsort(np.argsort(first))[problem.groups[order]].astype(np.int32),
-        fused_with=None if with_ is None else np.where(with_ >= 0, place[with_], -1)[order].astype(np.int32),
-        **{name: None if array is None else array[order] for name, array in arrays.items()},
-        **{name: None if array is None else array[outputs] for name, array in by_output.items()},
-    )
-
-
-def random_order(graph: ComputationGraph, seed: int) -> NDArray[np.int64]:
-    """A random topological order of a graph's nodes, [nodes]."""
-    ranks = np.random.default_rng(seed).random(graph.nodes)
-    waits = np.diff(graph.input_ptr)
-    readers: list[list[int]] = [[] for _ in range(graph.nodes)]
-    for source, node in zip(graph.input_source.tolist(), graph.input_node.tolist(), strict=True):
-        readers[source].append(node)
-    ready = [(ranks[node], node) for node in np.flatnonzero(waits == 0).tolist()]
-    heapify(ready)
-    order = []
-    while ready:
-        node = heappop(ready)[1]
-        order.append(node)
-        for reader in readers[node]:
-            waits[reader] -= 1
-            if not waits[reader]:
-                heappush(ready, (ranks[reader], reader))
-    return np.array(order)

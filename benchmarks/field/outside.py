@@ -3,19 +3,22 @@
     git clone https://github.com/msr-fiddle/dnn-partitioning
     python -m benchmarks.field.outside dnn-partitioning
     python -m benchmarks.field.outside dnn-partitioning --output benchmarks/results/outside.json    # and outside.md
+    python -m benchmarks.field.outside dnn-partitioning --orders 10     # the same files with nodes in other orders
 
 The instances, and how ours and their problems differ, are in research/instances.py. What counts is *their* objective,
 the largest load of a device for one inference. Contestants that compute with costs see them through the placement
 problem made of the instance; what its simulator charges is never less. The instances for latency are left out: devices
 there work at the same time on one inference, which HETERO does not do.
 
-Exits with status 1 where `place` by default is worse than the published optimum of contiguous splits.
+Exits with status 1 where `place` by default is worse than the published optimum of contiguous splits; with --orders
+where it is worse than the best known in any order, or finds another load in another one.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -30,14 +33,19 @@ from benchmarks.common.contestants import LEARNED, OURS, SHIPPED, SIMPLE, Contes
 from benchmarks.common.output import add_output
 from benchmarks.common.tables import Result, markdown, middle, spread, write
 from benchmarks.common.workers import start
+from ov_hsdag.placing.candidates import find_candidates
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import write_json
 from research.baselines.budget import Budget
 from research.baselines.relaxation import lower_bound
-from research.instances import CONTIGUOUS, CPU, Instance, expert_load
+from research.instances import BEST_KNOWN, CONTIGUOUS, CPU, Instance, expert_load
+from research.numbering import breadth_first_order, random_order
 
 EVALUATIONS = 500
 SEEDS = 5
+
+ROUNDING = 1e-4
+"""Loads that differ by less, as a share, are equal: the best known ones have two digits behind the point."""
 
 
 CONTESTANTS = (single(CPU, "CPU alone"), single(CPU + 1, "one accelerator alone"), *SIMPLE, *LEARNED, *OURS)
@@ -112,13 +120,18 @@ def name_of(path: Path) -> str:
     return f"{path.parent.name}/{path.name.removesuffix('_inference.json')}"
 
 
+def paths_of(clone: Path) -> dict[str, Path]:
+    """Files of the instances of a clone of their repository, by name."""
+    return {name_of(path): path for path in sorted((clone / "throughput-inputs").glob("*/*_inference.json"))}
+
+
 def measure(clone: Path, settings: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     """All runs on all instances of a clone of their repository.
 
     clone: of it. settings: `seconds` of processor time for each run, `bound_seconds` of HiGHS for each lower bound.
     earlier: a result with the same settings whose runs are not made again, or nothing.
     """
-    paths = {name_of(path): path for path in sorted((clone / "throughput-inputs").glob("*/*_inference.json"))}
+    paths = paths_of(clone)
     there, rows = Instances({name: Instance.load(path) for name, path in paths.items()}), CONTESTANTS
     tasks = [
         Task(name, row, seed, settings["seconds"])
@@ -181,6 +194,54 @@ def tables(result: Result) -> dict[str, str]:
     return {"Largest load of a device for one inference, ms:": markdown(["", *instances], rows)}
 
 
+@dataclass(frozen=True)
+class Ordered:
+    """What `place` finds by default, no network, with an instance's nodes in some orders."""
+
+    load_ms: NDArray[np.float64]  # largest load in each order, [orders]
+    seconds: float  # the most processor time that an order took
+
+    @property
+    def spread(self) -> float:
+        """By what share the worst order is behind the best."""
+        return float(self.load_ms.max() / self.load_ms.min() - 1)
+
+
+def in_orders(instances: Instances, task: tuple[str, int]) -> Ordered:
+    """Places an instance, by its name, in so many orders: all sources first, depth first as read, random ones."""
+    name, count = task
+    instance, problem = instances.of[name], _problem(instances, name)
+    orders = [breadth_first_order(problem.graph), np.arange(problem.graph.nodes)]
+    orders += [random_order(problem.graph, seed) for seed in range(count - len(orders))]
+    loads, seconds = [], []
+    for order in orders[:count]:
+        numbered = problem.renumbered(order)
+        begin = time.process_time()
+        found = find_candidates(numbered, [])
+        seconds.append(time.process_time() - begin)
+        device = np.empty((len(found), len(order)), np.int64)
+        device[:, order] = np.stack([one.placement for one in found])[:, numbered.groups]
+        first = np.unique(problem.groups, return_index=True)[1]
+        loads.append(1e3 * judge(instance, problem, device[:, first].astype(np.uint8)).min())
+    return Ordered(np.array(loads), max(seconds))
+
+
+def compare_orders(instances: Instances, count: int) -> int:
+    """Prints what is found in so many orders of each instance's nodes; status 1: an order is behind."""
+    rows, behind = [], []
+    for name in instances.of:
+        found, known = in_orders(instances, (name, count)), BEST_KNOWN.get(name, np.inf)
+        rows.append(
+            [name, f"{known:.2f}", f"{found.load_ms.min():.3f}", f"{found.load_ms.max():.3f}", f"{found.seconds:.2f}"]
+        )
+        if found.load_ms.max() > known * (1 + ROUNDING) or found.spread > ROUNDING:
+            behind.append(name)
+    print(markdown(["", "best known", "best order", "worst order", "processor seconds, at most"], rows))
+    if behind:
+        print(f"behind, or different in different orders: {', '.join(behind)}", file=sys.stderr)
+    return int(bool(behind))
+
+
 def main() -> int:
     """Makes the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -188,10 +249,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="of processor time for each run")
     parser.add_argument("--bound-seconds", type=float, default=20.0, help="of HiGHS, for each lower bound")
     add_output(parser, "JSON of the results, and tables in Markdown beside it")
+    parser.add_argument("--orders", type=int, metavar="N", help="prints what `place` finds in N orders of the nodes")
     harness.add_keep(parser)
     options = parser.parse_args()
     if not (options.clone / "throughput-inputs").is_dir():
         parser.error(f"{options.clone} has no folder throughput-inputs")
+    if options.orders:
+        if options.orders < 1:
+            parser.error("expected a positive number of --orders")
+        return compare_orders(
+            Instances({name: Instance.load(path) for name, path in paths_of(options.clone).items()}), options.orders
+        )
     settings = {
         "evaluations": EVALUATIONS,
         "seconds": options.seconds,

@@ -36,7 +36,7 @@ from benchmarks.common.tables import markdown
 from benchmarks.common.workers import start
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
-from ov_hsdag.placers.multilevel import Multilevel, default_moves, search
+from ov_hsdag.placers.multilevel import Multilevel, first_moves, search
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.single import HeteroDefault
 from ov_hsdag.policy.bundle import DEFAULT, PolicyFolder
@@ -59,7 +59,7 @@ MODELS = (
 # Share of the memory that a model needs on one device, that each device has where there are limits.
 _LIMIT = {2: 0.7, 3: 0.45, 4: 0.35}
 
-_LONGER = 10  # moves of a round of the long search, in times of the default search's
+_LONGER = 20  # moves of a round of the long search, in times of the first turn of the default search
 
 # Floors: (geometric mean, worst cell), as shares.
 FLOOR_EXACT, FLOOR_OTHER, FLOOR_POLICY = (0.01, 0.05), (0.03, 0.10), (0.10, np.inf)
@@ -116,7 +116,7 @@ def cells(folder: Path, models: Sequence[str], sets: Sequence[str]) -> Iterator[
 
 def long_search(problem: PlacementProblem, seed: int, rounds: int) -> tuple[NDArray[np.uint8], float]:
     """The best of so many searches, each from the best so far; deterministic. Score inf where none is feasible."""
-    best, moves = Multilevel(seed=seed).place(problem), _LONGER * default_moves(problem)
+    best, moves = Multilevel(seed=seed).place(problem), _LONGER * first_moves(problem)
     for number in range(rounds):
         found = search(problem, max_moves=moves, seed=seed + number, starts=best)
         starts = np.concatenate([best[None], found.placement[None], found.elites])

@@ -20,6 +20,7 @@
 #include "colocation.hpp"
 #include "complete.hpp"
 #include "contiguous.hpp"
+#include "descents.hpp"
 #include "features.hpp"
 #include "graph.hpp"
 #include "groups.hpp"
@@ -201,6 +202,8 @@ void problem_of(Bytes& bytes, const std::shared_ptr<Graph>& graph) {
         options.max_moves = 200;
         options.settings.coarsening.target = 2 + bytes.below(8);
         (void)multilevel_search(space, placement, options);
+        options.settings.effort.most_moves = 400;
+        (void)search_until_agreed(space, placement, options);
     });
     attempt([&] {
         Pairs pairs;

@@ -12,6 +12,10 @@
 
 #include "acyclic.hpp"
 #include "additive.hpp"
+#include "anneal.hpp"
+#include "budget.hpp"
+#include "canonical.hpp"
+#include "descents.hpp"
 #include "features.hpp"
 #include "graph.hpp"
 #include "hetero.hpp"
@@ -315,6 +319,76 @@ void test_searches_on_threads_find_what_they_find_alone() {
     }
 }
 
+void test_annealing_keeps_to_what_devices_run() {
+    std::mt19937 drawing(7);
+    const auto problem = std::make_shared<Problem>(random_problem(drawing, random_graph(drawing, 80), 3, 0.0));
+    for (std::size_t node = 0; node < problem->group.size(); ++node) problem->supported[node * 3 + node % 3] = 0;
+    std::vector<std::int32_t> coarse(problem->group.size());
+    std::iota(coarse.begin(), coarse.end(), 0);
+    const SearchSpace space(*problem, coarse);
+    const AdditiveModel& model = space.levels.fine;
+    const std::vector<double> none(3, 0.0);
+    for (const bool throughput : {false, true}) {
+        Placement start(static_cast<std::size_t>(model.items), 0);
+        model.make_supported(start);
+        AdditiveState state(model, throughput);
+        state.reset(start.data(), none, none);
+        const double before = state.us();
+        Annealing annealing(model, throughput, {});
+        std::mt19937_64 random(1), again(1);
+        Budget budget(1'000'000), same(1'000'000);
+        const Placement found = annealing.run(start, 1.0, none, none, random, budget);
+        CHECK(annealing.run(start, 1.0, none, none, again, same) == found);
+        CHECK(budget.moves() == same.moves() && budget.moves() < 1'000'000);
+        state.reset(found.data(), none, none);
+        CHECK(state.us() < before);
+        for (std::int32_t item = 0; item < model.items; ++item) CHECK(model.supports(item, found[item]));
+    }
+}
+
+void test_canonical_orders_are_topological() {
+    std::mt19937 random(31);
+    for (int round = 0; round < 20; ++round) {
+        Problem problem = random_problem(random, random_graph(random, 60), 2, 3.0);
+        const auto nodes = static_cast<std::size_t>(problem.graph->nodes());
+        // Every second time all nodes of a kind cost the same: many colours are shared.
+        if (round % 2 == 0) std::fill(problem.node_us.begin(), problem.node_us.end(), 1.0);
+        const std::vector<std::int32_t> order = canonical_order(problem, std::vector<std::int64_t>(nodes, 0));
+        std::vector<std::int32_t> place(nodes, -1);
+        for (std::size_t k = 0; k < order.size(); ++k) place[order[k]] = static_cast<std::int32_t>(k);
+        CHECK(order.size() == nodes && std::find(place.begin(), place.end(), -1) == place.end());
+        for (std::int32_t e = 0; e < problem.graph->edges(); ++e) {
+            CHECK(place[problem.graph->source[e]] < place[problem.graph->target[e]]);
+        }
+    }
+}
+
+// How many threads there are changes nothing, nor how far apart the turns' ends are seen.
+void test_descents_end_alike_on_any_number_of_threads() {
+    std::mt19937 random(29);
+    for (int round = 0; round < 6; ++round) {
+        const auto problem = std::make_shared<Problem>(random_problem(random, random_graph(random, 60), 3, 3.0));
+        std::vector<std::int32_t> coarse(problem->group.size());
+        for (std::size_t i = 0; i < coarse.size(); ++i) coarse[i] = static_cast<std::int32_t>(i / 2);
+        const SearchSpace space(*problem, coarse);
+        SearchOptions options;
+        options.throughput = round % 2 == 0;
+        options.max_moves = 5000;
+        options.settings.effort.most_moves = 80'000;
+        const MultilevelResult alone = search_until_agreed(space, {}, options);
+        options.threads = 2;
+        const MultilevelResult together = search_until_agreed(space, {}, options);
+        CHECK(alone.placement == together.placement && alone.score == together.score);
+        CHECK(alone.elites == together.elites && alone.cycles == together.cycles);
+        CHECK(std::is_sorted(alone.elite_scores.begin(), alone.elite_scores.end()));
+        options.max_moves = 80'000;
+        for (const std::uint64_t seed : {0, 1}) {
+            options.seed = seed;
+            CHECK(alone.score <= 1.1 * multilevel_search(space, {}, options).score);
+        }
+    }
+}
+
 void test_structure_of_a_path() {
     constexpr std::int32_t kNodes = 9;
     std::vector<std::int32_t> source(kNodes - 1), target(kNodes - 1);
@@ -357,6 +431,9 @@ void test_policy() {
     test_orders_are_topological();
     test_no_placements_are_refined_to_none();
     test_searches_on_threads_find_what_they_find_alone();
+    test_annealing_keeps_to_what_devices_run();
+    test_canonical_orders_are_topological();
+    test_descents_end_alike_on_any_number_of_threads();
     test_structure_of_a_path();
     test_parsing_of_a_ring();
 }

@@ -262,8 +262,23 @@ class ComputationGraph:
             value = getattr(self, one.name)
             if one.name not in known and value is not None:
                 at = places[one.metadata["axes"][0]]
-                known[one.name] = tuple(value[n] for n in at.tolist()) if isinstance(value, tuple) else value[at]
+                known[one.name] = _rows(value, at)
         return ComputationGraph(**known)
+
+    def renumbered(self, order: NDArray[np.integer[Any]]) -> ComputationGraph:
+        """The same graph with its nodes in another topological order: their numbers here, [nodes]."""
+        outputs = pieces(self.output_ptr, order)
+        taken = {"nodes": order, "outputs": outputs}
+        changed: dict[str, Any] = {
+            one.name: _rows(getattr(self, one.name), taken[one.metadata["axes"][0]])
+            for one in fields(self)
+            if one.metadata["axes"][0] in taken and getattr(self, one.name) is not None
+        }
+        for name in ("input_ptr", "output_ptr"):
+            sizes = np.diff(getattr(self, name))[order]
+            changed[name] = np.concatenate([[0], sizes.cumsum()]).astype(np.int32)
+        changed["input_output"] = inverse(outputs)[self.input_output[pieces(self.input_ptr, order)]].astype(np.int32)
+        return replace(self, **changed)
 
     def resized(self, model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> ComputationGraph:
         """The same graph with the sizes of other example shapes; faster than `from_model`, and raises as that does."""
@@ -274,6 +289,24 @@ class ComputationGraph:
             return self
         sized = _extracted(nodes, static, None)
         return replace(self, **{name: getattr(sized, name) for name in ("output_shapes", "output_bytes", "flops")})
+
+
+def pieces(ptr: NDArray[np.int32], order: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Ports of the nodes in this order, [ports]; ptr: where each node's ports begin, [nodes + 1]."""
+    sizes = np.diff(ptr)[order]
+    first = ptr[:-1][order] - (sizes.cumsum() - sizes)
+    return np.arange(sizes.sum()) + np.repeat(first, sizes)
+
+
+def inverse(order: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Where each number is in an order of all numbers, [count]."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return place
+
+
+def _rows(values: Any, index: NDArray[np.integer[Any]]) -> Any:
+    return tuple([values[row] for row in index.tolist()]) if isinstance(values, tuple) else values[index]
 
 
 # Of a tensor whose size the model leaves open: what may be only a guess refuses no model.

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag import _native
 from ov_hsdag.model.graph import Floats, NodeKind
-from ov_hsdag.placers.base import best_of
+from ov_hsdag.placers.base import best_of, by_structure
 from ov_hsdag.problem.coarse import CoarseView, crossing, off_diagonal
 from ov_hsdag.problem.problem import MOST_WORK, PlacementProblem, topological_groups
 
@@ -73,8 +73,12 @@ class Contiguous:
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device."""
         if self.name not in problem.found:
-            problem.found[self.name] = best_of(problem, [*problem.singles, *contiguous_placements(problem)])
+            problem.found[self.name] = by_structure(self._find, problem)[0]
         return problem.found[self.name]
+
+    @staticmethod
+    def _find(problem: PlacementProblem) -> NDArray[np.uint8]:
+        return best_of(problem, [*problem.singles, *contiguous_placements(problem)])[None]
 
 
 def contiguous_placements(problem: PlacementProblem, *, in_list_order: bool = False) -> list[NDArray[np.uint8]]:

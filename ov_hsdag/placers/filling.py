@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.placers.base import by_structure
 from ov_hsdag.problem.coarse import crossing
 from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem, topological_groups
 
@@ -26,11 +27,15 @@ class Filling:
     name: str = "filling"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """See `Placer.place`."""
+        return by_structure(self._find, problem)[0]
+
+    def _find(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         for order in (*problem.search_space.orders(), topological_groups(problem)):
             best = self._fill(problem, order)
             if not problem.evaluate(best).infeasible[0]:
                 break
-        return best
+        return best[None]
 
     @staticmethod
     def _fill(problem: PlacementProblem, order: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
-from ov_hsdag.placers.base import best_of
+from ov_hsdag.placers.base import best_of, by_structure
 from ov_hsdag.problem.problem import PlacementProblem
 
 _MAX_SWEEPS = 4
@@ -28,9 +28,13 @@ class MinCut:
     name: str = "mincut"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """See `Placer.place`."""
+        return by_structure(self._find, problem)[0]
+
+    def _find(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         # Shares of a submodel's cost that a transfer pays: a cut tensor often, but not always, means a submodel more.
         surcharges = (0.0, 1.0) if problem.submodel_us.any() else (0.0,)
-        return best_of(problem, [_solve(problem, share) for share in surcharges])
+        return best_of(problem, [_solve(problem, share) for share in surcharges])[None]
 
 
 def _solve(problem: PlacementProblem, share: float) -> NDArray[np.uint8]:

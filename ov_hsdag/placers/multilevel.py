@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.placers.base import distinct
+from ov_hsdag.devices.cpu import usable_cores
+from ov_hsdag.placers.base import by_structure, distinct
+from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.filling import Filling, crowded
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.settings import SearchSettings, search_settings
@@ -28,47 +30,44 @@ class Multilevel:
     tensors count for limits, and moves on coarse graphs know nothing of them.
     """
 
-    # to search; results then depend on the machine. None: as many moves as are tried in one to three tenths of a second
-    # for models of a thousand groups (half a second where memory is short), always with the same result
+    # to search; results then depend on the machine. None: until independent searches agree (`search_until_agreed`), a
+    # tenth of a second to two seconds on two cores, always with the same result
     seconds: float | None = None
     seed: int = 0  # of the random numbers
-    threads: int = 1  # searches at the same time, each with a seed of its own
+    threads: int = 1  # searches at the same time where `seconds` are given, each with a seed of its own
     settings: SearchSettings = "default"  # of the search, see `ov_hsdag.placers.settings`
     name: str = "search"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device."""
-        best, _ = self._found(problem)
-        return _in_list_order(problem, best)
+        return _in_list_order(problem, by_structure(self._find, problem)[0])
 
     def elites(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """The placement that `place` returns and the others that the search kept, each once, uint8 [elites, groups]."""
-        best, others = self._found(problem)
-        return distinct(np.stack([_in_list_order(problem, placement) for placement in (best, *others)]))
+        found = by_structure(self._find, problem)
+        return distinct(np.stack([_in_list_order(problem, placement) for placement in found]))
 
-    def _found(self, problem: PlacementProblem) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """The best placement, and the search's elites."""
+    def _find(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """The best placement, then the search's elites, uint8 [count, groups]."""
         full, effort = crowded(problem), search_settings(self.settings)["effort"]
-        most: float | None = None
         if self.seconds is None:
-            most = default_moves(problem, self.settings)
-            if full:
-                most = max(effort["moves_in_little_memory"], effort["times_in_little_memory"] * most)
-        found = search(
-            problem,
-            seconds=self.seconds,
-            max_moves=None if most is None else int(most),
-            seed=self.seed,
-            threads=self.threads,
-            settings=self.settings,
-        )
+            found = search_until_agreed(problem, seed=self.seed, settings=self.settings)
+        else:
+            found = search(
+                problem,
+                seconds=self.seconds,
+                seed=self.seed,
+                starts=Contiguous().place(problem),
+                threads=self.threads,
+                settings=self.settings,
+            )
         best = found.placement
         if full:
             simple = np.stack([found.placement, Filling().place(problem)])
             starts = found.elites[: int(effort["refined_in_little_memory"])] if len(found.elites) else simple
             refined, scores = refine(problem, starts, threads=self.threads, seed=self.seed, settings=self.settings)
             best = refined[scores.argmin()] if scores.min() < found.score else best
-        return best, found.elites
+        return np.concatenate([best[None], found.elites])
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +101,13 @@ def search(
 
     seconds: limit of time; with it, results depend on the machine; of the process with `processor_time`, and so are
     `Found.progress` and `Found.phases`. Without, equal arguments give equal results. max_moves: limit of moves. Neither
-    of the two: `default_moves`. starts: placements that are tried as well, device numbers [count, groups]. threads: so
+    of the two: `first_moves`. starts: placements that are tried as well, device numbers [count, groups]. threads: so
     many searches with seeds from `seed` on and the limits each; the first of the best ones counts.
 
     Raises ValueError: arrays of another shape, device numbers that the problem lacks, or a negative limit.
     """
     if seconds is None and max_moves is None:
-        max_moves = default_moves(problem, settings)
+        max_moves = first_moves(problem, settings)
     space = problem.search_space
 
     def one(number: int) -> Found:
@@ -131,6 +130,30 @@ def search(
     return min(found, key=lambda result: result.score)
 
 
+def search_until_agreed(
+    problem: PlacementProblem, *, seed: int = 0, threads: int | None = None, settings: SearchSettings = "default"
+) -> Found:
+    """Four independent searches, in turns that become longer, until one more would hardly gain anything.
+
+    They end when a quarter of the difference between the two best scores, which is the expected gain of a fifth one,
+    and what the last turn has gained, are 0.01% at most. Where they never agree they exchange what they have found, and
+    end after 6 million moves each (the group "effort" of the settings). Graphs of more than 4,000 groups have one.
+
+    seed: equal seeds give equal results on every machine. threads: at most; None: usable cores. settings: of the
+    searches.
+    """
+    space, throughput = problem.search_space, problem.objective == "throughput"
+    found = space.search_until_agreed(
+        throughput,
+        max_moves=first_moves(problem, settings),
+        seed=seed,
+        threads=threads or usable_cores(),
+        starts=Contiguous().place(problem)[None],
+        settings=search_settings(settings),
+    )
+    return Found(**found)
+
+
 def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The placement in which equal devices begin in the order of the list: which of them does what is the same."""
     device = np.arange(len(problem.devices))
@@ -144,10 +167,14 @@ def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> N
     return renamed[placement].astype(np.uint8)
 
 
-def default_moves(problem: PlacementProblem, settings: SearchSettings = "default") -> int:
-    """Moves that are tried by default."""
+def first_moves(problem: PlacementProblem, settings: SearchSettings = "default") -> int:
+    """Moves of the first turn of each search in `search_until_agreed`; of the only one in large graphs."""
     effort = search_settings(settings)["effort"]
     moves = effort["moves"] + effort["moves_per_group"] * problem.group_count
     if len(problem.devices) > 2:
         moves += min(effort["more_per_group"] * problem.group_count, effort["most_more"])
+    if crowded(problem):
+        moves = max(effort["moves_in_little_memory"], effort["times_in_little_memory"] * moves)
+    if problem.group_count > effort["most_groups"]:
+        moves *= effort["descents"]
     return int(moves)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.cpu import usable_cores
+from ov_hsdag.placers.base import by_structure
 from ov_hsdag.placers.filling import crowded
 from ov_hsdag.placers.refine import default_moves, refine
 from ov_hsdag.problem.problem import PlacementProblem
@@ -51,6 +52,9 @@ class Partitions:
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """See `Placer.place`. Never worse than a single device."""
+        return by_structure(self._find, problem)[0]
+
+    def _find(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         threads = usable_cores()
         full = crowded(problem)
         kept = max(_CROWDED_REFINED if full and self.refined else self.refined, 1)
@@ -67,10 +71,10 @@ class Partitions:
             repaired = [problem.repair(candidate) for candidate in ranked(problem, candidates, threads)[:kept]]
             candidates = ranked(problem, np.stack(repaired), threads)
         if not self.refined:
-            return candidates[0]
+            return candidates[:1]
         moves = max(_CROWDED_MOVES, default_moves(problem)) if full else None
         refined, scores = refine(problem, candidates, threads=threads, seed=self.seed, max_moves=moves)
-        return np.asarray(refined[int(scores.argmin())])
+        return refined[[int(scores.argmin())]]
 
 
 def _partitions(

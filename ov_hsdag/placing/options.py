@@ -76,7 +76,7 @@ class PlaceOptions:
         measure_seconds: time budget of both together, seconds; 60 by default. What there is no time to measure comes
             from the profile, and a warning says what.
         search_seconds: time of the search for a placement, on each core; what it finds then depends on how fast the
-            machine is. By default so many moves as take 0.1 to 0.4 s, with the same result always.
+            machine is. By default until four independent searches agree, 0.1 to 2 s, with the same result always.
         costs: what `ov-hsdag calibrate --model` measured (or its file); used for the devices that it holds for, which
             `Placement.predicted` names under "measured_costs".
     """
@@ -149,7 +149,7 @@ class PlaceOptions:
         float, "", "Time for measuring operations and placements, about (default 60; plans: 30 a model).", least=1
     )
     search_seconds: float | None = _flag(
-        float, "", "Time for searching a placement; by default 0.1 to 0.4 s, with the same result always.", least=0.001
+        float, "", "Time for searching a placement; by default 0.1 to 2 s, with the same result always.", least=0.001
     )
     costs: ModelCosts | str | PathLike[str] | None = None
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag import _native
 from ov_hsdag.model import colocation
-from ov_hsdag.model.graph import ComputationGraph, Floats, NodeKind, array, check_arrays
+from ov_hsdag.model.graph import ComputationGraph, Floats, NodeKind, array, check_arrays, inverse, pieces
 from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.reading import ARRAYS, parse_json, read_arrays
@@ -281,6 +281,41 @@ class PlacementProblem:
         """What the native core's searches work on, with orders of the groups that no numbering of nodes changes."""
         return _native.SearchSpace(self.native, self.chains)
 
+    def renumbered(self, order: NDArray[np.integer[Any]]) -> PlacementProblem:
+        """The same problem with its nodes in another topological order: their numbers here, [nodes].
+
+        Groups are numbered by their first nodes.
+        """
+        rows = {"nodes": order, "outputs": pieces(self.graph.output_ptr, order)}
+        changed: dict[str, Any] = {
+            one.name: getattr(self, one.name)[rows[one.metadata["axes"][0]]]
+            for one in fields(self)
+            if one.metadata.get("axes", ("",))[0] in rows and getattr(self, one.name) is not None
+        }
+        first = np.unique(self.groups[order], return_index=True)[1]
+        changed["groups"] = inverse(np.argsort(first))[self.groups[order]].astype(np.int32)
+        if self.fused_with is not None:
+            fused_with = self.fused_with[order]
+            changed["fused_with"] = np.where(fused_with >= 0, inverse(order)[fused_with], -1).astype(np.int32)
+        return replace(self, graph=self.graph.renumbered(order), **changed)
+
+    @cached_property
+    def canonical(self) -> CanonicalForm:
+        """The same problem with its nodes in an order that no numbering of them changes (cpp_ext/canonical.hpp).
+
+        What is computed of it, down to sums of rounded numbers, is the same for all numberings.
+        """
+        # Beside costs, operations differ in what they say of states and of constraints between groups.
+        types = np.unique(np.array(self.graph.types), return_inverse=True)[1]
+        legality = self.graph.legality
+        labels = 4 * types + 2 * np.asarray(legality.replicable, bool) + np.asarray(legality.constant, bool)
+        order = self.native.canonical_order(labels.astype(np.int64))
+        problem = self.renumbered(order)
+        groups = np.empty(self.group_count, np.int32)
+        groups[self.groups[order]] = problem.groups
+        problem.__dict__["canonical"] = CanonicalForm(problem, np.arange(self.group_count, dtype=np.int32))
+        return CanonicalForm(problem, groups)
+
     def evaluate(
         self, placements: NDArray[np.integer[Any]], threads: int = 1, most_work: int | None = None
     ) -> Evaluation:
@@ -474,6 +509,18 @@ class PlacementProblem:
             return problem
         except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
             raise UserError(f"'{path}' is not a placement problem of this release: {one_line(error)}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class CanonicalForm:
+    """A problem in canonical order, and the way back."""
+
+    problem: PlacementProblem
+    groups: NDArray[np.int32]  # number in `problem` of each group of the problem that it was made of, int32 [groups]
+
+    def as_given(self, placements: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Placements of `problem` by the numbers of the problem that it was made of, uint8 [..., groups]."""
+        return placements[..., self.groups]
 
 
 def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:

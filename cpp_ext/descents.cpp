@@ -1,0 +1,125 @@
+#include "descents.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "budget.hpp"
+#include "judge.hpp"
+#include "parallel.hpp"
+
+namespace ov_hsdag {
+namespace {
+
+class Descents {
+public:
+    Descents(const SearchSpace& space, const SearchOptions& options)
+        : settings_(options.settings.effort), threads_(static_cast<std::size_t>(std::max(options.threads, 1))) {
+        const bool large = space.groups() > settings_.most_groups;
+        for (std::int32_t k = 0; k < (large ? 1 : settings_.descents); ++k) {
+            SearchOptions own = options;
+            own.seed += static_cast<std::uint64_t>(k);
+            searches_.push_back(std::make_unique<MultilevelSearch>(space, own));
+        }
+    }
+
+    void begin(std::span<const std::uint8_t> starts) {
+        for_each([&](MultilevelSearch& search) { search.begin(starts); });
+        sort();
+    }
+
+    void go_on(std::int64_t moves) {
+        for_each([&](MultilevelSearch& search) { search.go_on(moves); });
+        sort();
+    }
+
+    // Each gets what all others kept, to combine it with its own.
+    void exchange() {
+        std::vector<Placement> kept;
+        for (const auto& search : searches_) {
+            const MultilevelResult result = search->result();
+            kept.insert(kept.end(), result.elites.begin(), result.elites.end());
+        }
+        for (const auto& search : searches_) {
+            for (const Placement& placement : kept) search->offer(placement);
+        }
+        sort();
+    }
+
+    [[nodiscard]] bool alone() const { return searches_.size() < 2; }
+    [[nodiscard]] double best() const { return searches_.front()->score(); }
+
+    // Of one more search, as a share of the best score.
+    [[nodiscard]] double expected_regret() const {
+        if (searches_[1]->score() >= kOverMemory) return best() < kOverMemory ? 1.0 : 0.0;
+        return (searches_[1]->score() / best() - 1.0) / static_cast<double>(searches_.size());
+    }
+
+    [[nodiscard]] MultilevelResult result() const {
+        MultilevelResult result = searches_.front()->result();
+        for (std::size_t k = 1; k < searches_.size(); ++k) {
+            const MultilevelResult other = searches_[k]->result();
+            result.cycles += other.cycles;
+            for (std::size_t e = 0; e < other.elites.size(); ++e) add(result, other.elites[e], other.elite_scores[e]);
+        }
+        return result;
+    }
+
+private:
+    template <typename Work>
+    void for_each(const Work& work) {
+        parallel_for(searches_.size(), threads_,
+                     [&](std::size_t) { return [&](std::size_t k) { work(*searches_[k]); }; });
+    }
+
+    // The best first; of equal ones the first stays the first.
+    void sort() {
+        std::stable_sort(searches_.begin(), searches_.end(),
+                         [](const auto& a, const auto& b) { return better(a->score(), b->score()); });
+    }
+
+    // An elite behind those that are no worse.
+    static void add(MultilevelResult& result, const Placement& elite, double score) {
+        if (std::find(result.elites.begin(), result.elites.end(), elite) != result.elites.end()) return;
+        const auto place = std::upper_bound(result.elite_scores.begin(), result.elite_scores.end(), score);
+        result.elites.insert(result.elites.begin() + (place - result.elite_scores.begin()), elite);
+        result.elite_scores.insert(place, score);
+    }
+
+    SearchSettings::Effort settings_;
+    std::size_t threads_;
+    std::vector<std::unique_ptr<MultilevelSearch>> searches_;  // the best first
+};
+
+}  // namespace
+
+MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const std::uint8_t> starts,
+                                     const SearchOptions& options) {
+    if (options.max_moves <= 0) throw std::invalid_argument("expected a number of moves");
+    options.settings.check();
+    const SearchSettings::Effort& effort = options.settings.effort;
+    Descents descents(space, options);
+    descents.begin(starts);
+    const auto apart = static_cast<std::int64_t>((1.0 - effort.together) * static_cast<double>(effort.most_moves));
+    std::int64_t spent = options.max_moves;
+    bool agreed = descents.alone();
+    while (!agreed && spent < apart) {
+        const double before = descents.best();
+        const std::int64_t turn = std::min(spent, apart - spent);
+        descents.go_on(turn);
+        spent += turn;
+        const double moved = std::isfinite(before) ? before / descents.best() - 1.0 : std::isfinite(descents.best());
+        agreed = moved <= effort.expected_regret && descents.expected_regret() <= effort.expected_regret;
+    }
+    if (!agreed && spent < effort.most_moves) {
+        descents.exchange();
+        descents.go_on(effort.most_moves - spent);
+    }
+    return descents.result();
+}
+
+}  // namespace ov_hsdag
