@@ -34,7 +34,11 @@ Models = Annotated[
 Seconds = Annotated[
     float,
     typer.Option(
-        "--seconds", metavar="N", min=1, help="Time for each model, about; no limit by default.", show_default=False
+        "--seconds",
+        metavar="N",
+        min=1,
+        help="Time for each model, about, after a minute or two for the devices; no limit by default.",
+        show_default=False,
     ),
 ]
 ProfileOutput = Annotated[Path, common.output_option("PROFILE.json", "The device profile to write.")]

@@ -116,9 +116,14 @@ def refuse_unknown_sizes(model: ov.Model) -> None:
         for port, size in zip(model.inputs, sizes, strict=True)
         if port.get_partial_shape().is_dynamic
     ]
+    reason = ""
+    try:
+        model.clone().reshape({index: ov.PartialShape(size) for index, size in enumerate(sizes)})
+    except RuntimeError as error:
+        reason = f" (OpenVINO: {one_line(error)})"
     raise UserError(
-        f"it is not known which sizes the model takes, and {_open(next(filter(_unbounded, model.inputs)))}"
-        f" ({','.join(tried)} does not fit): give sizes that it takes with --shape (Python: shapes; ovc: --input)"
+        f"it is not known which sizes the model takes, and {','.join(tried)} does not fit: give some that it takes with"
+        f" --shape (Python: shapes; ovc: --input){reason}"
     )
 
 
