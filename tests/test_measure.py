@@ -46,6 +46,7 @@ class Paced(Worker):
 
     def rate(self, seconds: float, limit: float, alone: bool = True) -> float:
         super().rate(seconds, limit)
+        self.load = None  # what other programs took of the real trial is not in the rate that is made up
         Paced.trials += 1
         return self.speed * math.exp(-Paced.drift * Paced.trials)
 
