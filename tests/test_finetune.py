@@ -306,7 +306,8 @@ def test_what_is_chosen_is_better_by_the_interval_that_is_shown(tmp_path: Path) 
     noisy = (1.007, 1.181, 0.952, 1.043, 1.066, 1.064, 0.991, 0.947, 1.032)  # of a real run: 0.97 to 1.09
     state.final = {index: Measurement(1.032, 180.0, 174.0, noisy)}
     assert choose(state, problem, TINY).name == outcome.record["reference"]
-    steady = Measurement(1.06, 184.0, 174.0, (1.05, 1.06, 1.07) * 3)
+    # Compilations of one placement differ, which widens what nine steady trials tell.
+    steady = Measurement(1.09, 190.0, 174.0, (1.08, 1.09, 1.10) * 3)
     state.final = {index: steady}
     choice = choose(state, problem, TINY)
     assert choice.name == FOUND_BY[state.entries[index].source] and choice.measurement is steady
