@@ -35,7 +35,7 @@ def document() -> dict[str, Any]:
         raise RunError(f"{Path.home()}/cache of {socket.gethostname()} is full <now>")
 
     models = [KitModel("small", lambda: convolutions(4)), KitModel("refused", refused)]
-    return run_kit(new_core(), device_lists(NAMES), minutes=0.5, models=models)
+    return run_kit(new_core(), device_lists(NAMES), minutes=10, models=models)
 
 
 def test_all_devices_come_first_then_pairs() -> None:
@@ -115,7 +115,7 @@ def test_what_is_measured_as_hsdag_is_what_a_load_follows(
         return []
 
     monkeypatch.setattr(measure, "measure", recorded)
-    run_kit(two_cpu_core, device_lists(NAMES), minutes=1, models=[model])
+    run_kit(two_cpu_core, device_lists(NAMES), minutes=10, models=[model])
     loaded = two_cpu_core.compile_model(model.build(), "HSDAG:CPU_A,CPU_B", {"PERFORMANCE_HINT": "THROUGHPUT"})
     followed = Placement.of(loaded.get_runtime_model())
     assert measured[0].name == PREDICTED and measured[0].candidate.affinity
@@ -154,6 +154,6 @@ def test_commands_that_make_no_sense_end_in_a_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_command_writes_what_the_report_reads(tmp_path: Path) -> None:
     path = tmp_path / "kit.json"
-    done = ran("bench", "--kit", path, "--minutes", "0.5", "--json")
+    done = ran("bench", "--kit", path, "--minutes", "1", "--json")
     assert json.loads(done.stdout)["comparisons"] == json.loads(path.read_text())["comparisons"]
     assert ran("report", path, "--output", tmp_path / "kit.html").returncode == 0
