@@ -13,6 +13,7 @@ import openvino as ov
 import pytest
 
 from ov_hsdag.devices.device_set import DeviceSet
+from ov_hsdag.devices.virtual import VIRTUAL_DEVICES_VARIABLE, new_core
 from ov_hsdag.kit import measure
 from ov_hsdag.kit.measure import PREDICTED, anonymous, device_lists, run_kit
 from ov_hsdag.kit.models import KIT, KitModel
@@ -21,6 +22,7 @@ from ov_hsdag.placing import rivals
 from ov_hsdag.report.kit_page import kit_page
 from ov_hsdag.utils.errors import RunError, UserError
 from tests.commands import DEVICE, assert_one_error_line, ran, run
+from tests.conftest import TWO_CORES
 from tests.graphs import convolutions
 
 NAMES = ("CPU_A", "CPU_B")
@@ -29,13 +31,14 @@ NAMES = ("CPU_A", "CPU_B")
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
     """Results of a small model, and of one that cannot be measured, in place of the kit's."""
-    from ov_hsdag.devices.virtual import new_core
 
     def refused() -> ov.Model:
         raise RunError(f"{Path.home()}/cache of {socket.gethostname()} is full <now>")
 
     models = [KitModel("small", lambda: convolutions(4)), KitModel("refused", refused)]
-    return run_kit(new_core(), device_lists(NAMES), minutes=10, models=models)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VIRTUAL_DEVICES_VARIABLE, TWO_CORES)
+        return run_kit(new_core(), device_lists(NAMES), minutes=10, models=models)
 
 
 def test_all_devices_come_first_then_pairs() -> None:
