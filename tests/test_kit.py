@@ -150,6 +150,8 @@ def test_commands_that_make_no_sense_end_in_a_line(tmp_path: Path) -> None:
     assert_one_error_line(run("bench", "--kit", tmp_path / "kit.csv"), "are written as .json", status=2)
     told = "--kit makes its own models, and has no use for MODEL"
     assert_one_error_line(run("bench", "model.onnx", "--kit", tmp_path / "kit.json"), told, status=2)
+    unused = run("bench", "--kit", tmp_path / "kit.json", "--shape", "x=[1,2]")
+    assert_one_error_line(unused, "--shape is for models of your own, not for --kit: leave it out", status=2)
     missing = run("bench", "--kit", tmp_path / "kit.json", "--device", "HETERO:GPU,CPU_A")
     assert_one_error_line(missing, "this machine has no GPU", status=2)
 

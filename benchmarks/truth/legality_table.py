@@ -207,7 +207,7 @@ def lacking(problem: PlacementProblem, device: str) -> PlacementProblem:
     supported = problem.supported.copy()
     runs = (graph.kinds != NodeKind.OP) & (graph.kinds != NodeKind.SINK) | np.isin(graph.types, SUPPORTED.split())
     supported[:, problem.devices.index(device)] &= runs
-    support.require_support(graph, supported, problem.devices)
+    support.require_support(graph, problem.groups, supported, problem.devices)
     return replace(problem, supported=supported)
 
 

@@ -94,7 +94,18 @@ def bench(
     placing gains on this machine, for `ov-hsdag report OUT.json` to draw.
     """
     if kit is not None:
-        run_kit(kit, device, minutes, as_json, {"MODEL": models, "--output": output, "--ray": ray, "--input": input})
+        if models:
+            raise UserError("--kit makes its own models, and has no use for MODEL")
+        others: dict[str, object] = {
+            "policies": policies,
+            "profile": profile,
+            "shape": shape,
+            "input": input,
+            "workload": workload,
+        }
+        others |= {"context": context, "part": part, "output": output, "ray": ray, "on": on}
+        plan.check_options(others, "for models of your own, not for --kit")
+        kits.run(kit, device, minutes, as_json)
         return
     if not models:
         raise UserError("which model? bench takes one or several, or --kit OUT.json")
@@ -203,14 +214,6 @@ def bench(
             todo = ["explain", good] if planned else ["place", good, *given("--device"), "--objective", objective]
             show.next(*todo, *more)
     remote.end(failures)
-
-
-def run_kit(output: Path, device: str | None, minutes: float, as_json: bool, others: Mapping[str, object]) -> None:
-    """See `ov_hsdag.cli.kit.run`; others: what the kit has no use for, by name. Raises UserError where one is given."""
-    for name, value in others.items():
-        if value:
-            raise UserError(f"--kit makes its own models, and has no use for {name}")
-    kits.run(output, device, minutes, as_json)
 
 
 def _elsewhere(

@@ -14,6 +14,8 @@ from ov_hsdag.cli import console
 from ov_hsdag.cli.command_lines import in_order
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import absent, available
+from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
+from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.report.kit_page import kit_page
 from ov_hsdag.storage.files import check_not_input, check_writable, write_json, write_text
 from ov_hsdag.storage.scratch import require_temporary_folder
@@ -62,19 +64,29 @@ def run(output: Path, device: str | None, minutes: float, as_json: bool) -> None
         raise RunError("nothing could be measured")
 
 
-def is_result(path: Path) -> bool:
-    """Whether a .json file is one that `run` wrote; False where it cannot be read."""
+def read_results(path: Path) -> dict[str, Any] | None:
+    """What a .json file holds that `run` wrote; None of any other file, and of one that cannot be read."""
     from ov_hsdag.kit.measure import FORMAT
 
     try:
         document = read_json(path, SETTINGS)
     except (OSError, ValueError):
-        return False
-    return isinstance(document, dict) and document.get("format") == FORMAT
+        return None
+    return document if isinstance(document, dict) and document.get("format") == FORMAT else None
 
 
-def report(results: Path, output: Path | None, as_json: bool) -> None:
-    """Writes the page of a file that `run` wrote. Raises UserError where a file cannot be used."""
+def report(document: dict[str, Any], results: Path, output: Path | None, as_json: bool) -> None:
+    """Writes the page of results.
+
+    Args:
+        document: as `read_results` returns it.
+        results: the file that it was read from.
+        output: the .html to write; None for one in the current folder that is named after the file.
+        as_json: the name and size of the page are printed as JSON.
+
+    Raises:
+        UserError: the results are damaged, or the page cannot be written.
+    """
     from ov_hsdag.kit.measure import PREDICTED
 
     output = Path(f"{results.stem}.html") if output is None else output
@@ -84,7 +96,7 @@ def report(results: Path, output: Path | None, as_json: bool) -> None:
     check_not_input(output, results)
     with console.result(as_json) as show:
         try:
-            text = kit_page(read_json(results, SETTINGS), predicted=PREDICTED)
+            text = kit_page(document, predicted=PREDICTED)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{results}: is damaged: {one_line(error)}") from error
         write_text(output, text)
@@ -105,7 +117,7 @@ def _table(comparisons: list[dict[str, Any]]) -> Table:
         if one["failed"]:
             continue
         ratios = {row["placer"]: row["ratio"] for row in one["rows"] if not row["failed"]}
-        gains = [ratios.get("hetero"), ratios.get("copies"), ratios.get(PREDICTED), one["predicted_gain"]]
+        gains = [ratios.get(HETERO_DEFAULT), ratios.get(COPIES), ratios.get(PREDICTED), one["predicted_gain"]]
         gains.append(max(ratios.values(), default=None))
         figures = ["" if gain is None else f"{gain:.2f}" for gain in gains]
         table.add_row(one["model"], one["objective"], one["device"], *figures)

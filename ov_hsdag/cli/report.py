@@ -32,9 +32,10 @@ def report(model: common.Model, placed: PlacedModel, output: ReportOutput = None
     model was placed is as it was stored. A name that ends in .svg or .png asks for the picture of the split alone. Of a
     plan.json the models are drawn side by side, as .svg. Of what `ov-hsdag bench --kit` wrote the page has a table.
     """
-    if model.suffix == ".json" and kit.is_result(model):
+    results = kit.read_results(model) if model.suffix == ".json" else None
+    if results is not None:
         plan.check_options(vars(placed), "for one model, not for results of the kit")
-        kit.report(model, output, as_json)
+        kit.report(results, model, output, as_json)
         return
     if model.suffix == ".json":
         plan.check_options(vars(placed), "for one model, not for a plan")

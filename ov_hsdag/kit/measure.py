@@ -20,8 +20,7 @@ from ov_hsdag.kit.models import KIT, KitModel
 from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.model.names import name_generated
 from ov_hsdag.placing.candidates import policy_placers
-from ov_hsdag.placing.first_load import placing_devices
-from ov_hsdag.placing.place import place
+from ov_hsdag.placing.first_load import LoadRequest, limits_of, placement_without_cache
 from ov_hsdag.placing.rivals import Rival, contenders, measure
 from ov_hsdag.policy.bundle import DEFAULT, ships
 from ov_hsdag.problem.pricing import Session
@@ -162,19 +161,9 @@ def _rivals(core: ov.Core, cell: Cell, model: ov.Model) -> tuple[list[Rival], fl
 
     model: is normalized.
     """
-    names = cell.devices.names
-    free = {name: discovery.usable_bytes(core, name, most=0) for name in names}
-    limits = {name: bytes_ for name, bytes_ in free.items() if bytes_ is not None}
-    # As a first load places: without example sizes.
-    chosen = place(
-        model.clone(),
-        placing_devices(model, names),
-        objective=cell.objective,
-        memory=limits or None,
-        measure=False,
-        core=core,
-    )
-    session = Session.of(cell.devices, core, memory=limits or None)
+    request = LoadRequest(cell.devices.names, objective=cell.objective)
+    chosen = placement_without_cache(core, model, request)  # as a first load places, without example sizes
+    session = Session.of(cell.devices, core, memory=limits_of(core, request) or None)
     analysis = session.analyse(model, dict(cell.model.shapes) or None)
     problem = session.price(analysis, cell.objective).problem
     policies = policy_placers(DEFAULT) if ships(DEFAULT) else []

@@ -207,17 +207,21 @@ def _inner_operations(node: ov.Node) -> Iterator[ov.Node]:
 
 
 def require_support(
-    graph: ComputationGraph, supported: NDArray[np.bool_], devices: Sequence[str], model: ov.Model | None = None
+    graph: ComputationGraph,
+    groups: NDArray[np.int32],
+    supported: NDArray[np.bool_],
+    devices: Sequence[str],
+    model: ov.Model | None = None,
 ) -> None:
     """Raises UserError when an operation runs on none of the devices, or operations that must share one have none.
 
     Args:
         graph: of the model.
+        groups: co-location group of each node, int32 [nodes].
         supported: which devices run which nodes, bool [nodes, devices].
         devices: their names, for the message.
         model: normalized; None where the message cannot look for tensors of open rank.
     """
-    groups = graph.legality.groups
     alone = np.flatnonzero(~supported.any(axis=1))
     if len(alone):
         node = alone[0]

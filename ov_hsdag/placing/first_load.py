@@ -114,7 +114,7 @@ def placement_at_load(core: ov.Core, model: ov.Model, request: LoadRequest) -> L
         Exception: whatever else fails while placing.
     """
     begin = time.perf_counter()
-    limits = _limits(core, request)
+    limits = limits_of(core, request)
     key = key_of(core, model, request)
     cache = PlacementCache.default(request.cache_dir)
     notes: list[str] = []
@@ -181,6 +181,11 @@ def place_entry(core: ov.Core, model: ov.Model, entry: CacheEntry, *, measure: b
     )
 
 
+def placement_without_cache(core: ov.Core, model: ov.Model, request: LoadRequest) -> Placement:
+    """As `placement_at_load`, of a model that is not changed, and neither kept nor looked for. Raises as `place`."""
+    return _placed(core, model, request, limits_of(core, request))
+
+
 def _placed(core: ov.Core, model: ov.Model, request: LoadRequest, limits: Mapping[str, int]) -> Placement:
     """A new placement. The seconds of its phases and what reports are drawn from do not outlive this call."""
     from ov_hsdag.placing.place import place
@@ -196,7 +201,7 @@ def _placed(core: ov.Core, model: ov.Model, request: LoadRequest, limits: Mappin
     )
 
 
-def _limits(core: ov.Core, request: LoadRequest) -> dict[str, int]:
+def limits_of(core: ov.Core, request: LoadRequest) -> dict[str, int]:
     """Bytes that the model may have on each device: those that the request names, else most of what is free now."""
     chosen = parse_memory(request.memory, request.devices) if request.memory else {}
     free = {name: discovery.usable_bytes(core, name, most=0) for name in request.devices}

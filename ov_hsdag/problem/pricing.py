@@ -73,7 +73,7 @@ def prepare(
         raise UserError("the model is empty: it has no operations")
     graph, part = normalize.normalize_by_excerpt(model, shapes, clock, placed)
     with clock("legality"):
-        graph.legality.groups  # noqa: B018 -- found when it is first read: here, for the clock
+        groups = graph.legality.groups
     with clock("support"):
         absent = discovery.absent(core, names)
         supported = _assumed_support(model, graph, names, absent, profile)
@@ -83,7 +83,7 @@ def prepare(
         if npus.any():
             operations = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
             supported &= ~np.outer(operations & np.isin(graph.names, with_open_sizes(model)), npus)
-        require_support(graph, supported, names, model)
+        require_support(graph, groups, supported, names, model)
     return ModelAnalysis(model, shapes, graph, tuple(names), supported)
 
 
