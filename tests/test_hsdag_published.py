@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.problem.problem import PlacementProblem
@@ -16,6 +16,7 @@ from research.baselines import hsdag_published, learning
 from research.baselines.budget import Budget, Environment
 from research.baselines.hsdag_published import (
     FEATURES,
+    GNN,
     HSDAGPublished,
     Messages,
     Network,
@@ -70,28 +71,73 @@ def plain_clusters(score: NDArray[np.float32], edges: NDArray[np.int64], nodes: 
     return sets
 
 
+def plain_numbers(sets: list[set[int]]) -> NDArray[np.int64]:
+    """Number of each node's cluster, in the order of their first nodes."""
+    firsts = sorted({min(members) for members in sets})
+    return np.array([firsts.index(min(members)) for members in sets])
+
+
+def plain_convolution(convolution: nn.Module, h: Tensor, edges: NDArray[np.int64]) -> Tensor:
+    """D^-½ (A + I) D^-½ h W + b, with a dense matrix."""
+    adjacency = torch.eye(len(h))
+    for a, b in edges.T.tolist():
+        adjacency[a, b] = adjacency[b, a] = 1.0
+    root = adjacency.sum(1).rsqrt()
+    result: Tensor = (root[:, None] * adjacency * root) @ h @ convolution.lin.weight.T + convolution.bias
+    return result
+
+
+def plain_gnn(gnn: GNN, h: Tensor, edges: NDArray[np.int64]) -> Tensor:
+    """Convolutions, what went in added, normalized."""
+    x = h
+    for convolution in gnn.convolutions:
+        x = plain_convolution(convolution, x, edges).clip(0)
+    result: Tensor = gnn.norm(h + x)
+    return result
+
+
+def plain_scores(net: Network, h: Tensor, edges: NDArray[np.int64]) -> Tensor:
+    """sigmoid(MLP(h_a · h_b)) of each edge."""
+    linear, norm, _, _, last = net.edge_score
+    scores = [torch.sigmoid(last(norm(linear(h[a] * h[b])).clip(0)))[0] for a, b in edges.T.tolist()]
+    return torch.stack(scores)
+
+
+def plain_pooled(
+    net: Network, h: Tensor, score: Tensor, edges: NDArray[np.int64], cluster: NDArray[np.int64]
+) -> Tensor:
+    """DeepSets of each cluster's members, times the mean score of the edges inside and their number, both ways."""
+    member = net.member.norm(h + net.member.linear(h))
+    rows = []
+    for number in range(int(cluster.max()) + 1):
+        total = member[np.flatnonzero(cluster == number)].sum(0)
+        whole = net.whole.norm(total + net.whole.linear(total))
+        inside = np.flatnonzero((cluster[edges] == number).all(axis=0))
+        rows.append(whole * score[inside].mean() * 2 * len(inside) if len(inside) else whole)
+    return torch.stack(rows)
+
+
+def plain_pooled_edges(edges: NDArray[np.int64], cluster: NDArray[np.int64]) -> set[tuple[int, int]]:
+    """Pairs of clusters that an edge joins."""
+    ends = cluster[edges].T.tolist()
+    return {(min(a, b), max(a, b)) for a, b in ends if a != b}
+
+
 def test_a_convolution_is_the_normalized_sum_over_neighbours_and_itself() -> None:
     edges, net = random_edges(0), network()
     h = torch.randn(NODES, SMALL.hidden, generator=torch.Generator().manual_seed(1))
     (convolution,) = net.pooling.convolutions
     messages = Messages.along(torch.from_numpy(edges), NODES)
     found = convolution(h, messages.edge_index, messages.weight)
-    degree = [1 + len(neighbours(edges, node)) for node in range(NODES)]
-    for node in (0, 5, 17):
-        around = [node, *(other for _, other in neighbours(edges, node))]
-        total = sum(h[other] / (degree[node] * degree[other]) ** 0.5 for other in around)
-        assert isinstance(total, Tensor)
-        torch.testing.assert_close(found[node], convolution.lin(total) + convolution.bias)
+    torch.testing.assert_close(found, plain_convolution(convolution, h, edges))
 
 
 def test_a_gnn_adds_what_goes_in_and_normalizes() -> None:
     edges, net = random_edges(0), network()
     h = torch.randn(NODES, SMALL.hidden, generator=torch.Generator().manual_seed(1))
     messages = Messages.along(torch.from_numpy(edges), NODES)
-    first, second = net.scoring.convolutions
-    x = first(h, messages.edge_index, messages.weight).clip(0)
-    x = second(x, messages.edge_index, messages.weight).clip(0)
-    torch.testing.assert_close(net.scoring(h, messages), net.scoring.norm(h + x))
+    for gnn in (net.scoring, net.pooling):
+        torch.testing.assert_close(gnn(h, messages), plain_gnn(gnn, h, edges))
 
 
 def test_edge_scores_are_of_the_product_of_both_ends() -> None:
@@ -99,10 +145,7 @@ def test_edge_scores_are_of_the_product_of_both_ends() -> None:
     h = torch.randn(NODES, SMALL.hidden, generator=torch.Generator().manual_seed(2))
     found = net.scores(h, torch.from_numpy(edges))
     assert found.shape == (edges.shape[1],)
-    linear, norm, _, _, last = net.edge_score
-    for number, (a, b) in enumerate(edges.T.tolist()):
-        hidden = norm(linear(h[a] * h[b])).clip(0)
-        torch.testing.assert_close(found[number], torch.sigmoid(last(hidden))[0])
+    torch.testing.assert_close(found, plain_scores(net, h, edges))
     torch.testing.assert_close(found, net.scores(h, torch.from_numpy(edges[::-1].copy())))
 
 
@@ -144,14 +187,8 @@ def test_pooled_features_are_sums_times_mean_score_and_links() -> None:
     cluster, count = clusters(score.detach().numpy(), edges, NODES, least=1)
     h = torch.randn(NODES, SMALL.hidden, generator=torch.Generator().manual_seed(3))
     found = net.pool(h, score, torch.from_numpy(edges), torch.from_numpy(cluster), count)
-    member = net.member.norm(h + net.member.linear(h))
-    for number in range(count):
-        total = member[np.flatnonzero(cluster == number)].sum(0)
-        whole = net.whole.norm(total + net.whole.linear(total))
-        inside = np.flatnonzero((cluster[edges] == number).all(axis=0))
-        # Both directions of an edge count among the links.
-        factor = score[inside].mean() * 2 * len(inside) if len(inside) else torch.tensor(1.0)
-        torch.testing.assert_close(found[number], whole * factor)
+    torch.testing.assert_close(found, plain_pooled(net, h, score, edges, cluster))
+    assert len(found) == count
     found.square().sum().backward()
     assert score.grad is not None
     inside = (cluster[edges[0]] == cluster[edges[1]]).tolist()
@@ -161,23 +198,21 @@ def test_pooled_features_are_sums_times_mean_score_and_links() -> None:
 def test_pooled_edges_join_the_clusters_of_their_ends() -> None:
     edges = random_edges(5)
     cluster, _ = clusters(random_scores(5, edges), edges, NODES, least=1)
-    expected = {tuple(sorted((cluster[a], cluster[b]))) for a, b in edges.T if cluster[a] != cluster[b]}
     found = list(map(tuple, pooled_edges(edges, cluster).T.tolist()))
-    assert len(found) == len(set(found)) and set(found) == expected
+    assert len(found) == len(set(found)) and set(found) == plain_pooled_edges(edges, cluster)
 
 
 def test_the_next_level_embeds_the_pooled_graph_again() -> None:
-    """Two levels by hand; the edges of the second are scored on embeddings of what the first pooled."""
+    """Two levels, plainly; the edges of the second are scored on embeddings of what the first pooled."""
     settings = replace(SMALL, levels=2, least_clusters=1)
     net, edges = network(settings=settings), random_edges(6)
     x = torch.randn(NODES, 6, generator=torch.Generator().manual_seed(4))
     h, of_node, at = net.input(x), np.arange(NODES), edges
     for _ in range(2):
-        messages = Messages.along(torch.from_numpy(at), len(h))
-        score = net.scores(net.scoring(h, messages), torch.from_numpy(at))
-        cluster, count = clusters(score.detach().numpy(), at, len(h), least=1)
-        h = net.pool(net.pooling(h, messages), score, torch.from_numpy(at), torch.from_numpy(cluster), count)
-        at, of_node = pooled_edges(at, cluster), cluster[of_node]
+        score = plain_scores(net, plain_gnn(net.scoring, h, at), at)
+        cluster = plain_numbers(plain_clusters(score.detach().numpy(), at, len(h)))
+        h = plain_pooled(net, plain_gnn(net.pooling, h, at), score, at, cluster)
+        at, of_node = np.array(sorted(plain_pooled_edges(at, cluster))).T, cluster[of_node]
     z, found = net(x, torch.from_numpy(edges))
     np.testing.assert_array_equal(found.numpy(), of_node)
     torch.testing.assert_close(z, net.output(h))
