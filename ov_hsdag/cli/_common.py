@@ -304,14 +304,15 @@ def write_models(
 
 
 def read_with_shapes(
-    core: ov.Core, path: Path, given: Mapping[str, Sequence[int]]
+    core: ov.Core, path: Path, given: Mapping[str, Sequence[int]], *, fixes_sizes: bool = False
 ) -> tuple[ov.Model, Mapping[str, Sequence[int]] | None]:
     """Read a model, and example shapes: those given, and where it was not placed with others those beside it.
 
-    Raises UserError.
+    Where example shapes are fixed, those given alone. Raises UserError.
     """
     loaded = read_model(core, path)
-    return loaded, with_known_shapes(loaded, path, example_shapes([loaded], given)[0])
+    (shapes,) = example_shapes([loaded], given)
+    return loaded, shapes if fixes_sizes else with_known_shapes(loaded, path, shapes)
 
 
 def with_known_shapes(

@@ -26,7 +26,7 @@ from ov_hsdag.fleet.job import Inputs, Job
 from ov_hsdag.model.config_sizes import with_sizes_beside
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.samples import inputs_of_each, parse_inputs, samples_of
-from ov_hsdag.model.shapes import check_npu_sizes, sized
+from ov_hsdag.model.shapes import fix_npu_sizes, has_npu, sized
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing.candidates import policy_placers
 from ov_hsdag.placing.plan import Plan
@@ -168,8 +168,10 @@ def bench(
                         # The model is forgotten with its results: there may be many, and large ones.
                         model, session = loaded.pop(0), Session.of(devices, core, speeds)
                         samples = samples_of(model, own_inputs, shapes)
-                        sizes = with_sizes_beside(model, path, shapes) if samples is None else dict(samples.shapes)
-                        check_npu_sizes(model, devices, sizes)
+                        sizes = shapes if samples is None else dict(samples.shapes)
+                        if samples is None and not has_npu(devices):
+                            sizes = with_sizes_beside(model, path, shapes)
+                        fix_npu_sizes(model, devices, sizes)
                         phases = asked.phases_with(model, sizes) if asked else ()
                         costs = None if phases else load_beside(path)
                         analysis = session.analyse(model, sizes, phases)

@@ -24,6 +24,7 @@ from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
 from ov_hsdag.model.gains import BEST_SINGLE, times
 from ov_hsdag.model.inputs import parse_shapes
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.shapes import has_npu
 from ov_hsdag.placing.candidates import MARGIN
 from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.problem.problem import check_objective
@@ -137,7 +138,7 @@ def finetune(
     torch.set_num_threads(threads)
     with console.result(as_json) as show:
         core = common.new_core()
-        loaded, shapes = common.read_with_shapes(core, model, examples)
+        loaded, shapes = common.read_with_shapes(core, model, examples, fixes_sizes=has_npu(names))
         compressed = common.has_fp16_weights(loaded)
         try:
             with console.progress(f"fine-tuning {model} on {device}") as tell:

@@ -22,6 +22,7 @@ from ov_hsdag.devices.discovery import USABLE, full_name
 from ov_hsdag.devices.memory import parse_memory
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.shapes import has_npu
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing.folder_fit import FolderFit, Part, counted_needs, fit_parts, folder_verdict
 from ov_hsdag.placing.memory_fit import DEFAULT_CONTEXT, SPLIT, Fit, Need, verdict
@@ -79,7 +80,7 @@ def fit(
     costs = Profile.load(profile) if profile else None
     with console.result(as_json) as show:
         core = common.new_core()
-        parts = _read_parts(core, sources, examples, bool(static))
+        parts = _read_parts(core, sources, examples, bool(static) or has_npu(devices))
         if context is None and workload is None:
             context = _longest_by_default(parts, sources)
         elif not any(each.model.get_sinks() for each in parts.values()) and len(parts) > 1:
@@ -141,15 +142,15 @@ def _main_files(folder: Path) -> list[Path]:
 
 
 def _read_parts(
-    core: ov.Core, sources: Mapping[str, _Source], examples: Mapping[str, Sequence[int]], static: bool
+    core: ov.Core, sources: Mapping[str, _Source], examples: Mapping[str, Sequence[int]], fixes_sizes: bool
 ) -> dict[str, Part]:
-    """The models and their example shapes; with --static, which fixes what the user gave alone, no others."""
+    """The models and their example shapes; where these are fixed, those that the user gave alone."""
     loaded = {name: common.read_model(core, source.path) for name, source in sources.items()}
     shapes = dict(zip(sources, example_shapes(list(loaded.values()), examples), strict=True))
     return {
         name: Part(
             loaded[name],
-            shapes[name] if static else common.with_known_shapes(loaded[name], source.path, shapes[name]),
+            shapes[name] if fixes_sizes else common.with_known_shapes(loaded[name], source.path, shapes[name]),
             source.placed,
         )
         for name, source in sources.items()

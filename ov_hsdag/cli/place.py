@@ -29,7 +29,7 @@ from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.pins import parse_pins
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.samples import inputs_of_each, parse_inputs
-from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, fix_input_shapes, input_name, input_shapes, sized
+from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, fix_input_shapes, has_npu, input_name, input_shapes, sized
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing import selection
 from ov_hsdag.placing.application_file import of_folder, parse_counts
@@ -187,8 +187,8 @@ def place(
             selection.check_possible(core, devices)
         loaded = {file: common.read_model(core, file) for file in files}
         shapes = dict(zip(files, example_shapes(list(loaded.values()), examples), strict=True))
-        # --static fixes what the user gave alone.
-        beside = {file: {} if given.static else sizes_beside(one, file, shapes[file]) for file, one in loaded.items()}
+        fixes_sizes = given.static or has_npu(devices)  # those that the user gave alone
+        beside = {file: {} if fixes_sizes else sizes_beside(one, file, shapes[file]) for file, one in loaded.items()}
         samples = dict(zip(files, inputs_of_each(list(loaded.values()), inputs), strict=True))
         compressed = {
             file: common.has_fp16_weights(one) if compress_to_fp16 is None else compress_to_fp16

@@ -15,6 +15,7 @@ from ov_hsdag.cli import console
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.devices.memory import parse_memory
+from ov_hsdag.model.shapes import has_npu
 from ov_hsdag.placing.application_file import ApplicationSpec, of_folder, parse_counts, read_application, to_place
 from ov_hsdag.placing.candidates import policy_placers
 from ov_hsdag.placing.plan import Plan
@@ -134,8 +135,12 @@ def write(
         measure = given["measure"]
         if measure is None:
             measure = not absent(core, devices) and common.has_temporary_folder()
-        models, asked = to_place(spec, lambda path: common.read_model(core, path)), given.get("compress_to_fp16")
-        half = {name: common.has_fp16_weights(one.model) if asked is None else asked for name, one in models.items()}
+        fixes_sizes = bool(given["static"]) or has_npu(devices)
+        models = to_place(spec, lambda path: common.read_model(core, path), fixes_sizes=fixes_sizes)
+        compress = given.get("compress_to_fp16")
+        half = {
+            name: common.has_fp16_weights(one.model) if compress is None else compress for name, one in models.items()
+        }
         with console.progress(f"placing {len(models)} models on {device}") as tell:
             how = {name: given[name] for name in ("objective", "measure_seconds", "profile", "policy")}
             how["static"] = bool(given["static"])

@@ -19,7 +19,7 @@ from ov_hsdag.model.names import operations_of
 from ov_hsdag.model.pins import parse_pins, pinned_nodes
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.relaxed_shapes import restore_shapes
-from ov_hsdag.model.shapes import check_npu_sizes
+from ov_hsdag.model.shapes import fix_npu_sizes
 from ov_hsdag.model.stored_placement import RT_INFO
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.problem.pricing import Session
@@ -92,7 +92,7 @@ def explain(
     phases = asked.phases_with(model, shapes) if asked else ()
     original = {node.get_friendly_name() for node in model.get_ops()}
     restore_shapes(model)
-    check_npu_sizes(model, given.used(), shapes)
+    fix_npu_sizes(model, given.used(), shapes)
     stored = {node.get_friendly_name() for node in operations_of(model)}
     placed = affinity is None and model.has_rt_info([RT_INFO]) and stored <= given.affinity.keys()
     analysis = session.analyse(model, shapes, phases, placed=placed)

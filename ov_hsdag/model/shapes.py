@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -77,25 +78,56 @@ def sized(name: str, sizes: Sequence[int]) -> str:
     return f"{name}=[{','.join(map(str, sizes))}]"
 
 
+def has_npu(devices: Iterable[str]) -> bool:
+    """Whether an NPU is among the devices: example shapes are the model's own there, see `fix_npu_sizes`."""
+    return any(kind_of(name) == "NPU" for name in devices)
+
+
 def check_npu_sizes(model: ov.Model, devices: Iterable[str], shapes: Examples | None = None) -> None:
-    """Raises UserError where an NPU is among the devices and an input has no bound, see `describe_open_sizes`.
+    """Raises UserError where an NPU is among the devices, and an input is open that `fix_npu_sizes` cannot fix.
 
     Args:
         model: the model as it would be compiled.
         devices: names of the devices that it may run on.
-        shapes: example shapes of its inputs, by name, which the message repeats.
+        shapes: example shapes that the user gave, by input name.
     """
-    if any(kind_of(name) == "NPU" for name in devices) and is_unbounded(model):
+    if has_npu(devices) and is_unbounded(model) and (model.get_sinks() or has_guessed_sizes(model, shapes)):
         raise UserError(describe_open_sizes(model, shapes))
+
+
+def fix_npu_sizes(model: ov.Model, devices: Iterable[str], shapes: Examples | None = None) -> None:
+    """Gives open inputs the sizes of the example shapes for good where an NPU is among the devices, with a warning.
+
+    An NPU's compiler refuses open sizes (openvino#34617). A model with states keeps its sizes: what it generates has
+    another length than the prompt.
+
+    Args:
+        model: the model as it would be compiled; changed in place.
+        devices: names of the devices that it may run on.
+        shapes: example shapes that the user gave, by input name.
+
+    Raises:
+        UserError: an input is open and has no example shape, the model has states, or the shapes do not fit.
+    """
+    check_npu_sizes(model, devices, shapes)
+    if has_npu(devices) and is_unbounded(model):
+        fix_input_shapes(model, shapes or {})
+        sizes = ",".join(sized(input_name(port), tuple(port.get_shape())) for port in model.inputs)
+        warnings.warn(
+            f"an NPU takes no open sizes, so {sizes} is fixed: the placed model takes no other sizes"
+            " (leave the NPU out to keep them open)",
+            stacklevel=3,
+        )
 
 
 def describe_open_sizes(model: ov.Model, shapes: Examples | None = None) -> str:
     """Which size of the model an NPU's compiler refuses as it is open (openvino#34617), and the remedy."""
     sizes = zip(model.inputs, counted_input_shapes(model, shapes), strict=True)
     fixed = [sized(input_name(port), size) for port, size in sizes if _unbounded(port)]
+    static = "--static " if model.get_sinks() else ""
     return (
-        f"an NPU takes no open sizes, and {_open(next(filter(_unbounded, model.inputs)))}: fix it with --static"
-        f" --shape '{','.join(fixed)}' of ov-hsdag place or plan (ovc: --input), or leave the NPU out"
+        f"an NPU takes no open sizes, and {_open(next(filter(_unbounded, model.inputs)))}: fix it with"
+        f" {static}--shape '{','.join(fixed)}' (ovc: --input), or leave the NPU out"
     )
 
 

@@ -117,8 +117,19 @@ def of_folder(
     return ApplicationSpec(_of_pipeline(ModelSpec(folder, shape=shape, workload=workload), counts))
 
 
-def to_place(spec: ApplicationSpec, read: Callable[[Path], ov.Model]) -> dict[str, ModelOf]:
-    """The models, read, with what they are run for. UserError: a shape or a workload that does not fit."""
+def to_place(
+    spec: ApplicationSpec, read: Callable[[Path], ov.Model], *, fixes_sizes: bool = False
+) -> dict[str, ModelOf]:
+    """The models of an application, with what they are run for.
+
+    Args:
+        spec: of the application.
+        read: reads a model's file.
+        fixes_sizes: example shapes become the models' own, so that they are those that the user gave alone.
+
+    Raises:
+        UserError: a shape or a workload does not fit.
+    """
     loaded, found = {name: read(one.path) for name, one in spec.models.items()}, dict[str, ModelOf]()
     for name, one in spec.models.items():
         model = loaded[name]
@@ -127,7 +138,8 @@ def to_place(spec: ApplicationSpec, read: Callable[[Path], ov.Model]) -> dict[st
         if one.workload is not None and not any(other.get_sinks() for other in (model, *beside)):
             raise UserError(f"'{one.of or one.folder}' has no states, so it has no workload of prompt and tokens")
         workload = (one.workload or one.usual) if model.get_sinks() else None
-        found[name] = ModelOf(model, one.count, one.after, with_sizes_beside(model, one.path, shapes), workload)
+        examples = shapes if fixes_sizes else with_sizes_beside(model, one.path, shapes)
+        found[name] = ModelOf(model, one.count, one.after, examples, workload)
     return found
 
 

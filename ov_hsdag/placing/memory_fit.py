@@ -26,7 +26,7 @@ from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.inputs import with_earlier_shapes
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.model.shapes import check_npu_sizes, fix_input_shapes, has_guessed_sizes
+from ov_hsdag.model.shapes import fix_input_shapes, fix_npu_sizes, has_guessed_sizes
 from ov_hsdag.model.workload import Workload, decoder_shapes
 from ov_hsdag.placers.filling import Filling
 from ov_hsdag.placers.single import HeteroDefault
@@ -392,7 +392,7 @@ def _request(
         shapes = with_earlier_shapes(model, shapes or {}, settings.get("shapes", {})) or None
     names = session.devices.names
     if not as_loaded:  # HETERO gives an NPU nothing of open sizes
-        check_npu_sizes(model, names if placed is None else placed.map_to(names).used(), shapes)
+        fix_npu_sizes(model, names if placed is None else placed.map_to(names).used(), shapes)
     counted = Workload.asked(workload, context)
     if counted is None and model.get_sinks() and not static:
         counted = Workload.of_context(DEFAULT_CONTEXT)

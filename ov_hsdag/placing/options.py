@@ -116,7 +116,8 @@ class PlaceOptions:
         str,
         "NAME=[1,128]",
         "Example shape of a dynamic input, for costs, measuring and comparing; [1,3,224,224] where there is one"
-        " input. Can be given several times. The model itself keeps its shapes, unless --static is given.",
+        " input. Can be given several times. The model itself keeps its shapes, unless --static is given"
+        " or an NPU is among the devices.",
         name="shape",
         several=True,
     )

@@ -34,7 +34,7 @@ from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.pins import Pin, parse_pins, pinned_nodes, pinned_support
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.samples import describe_files, samples_of
-from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, check_npu_sizes, fix_input_shapes
+from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, fix_input_shapes, fix_npu_sizes
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.experts import ExpertsApart
 from ov_hsdag.placers.multilevel import Multilevel
@@ -101,7 +101,8 @@ def place(
             prediction's.
         memory: what the model may have on a device, by the device's name, in place of the profile's limits: a number of
             bytes, or "8GiB".
-        shapes: example shapes of dynamic inputs for the cost model, and for measuring, by input name.
+        shapes: example shapes of dynamic inputs for the cost model, and for measuring, by input name. An NPU takes no
+            open sizes: where one is among the devices, a model without states gets these for good, with a warning.
         profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
         policy: name or folder of the HSDAG policy that proposes a placement as well; "none" for no policy.
         core: asked what the devices support, where it has them. A new one by default.
@@ -134,6 +135,8 @@ def place(
         options = replace(options, shapes=samples.shapes or None)
     if options.static:
         fix_input_shapes(model, options.shapes or {})
+    else:
+        fix_npu_sizes(model, request.session.devices, options.shapes)
     measure, shapes = options.measure, options.shapes
     if measure and not request.decided and request.costs is None:
         with suppress(RunError):  # told where it is needed
@@ -366,8 +369,6 @@ def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions
         raise UserError(
             "--static cannot be combined with --workload or --context: a workload needs several input sizes"
         )
-    if not options.static:
-        check_npu_sizes(model, devices, options.shapes)
     given, apart = _given(options.affinity, devices), _experts(options.experts, devices)
     if given is not None and apart is not None:
         raise UserError("a placement is given in two ways, by an affinity and by where experts are: give one of them")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import identity
 from ov_hsdag.devices.cores import SharedCores
-from ov_hsdag.devices.device_set import DeviceSet, kind_of
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.explaining.explain import explain
@@ -30,7 +30,14 @@ from ov_hsdag.measuring.trials import Trials
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.model.shapes import check_npu_sizes, describe_open_sizes, fix_input_shapes, is_unbounded, names_open_sizes
+from ov_hsdag.model.shapes import (
+    describe_open_sizes,
+    fix_input_shapes,
+    fix_npu_sizes,
+    has_npu,
+    is_unbounded,
+    names_open_sizes,
+)
 from ov_hsdag.model.workload import Phase, Workload
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.multilevel import Multilevel
@@ -143,7 +150,8 @@ def place_together(
         core: asked what the devices support. A new one by default.
         report: called with a few words whenever something else is done.
         static: models get the sizes of their example shapes for good, as NPUs want them. Those without states of which
-            an example shape names an open input get all of them; the others keep their open sizes, and no NPU.
+            an example shape names an open input get all of them; the others keep their open sizes, and no NPU. Without
+            it, where an NPU is among the devices, each model must be static or have no states and all example shapes.
 
     Returns:
         The plan: never predicted worse than any assignment of whole models to devices that was looked at (all of up to
@@ -208,16 +216,16 @@ def place_together(
 def _with_sizes(name: str, given: ModelOf, devices: DeviceSet, static: bool) -> ModelOf:
     """The model with static sizes where these are asked for and known.
 
-    Raises UserError, with the model's name, where an NPU is among the devices and sizes are open; with `static`, what
+    Raises UserError, with the model's name, where an NPU is among the devices and sizes stay open; with `static`, what
     cannot be fixed is a warning, as other models of the application can.
     """
     model, shapes = given.model, given.shapes or {}
     try:
         if not static:
-            check_npu_sizes(model, devices, shapes)
+            fix_npu_sizes(model, devices, shapes)
         elif not model.get_sinks() and names_open_sizes(model, shapes):
             fix_input_shapes(model, shapes)
-        elif is_unbounded(model) and any(kind_of(device) == "NPU" for device in devices):
+        elif is_unbounded(model) and has_npu(devices):
             warnings.warn(f"'{name}' keeps open sizes and gets no NPU: {describe_open_sizes(model)}", stacklevel=4)
     except UserError as error:
         raise UserError(f"'{name}': {error}") from error

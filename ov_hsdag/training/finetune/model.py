@@ -21,7 +21,7 @@ from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, Judge, Measurement
 from ov_hsdag.measuring.measurer import TRIAL_SECONDS, Measurer
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.model.shapes import check_npu_sizes, input_shapes
+from ov_hsdag.model.shapes import fix_npu_sizes, input_shapes
 from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
@@ -90,7 +90,7 @@ def finetune(
     for name in () if simulated else discovery.absent(core, devices):
         raise UserError(f"device {name} is not on this machine, so nothing can be measured there: use --simulated")
     Placement.strip(model)
-    check_npu_sizes(model, devices, examples)
+    fix_npu_sizes(model, devices, examples)
     problem = build_problem(model, devices, objective=objective, profile=profile, core=core, shapes=examples)
     network = None
     if not resume:
