@@ -18,10 +18,11 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT, Measurement
 from ov_hsdag.placing import rivals
 from ov_hsdag.placing.candidates import policy_placers
-from ov_hsdag.placing.rivals import AUTO_COPIES, Result, Rival, contenders, measure
+from ov_hsdag.placing.rivals import AUTO_COPIES, OTHER_MODEL, Result, Rival, contenders, measure
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import UserError
+from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.catalog import ZOO
 from tests.commands import assert_one_error_line, ran, run
 from tests.graphs import convolutions, only_forty, random_problem
@@ -102,6 +103,18 @@ def test_measured_on_real_hetero(two_cpu_core: ov.Core) -> None:
     assert max(by_name[name].measurement.ratio for name in devices.names) == pytest.approx(1)
     assert by_name["hetero"].measurement == by_name["CPU_A"].measurement
     assert sum(text.startswith("compiling ") for text in told) == sum(not rival.same_as for rival in found)
+
+
+def test_hetero_that_makes_outputs_of_unused_inputs_is_no_rival_and_says_so(two_cpu_core: ov.Core) -> None:
+    a = ops.parameter([4, 4], np.float32, name="a")
+    unused = ops.parameter([4], np.int64, name="unused")
+    model = ov.Model([ops.relu(a), ops.multiply(a, a)], [a, unused], "unused")
+    devices = DeviceSet.parse(PAIR)
+    problem = build_problem(model, devices, objective="throughput", core=two_cpu_core)
+    found, left_out = contenders(problem, devices, [])
+    assert "CPU_A" in {rival.name for rival in found}
+    assert left_out["hetero"] == left_out[PIPELINE_HINT] == OTHER_MODEL
+    assert len(two_cpu_core.compile_model(model, PAIR).outputs) == 3, "else HETERO is right, and is measured again"
 
 
 def test_the_command(model: Path, tmp_path: Path) -> None:

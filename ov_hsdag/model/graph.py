@@ -144,6 +144,12 @@ class ComputationGraph:
         """Node that owns each input port, int32 [edges]."""
         return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.input_ptr))
 
+    @property
+    def has_unused_inputs(self) -> bool:
+        """Whether a Parameter has no consumer: without affinities, HETERO makes outputs of those (docs/facts.md)."""
+        parameters = self.kinds[self.output_node] == NodeKind.PARAMETER
+        return bool((np.bincount(self.input_output, minlength=self.outputs)[parameters] == 0).any())
+
     def consumers(self, output: int) -> NDArray[np.int32]:
         """Nodes that read an output, one for each input that it feeds."""
         edges, ends = self._edges_by_output

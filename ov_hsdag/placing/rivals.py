@@ -30,6 +30,9 @@ from ov_hsdag.utils.lazy import ov
 AUTO_COPIES = "auto-cumulative"
 """Name of OpenVINO's own copies on each device, AUTO with CUMULATIVE_THROUGHPUT."""
 
+OTHER_MODEL = "left out: the model has inputs that nothing reads, and without a placement HETERO makes outputs of these"
+"""Why HETERO's own choices are no rivals of such a model (docs/facts.md)."""
+
 SHARES = (0.5, 0.7, 0.8, 0.9)
 """Of the operations, that splits by hand give the first device."""
 
@@ -81,6 +84,8 @@ def contenders(
         for rival in found
         if rival.placement is not None and rival.predicted is None
     }
+    if problem.graph.has_unused_inputs:
+        left_out |= {one.name: OTHER_MODEL for one in found if one.name in (HETERO_DEFAULT, PIPELINE_HINT)}
     return _named_twins([rival for rival in found if rival.name not in left_out]), left_out
 
 
