@@ -22,6 +22,9 @@ from ov_hsdag.utils.lazy import ov
 
 _ALIKE = 5e-4  # predictions that differ by less are equal for people
 
+NOT_TAKEN = ": not taken"
+"""How `Placement.notes` end for a candidate that is predicted better by too little for its parts."""
+
 
 class ReportSource(Protocol):
     """What draws reports of a placement that was made in this process (`ov_hsdag.explaining.report_data`)."""
@@ -61,7 +64,7 @@ class Placement:
             measure; and virtual_devices (their declaration).
         seconds: phase of placing → seconds.
         why: why a simple candidate was chosen and no other, in some words; "" where the figures tell.
-        notes: name of a candidate → why it was left out or not measured, in some words.
+        notes: name of a candidate → why it was left out, not taken or not measured, in some words.
         same_as: name of a candidate → the first candidate that is the same placement, where that is another one.
         unsure: names of placers whose placements may well be better than the simple candidate that was chosen: measured
             rounds were too few, or differed too much, to tell.
@@ -309,7 +312,7 @@ class Placement:
         name = HSDAG if HSDAG in (self.measured or {}) else self._first(HSDAG)
         figures = (self.measured or {}).get(name)
         if figures is None:
-            return f": {self.notes[HSDAG]}" if HSDAG in self.notes else ""
+            return f": {self.notes[HSDAG].removesuffix(NOT_TAKEN)}" if HSDAG in self.notes else ""
         if figures.get("failed"):
             return f": when measured, {figures['failed']}"
         own, other = self.measured_gain(self.chosen), self.measured_gain(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.experts import experts
-from ov_hsdag.model.placement import Placement
+from ov_hsdag.model.placement import NOT_TAKEN, Placement
 from ov_hsdag.model.shapes import is_unbounded
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
@@ -32,8 +33,23 @@ from ov_hsdag.utils.errors import DoesNotFitError, RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 
 MARGIN = 0.005
-"""A split must be predicted to beat the best single device (and any placement a simpler one) by more than this share to
-be chosen: below it the cost model knows nothing."""
+"""A placement must be predicted to beat a simpler one by more than this share to be chosen, however many submodels it
+has: below it the cost model knows nothing."""
+
+PREDICTION_ERROR_CALIBRATED = 0.05
+"""Standard deviation of log(measured / predicted rate) when costs were measured on this machine
+(`python -m benchmarks.truth.prediction_accuracy`)."""
+
+PREDICTION_ERROR_PROFILE = 0.14
+"""The same when costs come from a device profile."""
+
+DOUBLING_SHARE = 0.1
+"""Share of the prediction error that a placement has to gain for each doubling of its submodels. Most of the error is
+common to all placements of a model and does not change which of them is best; this share is what parts add to it."""
+
+LEAST_SHOWN = 0.0005
+"""Share by which a candidate has to be predicted better for tables to say that it was not taken: less is shown as 0.0%
+to them."""
 
 # Nodes of a model above which partitions of several orders are left out: they take longer than all other placers then,
 # and on deep models were never what was chosen.
@@ -260,24 +276,74 @@ def placement_of(
     )
 
 
-def best_by_prediction(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> NamedPlacement:
-    """The best by the simulator; a later (less simple) candidate has to win by more than `MARGIN`.
+def required_gain(submodels: int, simpler: int, *, calibrated: bool) -> float:
+    """The share by which a placement has to be predicted better than a simpler one to be chosen.
 
-    Raises UserError: HETERO runs none of them; the message says why. DoesNotFitError: none keeps within the devices'
-    memory.
+    It is `MARGIN`, and for each doubling of the submodels `DOUBLING_SHARE` of the prediction error. Requests in flight
+    need no term of their own: their number follows from the submodels.
+
+    Args:
+        submodels: of the placement.
+        simpler: submodels of the simpler placement.
+        calibrated: whether all costs were measured on this machine; otherwise some come from a device profile.
     """
-    scores = _evaluate(problem, candidates).score(problem.objective)
+    error = PREDICTION_ERROR_CALIBRATED if calibrated else PREDICTION_ERROR_PROFILE
+    doublings = max(math.log2(max(submodels, 1) / max(simpler, 1)), 0.0)
+    return MARGIN + DOUBLING_SHARE * error * doublings
+
+
+def best_by_prediction(
+    problem: PlacementProblem, candidates: Sequence[NamedPlacement], *, calibrated: bool = False
+) -> NamedPlacement:
+    """The best candidate by the simulator of those whose gain is worth their submodels.
+
+    Candidates are compared from the fewest submodels on, of as many from the fewest tensors that cross on, and then in
+    the given order. A later one has to be better than the best before it by `required_gain`.
+
+    Args:
+        problem: the problem that they are placements of.
+        candidates: the simplest placers first.
+        calibrated: see `required_gain`.
+
+    Raises:
+        UserError: HETERO runs none of them; the message says why.
+        DoesNotFitError: none keeps within the devices' memory.
+    """
+    evaluation = _evaluate(problem, candidates)
+    scores = evaluation.score(problem.objective)
     if not np.isfinite(scores).any():
         require_runnable(problem, candidates)
         raise DoesNotFitError(
             f"no placement on {', '.join(problem.devices)} keeps within the devices' memory:"
             f" {_memory(problem, candidates)}"
         )
-    best = 0
-    for index in range(1, len(scores)):
-        if scores[index] < scores[best] * (1 - (MARGIN if np.isfinite(scores[best]) else 0)):
-            best = index
+    submodels = evaluation.submodels
+    simplest_first = np.lexsort((evaluation.cut_tensors, submodels))
+    best, *later = simplest_first[np.isfinite(scores[simplest_first])].tolist()
+    for number in later:
+        required = required_gain(int(submodels[number]), int(submodels[best]), calibrated=calibrated)
+        if scores[number] < scores[best] * (1 - required):
+            best = number
     return candidates[best]
+
+
+def why_not_taken(
+    problem: PlacementProblem, candidates: Sequence[NamedPlacement], chosen: NamedPlacement
+) -> dict[str, str]:
+    """Why candidates that are predicted better were not chosen, by name: "6 submodels for 0.5%: not taken"."""
+    taken, evaluation = problem.evaluate(chosen.placement), _evaluate(problem, candidates)
+    gains = taken.score(problem.objective)[0] / evaluation.score(problem.objective) - 1
+    notes = {}
+    for number in np.flatnonzero(gains >= LEAST_SHOWN).tolist():
+        submodels, tensors = int(evaluation.submodels[number]), int(evaluation.cut_tensors[number])
+        if submodels > taken.submodels[0]:
+            parts = f"{submodels} submodels"
+        elif tensors > taken.cut_tensors[0]:
+            parts = f"{tensors} tensors that cross"
+        else:
+            parts = "a less simple placement"
+        notes[candidates[number].name] = f"{parts} for {gains[number]:.1%}{NOT_TAKEN}"
+    return notes
 
 
 def _only_memory_lacks(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> bool:

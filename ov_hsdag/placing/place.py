@@ -50,8 +50,10 @@ from ov_hsdag.placing.candidates import (
     placement_of,
     policy_placers,
     require_runnable,
+    required_gain,
     sizes_are_guessed,
     why_left_out,
+    why_not_taken,
 )
 from ov_hsdag.placing.contexts import ContextProblems
 from ov_hsdag.placing.host_memory import HostMemory
@@ -182,6 +184,7 @@ def place(
         if measure and not request.decided and (costs is not None or phase_costs):
             unmeasured = pins.keep(session.price(analysis, options.objective, None, phases).problem)
             candidates += _by_profile(unmeasured, candidates, request)
+    calibrated = _all_calibrated(analysis, request, costs, phases, phase_costs)
     with clock("choose"):
         if request.given is not None:
             affinity = complete.complete(model, request.given.affinity, problem.devices, problem.graph)
@@ -191,7 +194,7 @@ def place(
         else:
             try:
                 asked_for = [_experts_apart(problem, request.experts)] if request.experts else candidates
-                chosen = best_by_prediction(problem, asked_for)
+                chosen = best_by_prediction(problem, asked_for, calibrated=calibrated)
             except RunError as error:
                 if request.experts:  # of other placements it says nothing
                     raise
@@ -202,20 +205,18 @@ def place(
                 raise type(error)(f"{error}{told}") from error
             except UserError as error:
                 raise UserError(f"{error}; the pins are {pins}" if request.pins else str(error)) from error
-    choice = _Choice(chosen, candidates, why=_why_predicted(chosen, problem, request, analysis, candidates))
+    why = _why_predicted(chosen, problem, request, analysis, candidates, calibrated=calibrated)
+    choice = _Choice(chosen, candidates, why=why)
     if measure:
         # Calibrating may take longer than its share, by a compilation; measuring has its own all the same.
         share = (1 - selection.CALIBRATING) * request.measure_seconds
         left = max(request.measure_seconds - clock.seconds.get("calibrate", 0.0), share)
         with clock("measure"):
-            timed = [phase_costs.get(phase.name) for phase in phases if phase.count]
-            known = all(one is not None and all(map(one.device, session.devices)) for one in timed)
-            known = known if phases else costs is not None and _holds(costs, analysis, request)
             how: dict[str, Any] = {
                 "shapes": shapes,
                 "phases": phases,
                 "seconds": left,
-                "measured_costs": known,
+                "measured_costs": calibrated,
                 "report": report,
             }
             how["samples"] = samples
@@ -469,6 +470,28 @@ def _holds(costs: ModelCosts, analysis: ModelAnalysis, request: _Request) -> boo
     return len(costs.of(analysis.graph, analysis.devices, request.session.core)) == len(analysis.devices)
 
 
+def _all_calibrated(
+    analysis: ModelAnalysis,
+    request: _Request,
+    costs: ModelCosts | None,
+    phases: Sequence[Phase],
+    phase_costs: Mapping[str, ModelCosts],
+) -> bool:
+    """Whether measured costs hold for all devices, and all phases that occur.
+
+    Args:
+        analysis: of the model.
+        request: names the devices.
+        costs: measured of a model without a workload.
+        phases: of its workload, if it has one.
+        phase_costs: measured of them, by the phase's name.
+    """
+    if not phases:
+        return costs is not None and _holds(costs, analysis, request)
+    measured = [phase_costs.get(phase.name) for phase in phases if phase.count]
+    return all(one is not None and all(map(one.device, request.session.devices)) for one in measured)
+
+
 def _calibrated_phases(
     analysis: ModelAnalysis,
     request: _Request,
@@ -567,18 +590,22 @@ def _least_risky(
 
 
 def _margin_that_decides(
-    chosen: NamedPlacement, problem: PlacementProblem, candidates: Sequence[NamedPlacement]
+    chosen: NamedPlacement, problem: PlacementProblem, candidates: Sequence[NamedPlacement], *, calibrated: bool
 ) -> str:
     """That a simpler placement was chosen than the best, as people are told; "" where it is the best."""
-    scores = problem.scores(np.stack([one.placement for one in candidates]))
+    evaluation = problem.evaluate(np.stack([candidate.placement for candidate in candidates]))
+    scores = evaluation.score(problem.objective)
     best = int(scores.argmin())
-    gain = float(problem.scores(chosen.placement)[0] / scores[best]) - 1
+    taken = problem.evaluate(chosen.placement)
+    gain = float(taken.score(problem.objective)[0] / scores[best]) - 1
     if candidates[best].name == chosen.name or gain < _SAID_OF_MARGIN:
         return ""
-    return (
-        f"{placer_of(candidates[best].name)} is predicted {gain:.2%} better, within the {MARGIN:.1%} by which a less"
-        " simple placement has to be better"
-    )
+    submodels, simpler = int(evaluation.submodels[best]), int(taken.submodels[0])
+    required = required_gain(submodels, simpler, calibrated=calibrated)
+    told = f"{placer_of(candidates[best].name)} is predicted {gain:.2%} better, within the {required:.1%} by which"
+    if submodels > simpler:
+        return f"{told} {submodels} submodels have to be better than {simpler}"
+    return f"{told} a less simple placement has to be better"
 
 
 def _why_predicted(
@@ -587,20 +614,39 @@ def _why_predicted(
     request: _Request,
     analysis: ModelAnalysis,
     candidates: Sequence[NamedPlacement],
+    *,
+    calibrated: bool,
 ) -> str:
-    """Why a single device was chosen by prediction, or a placement that is not the best, as people are told."""
+    """Why a single device was chosen by prediction, or a placement that is not the best, as people are told.
+
+    Args:
+        chosen: by prediction.
+        problem: with the costs that it was chosen by.
+        request: says whether the caller decided.
+        analysis: of the model.
+        candidates: that it was chosen from.
+        calibrated: see `required_gain`.
+    """
     if request.decided or len(problem.devices) == 1:
         return ""
+    margin = _margin_that_decides(chosen, problem, candidates, calibrated=calibrated)
     if len(np.unique(chosen.placement)) > 1:
-        return _margin_that_decides(chosen, problem, candidates)
+        return margin
+    scores = problem.scores(np.stack([candidate.placement for candidate in candidates]))
+    if scores.min() < problem.scores(chosen.placement)[0] * (1 - MARGIN):
+        return margin
     together = describe_dominant_group(problem.graph, problem.groups, analysis.model, analysis.shapes)
     told = f"no split is predicted to gain {MARGIN:.1%}" if problem.groups.max() else "no split of it is possible"
     return f"{told}: {together}" if together else told
 
 
-def _notes(choice: _Choice, problem: PlacementProblem, pins: _Pins) -> dict[str, str]:
-    """Why candidates were left out, or not measured, in some words."""
-    notes: dict[str, str] = {}
+def _notes(choice: _Choice, problem: PlacementProblem, pins: _Pins, *, decided: bool) -> dict[str, str]:
+    """Why candidates were left out, not taken or not measured, in some words.
+
+    decided: the caller decided the placement, so that there was nothing to take.
+    """
+    by_prediction = choice.measured is None and not decided
+    notes = why_not_taken(problem, choice.candidates, choice.chosen) if by_prediction else {}
     same_as = _same_as(choice.candidates)
     for one in choice.candidates:
         left_out = why_left_out(problem, one.placement)
@@ -646,7 +692,7 @@ def _placement(
         policy=Path(learned[0].policy).name if learned and learned[0].policy and asked else None,
         seconds=clock.seconds,
         why=choice.why,
-        notes=_notes(choice, problem, pins),
+        notes=_notes(choice, problem, pins, decided=request.decided),
         same_as=_same_as(choice.candidates),
         unsure=choice.unsure,
         source=ReportSource(explanation, request.session.profile, tuple(measured_costs)),

@@ -26,6 +26,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.samples import Samples
 from ov_hsdag.model.workload import Phase
 from ov_hsdag.placers.multilevel import Multilevel
+from ov_hsdag.placing.candidates import PREDICTION_ERROR_CALIBRATED, PREDICTION_ERROR_PROFILE
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.scratch import require_temporary_folder
@@ -46,9 +47,9 @@ _MEASURED = 6
 # the difference is not known to so much.
 _COPIES_ROUNDS, _COPIES_EVERY, _COPIES_SURE = 8, 3, 0.03
 
-# Standard deviation of the logarithm of what is predicted of a rate: with measured costs and with others, with exact
-# processor times, which do not tell how much of the time the busiest device is at work, and of these in a trial.
-_ERRORS, _TIMES_ERROR, _TIMES_NOISE = {True: 0.05, False: 0.14}, 0.02, 0.1
+# Standard deviation of the logarithm of what is predicted of a rate with exact processor times, which do not tell how
+# much of the time the busiest device is at work, and of these in a trial.
+_TIMES_ERROR, _TIMES_NOISE = 0.02, 0.1
 
 # Standard deviation of the logarithm of what cores' speeds differ by in all trials of a placing.
 _CORES_APART = 0.03
@@ -176,7 +177,9 @@ def select(
         # Where the profile says otherwise, costs that were measured are not sure.
         sure = measured_costs and not any(name in others for name in by_profile)
         own, *more = (identity(core, name) for name in devices)
-        trials = _Trials(comparison, problem, placements, simple, _ERRORS[sure], end, all(one == own for one in more))
+        prediction_error = PREDICTION_ERROR_CALIBRATED if sure else PREDICTION_ERROR_PROFILE
+        alike = all(one == own for one in more)
+        trials = _Trials(comparison, problem, placements, simple, prediction_error, end, alike)
         decision = trials.run()
         if decision is None:
             reasons = {f"{placer_of(name)}: {why}" for name, why in comparison.failed.items() if name != COPIES}
