@@ -136,7 +136,13 @@ def orders(problem: PlacementProblem, part: NDArray[np.integer]) -> Iterator[NDA
 
     part: of each group, [groups]. A placement is repaired where HETERO refuses it.
     """
+    for placement in permuted(problem, part):
+        yield problem.legalized(placement)
+
+
+def permuted(problem: PlacementProblem, part: NDArray[np.integer]) -> Iterator[NDArray[np.uint8]]:
+    """As `orders`, without repair. part: of each group, [groups]."""
     count = len(problem.devices)
     every = itertools.permutations(range(count)) if count <= _ALL_ORDERS else [tuple(range(count))]
     for order in every:
-        yield problem.legalized(problem.where_supported(np.asarray(order, np.uint8)[part]))
+        yield problem.where_supported(np.asarray(order, np.uint8)[part])

@@ -1,0 +1,87 @@
+"""Thirteen models whose sizes a seed draws, on equal and on unlike devices: problems that no constant was chosen on.
+
+Nine are of the families of `benchmarks.field.unseen`, in turn; four are decoders with states whose queries share keys
+and values in different ways, one of them with experts.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import openvino as ov
+
+from benchmarks.field.unseen import drawn
+from ov_hsdag.kit.decoder import DecoderSize, decoder
+from ov_hsdag.model.colocation import split_rule
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.training.corpus import assemble
+from research.corpus import device_set, extract
+from tests.decoders import RandomWeights
+
+SEED = 20261128
+"""Of the sizes; no earlier table drew with it."""
+
+DEVICES: dict[str, tuple[str, ...]] = {
+    "four equal CPU devices": ("cpu_core",) * 4,
+    "eight equal CPU devices": ("cpu_core",) * 8,
+    "two GPUs and a CPU": ("flex_170", "flex_170", "xeon_platinum_8480"),
+}
+"""Built-in profiles of the devices, by what tables call them."""
+
+FROM_FAMILIES = 9
+"""Models of the families of `benchmarks.field.unseen`."""
+
+VOCABULARY = 1000
+"""Tokens of the decoders: few, as nothing but its time counts and embeddings take most of the memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnProblem:
+    """A drawn model on some devices, for throughput."""
+
+    model: str
+    devices: str  # of `DEVICES`
+    problem: PlacementProblem
+
+
+def drawn_problems(models: int | None = None) -> Iterator[DrawnProblem]:
+    """The problems, by model. models: the first ones alone; None: all."""
+    rule = split_rule(ov.__version__)
+    for name, build in list(_builders().items())[:models]:
+        print(name, file=sys.stderr, flush=True)
+        template = extract(build(), rule)
+        for devices, profiles in DEVICES.items():
+            names, profile = device_set(profiles)
+            unlimited = np.full(len(names), -1, np.int64)
+            yield DrawnProblem(name, devices, assemble(template, names, profile, "throughput", unlimited))
+
+
+def _builders() -> dict[str, Callable[[], ov.Model]]:
+    """What makes each model, by its name; decoders, which take the least time to make, first."""
+    generator = np.random.default_rng(SEED)
+    builders: dict[str, Callable[[], ov.Model]] = {}
+    for kind in ("multi-query", "grouped", "multi-head", "experts"):
+        size = _drawn_decoder(generator, kind)
+        builders[f"decoder, {kind}, {size.layers} layers of {size.hidden}"] = partial(
+            decoder, size, RandomWeights(SEED)
+        )
+    return builders | {model.name: model.build for model in drawn(SEED, FROM_FAMILIES)}
+
+
+def _drawn_decoder(generator: np.random.Generator, kind: str) -> DecoderSize:
+    heads = 2 * int(generator.integers(2, 6))
+    head = int(generator.choice([32, 64]))
+    shared = {"multi-query": 1, "grouped": heads // 2, "multi-head": 0, "experts": 2}[kind]
+    return DecoderSize(
+        layers=int(generator.integers(8, 20)),
+        heads=heads,
+        head=head,
+        inner=heads * head * int(generator.integers(2, 5)) // (4 if kind == "experts" else 1),
+        vocabulary=VOCABULARY,
+        shared=shared,
+        experts=8 if kind == "experts" else 0,
+    )

@@ -1,0 +1,108 @@
+"""What each part of the search earns: the search without it, with the same number of moves.
+
+    python -m benchmarks.quality.search_ablation [--models N] [--moves N] [--output FILE.json]
+
+The problems are those of `quality.search_effort` and the same with memory for 1.25 times the model on all devices
+together. Each of the four searches makes as many moves with a part as without it: they end early only where all four
+have found placements of exactly the same score. Moves are counted, so that other programs change nothing.
+
+Printed for each part and class of problems: how much slower placements are without it, in the mean and at worst, and
+how much faster at best.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common.machine import about
+from benchmarks.common.output import add_output
+from benchmarks.common.tables import markdown, write
+from benchmarks.common.workers import in_processes, start
+from benchmarks.quality.drawn_models import DEVICES, SEED, DrawnProblem, drawn_problems
+from ov_hsdag.placers.multilevel import search_until_agreed
+from ov_hsdag.storage.files import write_json
+
+MOVES = 2_000_000
+"""Of each of the four searches: between what the default makes where they agree soon, and where they never do."""
+
+ROOM = 1.25
+"""Memory of all devices together, in times of what the model needs, where it is limited."""
+
+WHOLE = "nothing"
+"""What the whole search is without."""
+
+PARTS: dict[str, Mapping[str, Mapping[str, float]]] = {
+    WHOLE: {},
+    "annealing": {"annealing": {"share": 0.0}},
+    "exchange between the searches": {"effort": {"together": 0.0}},
+    "moves of segments": {"moves": {"run": 1}, "local": {"fine_run": 1}},
+    "second population": {"population": {"island_share": 0.0, "island_share_in_throughput": 0.0}},
+    "searches on the finest level": {"population": {"local": 1, "seldom_local": 1}},
+}
+"""Settings of the search without each part."""
+
+
+def cells(models: int | None) -> Iterator[DrawnProblem]:
+    """The problems, each without and with memory limits. models: the first ones alone; None: all."""
+    for drawn in drawn_problems(models):
+        yield drawn
+        problem = drawn.problem
+        need = problem.evaluate(problem.singles).memory_bytes.max()
+        limits = np.full(len(problem.devices), int(ROOM * need / len(problem.devices)), np.int64)
+        yield replace(drawn, devices=f"{drawn.devices}, limited memory", problem=replace(problem, memory_bytes=limits))
+
+
+def scores_without(moves: int, cell: DrawnProblem) -> dict[str, Any]:
+    """Scores of a problem without each part, µs, None where nothing fits. moves: of each of the four searches."""
+    scores: dict[str, float | None] = {}
+    for part, changes in PARTS.items():
+        effort = {"most_moves": moves, "expected_regret": 0.0, **changes.get("effort", {})}
+        found = search_until_agreed(cell.problem, threads=1, settings={**changes, "effort": effort})
+        scores[part] = found.score if np.isfinite(found.score) else None
+    return {"model": cell.model, "devices": cell.devices, "scores_us": scores}
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """By part and devices, of the problems for which the whole search finds a placement."""
+    rows = []
+    for part in list(PARTS)[1:]:
+        for devices in (f"{name}{limited}" for name in DEVICES for limited in ("", ", limited memory")):
+            scores = [one["scores_us"] for one in results if one["devices"] == devices]
+            scores = [one for one in scores if one[WHOLE] is not None]
+            shares = np.array([one[part] / one[WHOLE] - 1 for one in scores if one[part] is not None])
+            if not len(shares):
+                continue
+            figures = [f"{value:+.2%}" for value in (shares.mean(), shares.max(), shares.min())]
+            rows.append([f"{part}; {devices}", *figures, str(len(scores)), str(len(scores) - len(shares))])
+    return markdown(["without", "slower, mean", "worst", "best", "problems", "nothing found"], rows)
+
+
+def main() -> int:
+    """Runs the comparison."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--models", type=int, help="the first ones alone; default: all thirteen")
+    parser.add_argument("--moves", type=int, default=MOVES, help="of each of the four searches (default: %(default)d)")
+    add_output(parser, "all scores as JSON, and the table beside it")
+    arguments = parser.parse_args()
+    begin, results = time.perf_counter(), []
+    for result in in_processes(partial(scores_without, arguments.moves), list(cells(arguments.models))):
+        results.append(result)
+        print(f"{result['model']} | {result['devices']}", file=sys.stderr, flush=True)
+    made = {**about(), "wall_seconds": round(time.perf_counter() - begin)}
+    record = {"about": made, "settings": {"seed": SEED, "moves": arguments.moves}, "cells": results}
+    if arguments.output:
+        write_json(arguments.output, record)
+    write(arguments.output, record, {"How much slower placements are without a part:": table(results)})
+    return 0
+
+
+if __name__ == "__main__":
+    start(__spec__)

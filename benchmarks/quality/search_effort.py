@@ -1,0 +1,125 @@
+"""How far the default search is behind one of eight seconds, on models that no constant was chosen on.
+
+    python -m benchmarks.quality.search_effort [--models N] [--seconds S] [--output FILE.json]
+
+Thirteen models whose sizes a seed draws (drawn_models.py) on four and eight equal CPU devices and on two GPUs and a
+CPU, for throughput, with built-in profiles, by the simulator. The default search counts moves, so that its result is
+the same on every machine. The other one has as much processor time as `--search-seconds 8` has on two idle cores, so
+that other programs change its result little; about 13 minutes of processor time in all.
+
+Printed for each kind of devices: how much slower than the long search's the default's best candidate is (negative:
+faster), in the mean and at worst, cells that are more than 1% behind, and processor time of both.
+
+Exit status 1 where the default is more than 0.5% behind in the mean, or more than 2% in a cell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common.machine import about
+from benchmarks.common.output import add_output
+from benchmarks.common.tables import markdown, write
+from benchmarks.common.workers import in_processes, start
+from benchmarks.quality.drawn_models import DEVICES, SEED, DrawnProblem, drawn_problems
+from ov_hsdag.placers.base import Placer
+from ov_hsdag.placers.contiguous import Contiguous
+from ov_hsdag.placers.multilevel import Multilevel, search
+from ov_hsdag.placing.candidates import run, unlearned_placers
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import write_json
+
+SECONDS = 8.0
+THREADS = 2
+"""Of the long search, with seeds of their own: the cores of a small machine."""
+
+FLOOR_MEAN, FLOOR_WORST = 0.005, 0.02
+"""How far behind the default may be in the mean over all cells, and in any of them, as shares."""
+
+NOTABLE = 0.01
+"""Share from which on a cell is counted as behind."""
+
+
+def compared(seconds: float, cell: DrawnProblem) -> dict[str, Any]:
+    """The best candidates' scores with the default search and with a long one, µs, and what searching took.
+
+    Args:
+        seconds: of processor time of each of the long search's threads.
+        cell: the problem.
+    """
+    problem = cell.problem
+    others = min(_score(problem, placer) for placer in unlearned_placers(problem) if not isinstance(placer, Multilevel))
+    begin = time.process_time()
+    default = _score(problem, Multilevel())
+    middle = time.process_time()
+    starts = Contiguous().place(problem)
+    found = search(problem, seconds=THREADS * seconds, starts=starts, threads=THREADS, processor_time=True)
+    end = time.process_time()
+    return {
+        "model": cell.model,
+        "devices": cell.devices,
+        "groups": problem.group_count,
+        "default_us": min(others, default),
+        "long_us": min(others, found.score),
+        "default_seconds": round(middle - begin, 2),
+        "long_seconds": round(end - middle, 2),
+    }
+
+
+def _score(problem: PlacementProblem, placer: Placer) -> float:
+    return float(problem.scores(run(placer, problem).placement)[0])
+
+
+def behind(cell: dict[str, Any]) -> float:
+    """How much slower the default's placement is, as a share; negative where it is faster."""
+    return float(cell["default_us"] / cell["long_us"] - 1)
+
+
+def table(cells: list[dict[str, Any]]) -> str:
+    """By devices."""
+    rows = []
+    for devices in DEVICES:
+        of_devices = [cell for cell in cells if cell["devices"] == devices]
+        if not of_devices:
+            continue
+        shares = [behind(cell) for cell in of_devices]
+        seconds = [np.mean([cell[key] for cell in of_devices]) for key in ("default_seconds", "long_seconds")]
+        notable = sum(share > NOTABLE for share in shares)
+        rows.append([
+            devices, f"{np.mean(shares):.2%}", f"{max(shares):.2%}", f"{min(shares):.2%}",
+            f"{notable} of {len(shares)}", f"{seconds[0]:.1f} s", f"{seconds[1]:.1f} s",
+        ])  # fmt: skip
+    head = ["", "behind, mean", "worst", "best", f"more than {NOTABLE:.0%} behind", "default takes", "long takes"]
+    return markdown(head, rows)
+
+
+def main() -> int:
+    """Runs the comparison."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--models", type=int, help="the first ones alone; default: all thirteen")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of the long search (default: %(default)g)")
+    add_output(parser, "all cells as JSON, and the table beside it")
+    arguments = parser.parse_args()
+    begin = time.perf_counter()
+    problems = list(drawn_problems(arguments.models))
+    cells = []
+    for cell in in_processes(partial(compared, arguments.seconds), problems):
+        cells.append(cell)
+        print(f"{cell['model']} | {cell['devices']} | {behind(cell):+.2%}", file=sys.stderr, flush=True)
+    made = {**about(), "wall_seconds": round(time.perf_counter() - begin)}
+    result = {"about": made, "settings": {"seed": SEED, "seconds": arguments.seconds}, "cells": cells}
+    if arguments.output:
+        write_json(arguments.output, result)
+    write(arguments.output, result, {"How much slower the default is than a long search:": table(cells)})
+    shares = [behind(cell) for cell in cells]
+    return int(np.mean(shares) > FLOOR_MEAN or max(shares) > FLOOR_WORST)
+
+
+if __name__ == "__main__":
+    start(__spec__)
