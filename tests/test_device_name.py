@@ -18,9 +18,14 @@ from openvino import opset13 as op
 
 import ov_hsdag
 from ov_hsdag.devices import discovery
+from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.integration import device_name
+from ov_hsdag.model.affinities import set_affinities
+from ov_hsdag.model.fused_names import affinity_of_fused
+from ov_hsdag.model.normalize import normalize
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing import first_load, placement_cache
+from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning
 from tests.commands import MAIN
 from tests.conftest import ONE_CORE
@@ -143,6 +148,89 @@ def test_a_second_load_does_not_search(kept: Path, no_search: Callable[[], None]
     assert used(first) == used(second) == {"CPU_A", "CPU_B"}
     assert first.get_property("HETERO_NUMBER_OF_SUBMODELS") == second.get_property("HETERO_NUMBER_OF_SUBMODELS")
     assert len(entries(kept)) == 1
+
+
+def unfused_attentions(layers: int = 4, tokens: int = 32, width: int = 128) -> ov.Model:
+    """An encoder as frameworks export it: attention as single operations, and a mask whose size is computed."""
+    random = np.random.default_rng(0)
+
+    def product(x: ov.Node) -> ov.Node:
+        return op.matmul(x, random.normal(0, 0.06, (width, width)).astype(np.float32), False, True)
+
+    x = y = op.parameter([1, tokens, width], ov.Type.f32, name="x")
+    x.output(0).set_names({"x"})
+    length = op.gather(op.shape_of(x), op.constant(1), op.constant(0))
+    positions = op.range(op.constant(0, np.int64), length, op.constant(1, np.int64), ov.Type.i64)
+    sizes = op.concat([op.unsqueeze(length, op.constant(0)) for _ in range(2)], 0)
+    later = op.greater(op.broadcast(positions, sizes), op.unsqueeze(positions, op.constant(1)))
+    mask = op.unsqueeze(op.select(later, op.constant(np.float32(-1e4)), op.constant(np.float32(0))), op.constant(0))
+    for layer in range(layers):
+        query, key, value = (product(y) for _ in range(3))
+        scores = op.matmul(query, key, False, True, name=f"scores{layer}")
+        scaled = op.multiply(scores, op.constant(np.float32(width**-0.5)), name=f"scaled{layer}")
+        masked = op.add(scaled, mask, name=f"masked{layer}")
+        attended = op.matmul(
+            op.softmax(masked, 2, name=f"softmax{layer}"), value, False, False, name=f"attended{layer}"
+        )
+        y = op.add(y, product(op.gelu(product(attended), "erf")))
+    return ov.Model([op.result(y, name="y")], [x], "unfused")
+
+
+def recurrent() -> ov.Model:
+    """Two recurrent layers whose sequence lengths are computed from the shape of their input."""
+    random = np.random.default_rng(0)
+    x = y = op.parameter([2, 8, 16], ov.Type.f32, name="x")
+    x.output(0).set_names({"x"})
+    sizes = op.shape_of(op.relu(x))
+    batch, length = (op.gather(sizes, op.constant([axis]), op.constant(0)) for axis in (0, 1))
+    lengths = op.broadcast(length, batch)
+    state = np.zeros((2, 1, 16), np.float32)
+    for _ in range(2):
+        weights = (random.normal(0, 0.3, size).astype(np.float32) for size in ((1, 48, 16), (1, 48, 16), (1, 48)))
+        layer = op.gru_sequence(y, op.constant(state), lengths, *map(op.constant, weights), 16, "forward")
+        y = op.squeeze(layer.output(0), op.constant([1]))
+    return ov.Model([op.result(y, name="y")], [x], "recurrent")
+
+
+def test_parts_of_a_fused_operation_have_its_device() -> None:
+    """The mask, on another device, is part of the first attention, too."""
+    model = unfused_attentions()
+    transformed = model.clone()
+    normalize(transformed)
+    attentions = {node.get_friendly_name() for node in transformed.get_ops() if "Attention" in node.get_type_name()}
+    assert attentions == {f"attended{layer}" for layer in range(4)}
+    names = [node.get_friendly_name() for node in transformed.get_ops()]
+    affinity = {name: "CPU_A" if name in attentions else "CPU_B" for name in names}
+    fused = affinity_of_fused(transformed, affinity, [node.get_friendly_name() for node in model.get_ops()])
+    assert not fused.keys() & affinity.keys()
+    parts = [f"{part}{layer}" for part in ("scores", "scaled", "masked", "softmax") for layer in range(4)]
+    assert {fused[part] for part in parts} == {"CPU_A"}
+
+
+def test_a_model_as_it_was_read_splits_as_the_transformed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Placements are made for models whose shape arithmetic is folded."""
+    core, model = ov.Core(), recurrent()
+    expected: list[int] = []
+
+    def place_at_random(transformed: ov.Model, *_: object, **__: object) -> Placement:
+        problem = build_problem(transformed, DeviceSet(("CPU_A", "CPU_B")), core=core)
+        affinity = problem.affinity(problem.random(np.random.default_rng(len(expected)), 1)[0])
+        expected.append(submodels(core, transformed, affinity))
+        return Placement(("CPU_A", "CPU_B"), affinity)
+
+    monkeypatch.setattr("ov_hsdag.placing.place.place", place_at_random)
+    for gib in range(1, 7):
+        compiled = core.compile_model(model, DEVICE, {"HSDAG_MEMORY": f"CPU_A={gib}GiB"})  # each is placed anew
+        assert compiled.get_property("HETERO_NUMBER_OF_SUBMODELS") == expected[-1]
+        assert as_on_one_device(model, compiled)
+    assert len(expected) == 6 and max(expected) > 2
+
+
+def submodels(core: ov.Core, model: ov.Model, affinity: dict[str, str]) -> int:
+    """Number of submodels that HETERO makes of a model with these affinities."""
+    placed = model.clone()
+    set_affinities(placed, affinity)
+    return int(core.compile_model(placed, "HETERO:CPU_A,CPU_B").get_property("HETERO_NUMBER_OF_SUBMODELS"))
 
 
 def test_another_model_objective_or_device_list_is_another_entry(kept: Path) -> None:

@@ -424,6 +424,7 @@ def _placed(
     if model is None:
         return None
     from ov_hsdag.devices import runtime_options
+    from ov_hsdag.model.clean_up import fold_static_shapes
     from ov_hsdag.model.placement import Placement
 
     placement, loaded = Placement.of(model), None
@@ -445,6 +446,8 @@ def _placed(
     supports = _support_query(core, model) if len(usable) > 1 else None
     placement, replaced = placement.mapped(usable, supports)
     notes += map(PlacementNotFollowedWarning, replaced)
+    if len(placement.used()) > 1:
+        fold_static_shapes(model)
     placement.apply(model)
     notes += _emptied(placement, model)
     device = f"HETERO:{','.join(usable)}"

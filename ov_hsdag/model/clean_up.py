@@ -58,6 +58,22 @@ def clean_up(model: ov.Model, placed: bool = False) -> tuple[Excerpt | None, Nod
     return None, None
 
 
+def fold_static_shapes(model: ov.Model) -> None:
+    """Replaces each ShapeOf of a tensor whose shape is static by a Constant of that shape, in place.
+
+    A placement is made for a model whose shape arithmetic is folded. Where such a model is compiled as it was read,
+    arithmetic on a shape would go to one device and be read on another: more submodels than were predicted. Behind a
+    Constant it rests on constants alone and can be on both devices. A model that is changed so must not be reshaped.
+    """
+    for node in model.get_ops():
+        if node.get_type_name() != "ShapeOf" or node.get_input_partial_shape(0).is_dynamic:
+            continue
+        shape = np.array(list(node.get_input_shape(0)), node.get_output_element_type(0).to_dtype())
+        constant = ov.op.Constant(shape)
+        constant.set_friendly_name(node.get_friendly_name())
+        node.output(0).replace(constant.output(0))
+
+
 def _widen_weights(model: ov.Model) -> None:
     """Undoes the compression of a file's weights to f16, as the transformations do."""
     for node in model.get_ordered_ops():

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ov_hsdag.costs.stored import identity
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.memory import parse_memory
+from ov_hsdag.model.fused_names import affinity_of_fused
 from ov_hsdag.model.names import name_generated
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.model.placement import Placement
@@ -159,7 +160,7 @@ def place_entry(core: ov.Core, model: ov.Model, entry: CacheEntry, *, measure: b
 
     Args:
         core: has the devices.
-        model: the entry's model; it is changed.
+        model: the entry's model; it is not changed.
         entry: names devices, objective, limits and further options.
         measure: measure candidates on the devices, and choose by that.
         more: options of `ov_hsdag.place` by name.
@@ -169,8 +170,9 @@ def place_entry(core: ov.Core, model: ov.Model, entry: CacheEntry, *, measure: b
     """
     from ov_hsdag.placing.place import place
 
-    return place(
-        model,
+    transformed = model.clone()
+    placement = place(
+        transformed,
         entry.placement.devices,
         objective=entry.placement.objective,
         memory=entry.limits or None,
@@ -179,6 +181,19 @@ def place_entry(core: ov.Core, model: ov.Model, entry: CacheEntry, *, measure: b
         core=core,
         **more,
     )
+    return _with_fused_nodes(placement, transformed, model)
+
+
+def _with_fused_nodes(placement: Placement, transformed: ov.Model, model: ov.Model) -> Placement:
+    """The placement of a transformed model with the devices of nodes that `model`, which it was made of, has besides.
+
+    Loads apply it to the model as it was read: transforming that again would take longer than all else that they do.
+    """
+    if len(placement.used()) < 2:
+        return placement
+    names = {node.get_friendly_name() for node in model.get_ops()}
+    fused = affinity_of_fused(transformed, placement.affinity, names)
+    return replace(placement, affinity={**placement.affinity, **fused})
 
 
 def placement_without_cache(core: ov.Core, model: ov.Model, request: LoadRequest) -> Placement:
@@ -190,8 +205,9 @@ def _placed(core: ov.Core, model: ov.Model, request: LoadRequest, limits: Mappin
     """A new placement. The seconds of its phases and what reports are drawn from do not outlive this call."""
     from ov_hsdag.placing.place import place
 
-    return place(
-        model.clone(),
+    transformed = model.clone()
+    placement = place(
+        transformed,
         placing_devices(model, request.devices),
         objective=request.objective,
         memory=limits or None,
@@ -199,6 +215,7 @@ def _placed(core: ov.Core, model: ov.Model, request: LoadRequest, limits: Mappin
         measure=request.measure,
         core=core,
     )
+    return _with_fused_nodes(placement, transformed, model)
 
 
 def limits_of(core: ov.Core, request: LoadRequest) -> dict[str, int]:
