@@ -1,6 +1,7 @@
 # make demo   the main job: from an ONNX file to a placement that runs on two devices
 # make test   what to run before a change is handed in: minutes
 # make test-all   everything that CI checks: with the tests that take longer
+# make figures-smoke  every command that docs/results.md names, at its smallest size: minutes
 # make lanes  the core of the tests on older releases of OpenVINO
 # make llm    language models with optimum-intel and openvino.genai, in an environment of their own
 # make wheels wheels to publish, in dist: for each Python from 3.10 on that is here, without containers
@@ -42,7 +43,7 @@ ONE_CORE := INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32
 ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
 endif
-.PHONY: demo test test-slow test-all lanes llm docs wheels try-wheels release lint format native-test native-threads pytest tree rig fuzz clean
+.PHONY: demo test test-slow test-all figures-smoke lanes llm docs wheels try-wheels release lint format native-test native-threads pytest tree rig fuzz clean
 
 demo: export PATH := $(CURDIR)/$(BIN):$(PATH)
 demo: export OV_HSDAG_VIRTUAL_DEVICES = $(DEMO_DEVICES)
@@ -67,6 +68,10 @@ test-all: test native-test test-slow native-threads
 test-slow: tree
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --max-worker-restart 0 -m "slow and not alone"
 	$(BIN)/pytest -m "slow and alone"
+	$(MAKE) figures-smoke
+
+figures-smoke: tree
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.figures --run
 
 # Two processes, for two cores (torch would start a thread for each core in both).
 # Where a process dies, the run ends: pytest-xdist would wait forever for tests that it had taken.

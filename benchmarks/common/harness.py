@@ -22,6 +22,9 @@ from research.baselines.budget import Budget, Environment, Judge
 T = TypeVar("T", bound=Hashable)
 R = TypeVar("R")
 
+SAVE_EVERY = 30.0
+"""Seconds after which what runs have found is saved, so that an interrupted benchmark goes on."""
+
 TIE = 0.005
 """Placements whose costs differ by no more, as a share, are tied: what `ov_hsdag.place` needs to prefer a split."""
 
@@ -104,23 +107,38 @@ def _without(tree: Any, rows: Collection[str]) -> Any:
 class Runs(Generic[T, R]):
     """Runs of tasks on all cores of this machine, without those that are known: how many, and seconds of wall time."""
 
-    def __init__(self, function: Callable[[T], R], known: Callable[[T], R | None]) -> None:
-        """known: a run's result where it is known; runs of methods that were not installed do not count."""
+    def __init__(
+        self,
+        function: Callable[[T], R],
+        known: Callable[[T], R | None],
+        save: Callable[[dict[T, R]], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            function: makes a run.
+            known: a run's result where it is known; runs of methods that were not installed do not count.
+            save: is called with the results so far, every `SAVE_EVERY` seconds.
+        """
         self.seconds, self.made = 0.0, 0
-        self._function, self._known = function, known
+        self._function, self._known, self._save = function, known, save
 
     def of(self, tasks: Collection[T]) -> dict[T, R]:
         """Results of tasks, in their order."""
-        begin = time.perf_counter()
-        found = {task: self._known(task) for task in tasks}
-        lacking = [task for task, one in found.items() if one is None or _lacks(one)]
+        begin = saved = time.perf_counter()
+        results = {task: result for task in tasks if (result := self._known(task)) is not None}
+        lacking = [task for task in tasks if task not in results or _lacks(results[task])]
         for number, result in enumerate(in_processes(self._function, lacking), start=1):
-            found[lacking[number - 1]] = result
+            results[lacking[number - 1]] = result
+            now = time.perf_counter()
+            self.made += 1
+            self.seconds += now - begin
+            begin = now
             if number % 100 == 0 or number == len(lacking):
                 print(f"{number}/{len(lacking)}", file=sys.stderr, flush=True)
-        self.made += len(lacking)
-        self.seconds += time.perf_counter() - begin
-        return {task: one for task, one in found.items() if one is not None}
+            if self._save is not None and now - saved > SAVE_EVERY:
+                self._save(results)
+                saved = now
+        return {task: results[task] for task in tasks}
 
 
 def _lacks(result: Any) -> bool:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.field.measured [MODEL ...]      # an idle machine, over an hour
     python -m benchmarks.field.measured --place-only --placements FILE.json    # placements of every method; any machine
-    python -m benchmarks.field.measured --placements FILE.json --output benchmarks/results/measured.json    # and .md
+    python -m benchmarks.field.measured --placements FILE.json --output measured.json    # and .md
 
 Three settings on two one-core devices made of the CPU plugin: throughput; latency of one request; throughput where
 each device has memory for 60% of the model. All ways run in turns, in worker processes of their own; what is measurably
@@ -48,6 +48,9 @@ from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from research.baselines.budget import Budget
 from research.zoo.catalog import ZooModel, select
+
+SMOKE_ARGUMENTS = "resnet-small --settings throughput --rounds 1 --seconds 0.05 --measure-seconds 3 --budget 2"
+"""Its quickest arguments, for `make figures-smoke`."""
 
 MODELS = (
     "resnet50", "inception-v3", "bert-base", "densenet121", "mobilenet-v2", "efficientnet-b0", "squeezenet",

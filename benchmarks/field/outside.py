@@ -2,7 +2,7 @@
 
     git clone https://github.com/msr-fiddle/dnn-partitioning
     python -m benchmarks.field.outside dnn-partitioning
-    python -m benchmarks.field.outside dnn-partitioning --output benchmarks/results/outside.json    # and outside.md
+    python -m benchmarks.field.outside dnn-partitioning --output outside.json    # and outside.md
     python -m benchmarks.field.outside dnn-partitioning --orders 10     # the same files with nodes in other orders
 
 The instances, and how ours and their problems differ, are in research/instances.py. What counts is *their* objective,
@@ -17,6 +17,7 @@ where it is worse than the best known in any order, or finds another load in ano
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Mapping
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common import harness
 from benchmarks.common.contestants import LEARNED, OURS, SHIPPED, SIMPLE, Contestant, learned, single
-from benchmarks.common.output import add_output
+from benchmarks.common.output import add_output, folder_or_temporary
 from benchmarks.common.tables import Result, markdown, middle, spread, write
 from benchmarks.common.workers import start
 from ov_hsdag.placing.candidates import find_candidates
@@ -40,6 +41,9 @@ from research.baselines.budget import Budget
 from research.baselines.relaxation import lower_bound
 from research.instances import BEST_KNOWN, CONTIGUOUS, CPU, Instance, expert_load
 from research.numbering import breadth_first_order, random_order
+
+SMOKE_ARGUMENTS = "--smoke --orders 2"
+"""Its quickest arguments, for `make figures-smoke`."""
 
 EVALUATIONS = 500
 SEEDS = 5
@@ -242,31 +246,57 @@ def compare_orders(instances: Instances, count: int) -> int:
     return int(bool(behind))
 
 
+def write_smallest_clone(folder: Path) -> None:
+    """Writes an instance of three operations where a clone of their repository has its own."""
+    nodes = [
+        {"id": number, "supportedOnFpga": 1, "cpuLatency": 8.0, "fpgaLatency": 2.0, "isBackwardNode": 0, "size": 60.0}
+        for number in range(3)
+    ]
+    edges = [{"sourceId": number, "destId": number + 1, "cost": 0.5} for number in range(2)]
+    document = {"maxSizePerFPGA": 100.0, "maxFPGAs": 2, "maxCPUs": 1, "nodes": nodes, "edges": edges}
+    path = folder / "throughput-inputs" / "OperatorGraphs" / "three_inference.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(document), encoding="utf-8")
+
+
 def main() -> int:
     """Makes the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("clone", type=Path, help="of https://github.com/msr-fiddle/dnn-partitioning")
+    parser.add_argument("clone", nargs="?", type=Path, help="of https://github.com/msr-fiddle/dnn-partitioning")
     parser.add_argument("--seconds", type=float, default=20.0, help="of processor time for each run")
     parser.add_argument("--bound-seconds", type=float, default=20.0, help="of HiGHS, for each lower bound")
     add_output(parser, "JSON of the results, and tables in Markdown beside it")
     parser.add_argument("--orders", type=int, metavar="N", help="prints what `place` finds in N orders of the nodes")
+    parser.add_argument(
+        "--smoke", action="store_true", help="an instance of three operations in the place of a clone's"
+    )
     harness.add_keep(parser)
     options = parser.parse_args()
-    if not (options.clone / "throughput-inputs").is_dir():
-        parser.error(f"{options.clone} has no folder throughput-inputs")
-    if options.orders:
-        if options.orders < 1:
-            parser.error("expected a positive number of --orders")
-        return compare_orders(
-            Instances({name: Instance.load(path) for name, path in paths_of(options.clone).items()}), options.orders
-        )
+    if options.smoke == (options.clone is not None):
+        parser.error("expected a clone, or --smoke without one")
+    if options.orders is not None and options.orders < 1:
+        parser.error("expected a positive number of --orders")
+    with folder_or_temporary(options.clone) as clone:
+        if options.smoke:
+            write_smallest_clone(clone)
+        if not (clone / "throughput-inputs").is_dir():
+            parser.error(f"{clone} has no folder throughput-inputs")
+        if options.orders is not None:
+            return compare_orders(
+                Instances({name: Instance.load(path) for name, path in paths_of(clone).items()}), options.orders
+            )
+        return compare_methods(clone, options)
+
+
+def compare_methods(clone: Path, options: argparse.Namespace) -> int:
+    """Prints what every method finds on the instances of a clone; status 1: `place` is worse than contiguous splits."""
     settings = {
         "evaluations": EVALUATIONS,
         "seconds": options.seconds,
         "bound_seconds": options.bound_seconds,
         "seeds": SEEDS,
     }
-    result = measure(options.clone, settings, harness.earlier(options.output, settings, options.keep))
+    result = measure(clone, settings, harness.earlier(options.output, settings, options.keep))
     if options.output is not None:
         write_json(options.output, result)
     write(options.output, result, tables(result))

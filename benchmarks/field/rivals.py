@@ -25,7 +25,7 @@ import argparse
 import math
 import statistics
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,9 @@ from research.baselines.budget import Budget
 from research.baselines.package import SEARCH, AloneOfKind, HeteroRule
 from research.corpus import device_set, template_of
 from research.instances import Instance
+
+SMOKE_ARGUMENTS = "--smoke --evaluations 2"
+"""Its quickest arguments, for `make figures-smoke`."""
 
 PAPER, DRAWN, UNSEEN, INSTANCES = "paper's machine", "drawn machines", "unseen models and devices", "public instances"
 
@@ -179,13 +182,19 @@ def all_problems(settings: Mapping[str, Any], clone: Path | None) -> Problems:
     return Problems(of, instances)
 
 
-def measure(problems: Problems, settings: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+def measure(
+    problems: Problems,
+    settings: Mapping[str, Any],
+    earlier: Mapping[str, Any],
+    save: Callable[[dict[str, Any]], None] | None = None,
+) -> dict[str, Any]:
     """All runs.
 
     Args:
         problems: that are placed.
         settings: `evaluations` of each run; `ablations`: whether they run, too.
         earlier: a result with the same settings whose runs are not made again, or nothing.
+        save: is called now and then with a result that lacks the runs which are still to be made.
     """
     tasks = [
         Task(cell, contestant.name, seed, settings["evaluations"])
@@ -196,23 +205,30 @@ def measure(problems: Problems, settings: Mapping[str, Any], earlier: Mapping[st
 
     def known(task: Task) -> dict[str, Any] | None:
         cells = earlier.get("cells", {}).get(task.cell.set, {}).get(task.cell.name, {})
-        found: dict[str, Any] | None = cells.get(task.contestant, {}).get(str(task.seed))
-        return found
+        result: dict[str, Any] | None = cells.get(task.contestant, {}).get(str(task.seed))
+        return result
 
+    def result_of(results: Mapping[Task, dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "about": harness.made(earlier, runs, results.values()),
+            "settings": settings,
+            "cells": _cells([task for task in tasks if task in results], results),
+        }
+
+    runs = harness.Runs(partial(run, problems), known, None if save is None else lambda some: save(result_of(some)))
     # What learns takes longest: first, so that no core waits for it at the end.
     learns = {contestant.name for contestant in (*LEARNED, *ABLATIONS)}
-    runs = harness.Runs(partial(run, problems), known)
-    found = runs.of(sorted(tasks, key=lambda task: task.contestant not in learns))
+    results = runs.of(sorted(tasks, key=lambda task: task.contestant not in learns))
+    return {**result_of(results), "models": {model: _said_of(model) for model in paper_machines.MODELS}}
+
+
+def _cells(tasks: Sequence[Task], results: Mapping[Task, dict[str, Any]]) -> dict[str, Any]:
+    """Results by problem set, problem, contestant and seed."""
     cells: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
     for task in tasks:
         rows = cells.setdefault(task.cell.set, {}).setdefault(task.cell.name, {})
-        rows.setdefault(task.contestant, {})[str(task.seed)] = found[task]
-    return {
-        "about": harness.made(earlier, runs, found.values()),
-        "settings": settings,
-        "models": {model: _said_of(model) for model in paper_machines.MODELS},
-        "cells": cells,
-    }
+        rows.setdefault(task.contestant, {})[str(task.seed)] = results[task]
+    return cells
 
 
 def _said_of(model: str) -> dict[str, Any]:
@@ -269,7 +285,21 @@ def _behind(result: Result) -> str:
                         by_seed.setdefault(seed, []).append(math.log(cell["us"] / best))
             line.append(_interval([statistics.mean(logs) for logs in by_seed.values()]) + _lacking(without))
         rows.append(line)
-    return markdown(["", *result["cells"]], rows)
+    return markdown([f"{result['settings']['evaluations']} evaluations", *_sets(result)], rows)
+
+
+def _sets(result: Result) -> list[str]:
+    """The problem sets, with how many problems each has, and the graphs of the paper's models."""
+    heads = []
+    for name, cells in result["cells"].items():
+        graphs = "; ".join(f"{model}: {_size(of)}" for model, of in result["models"].items())
+        heads.append(f"{name}, {len(cells)} problems" + f" ({graphs})" * (name == PAPER))
+    return heads
+
+
+def _size(model: Mapping[str, Any]) -> str:
+    nodes, edges = model["nodes"], model["edges"]
+    return f"{nodes} nodes, {edges} edges, mean degree {edges / nodes:.2f}"
 
 
 def _interval(logs: Sequence[float]) -> str:
@@ -292,8 +322,7 @@ def _layout(result: Result) -> str:
     cells, models = result["cells"][PAPER], result["models"]
     head = [""]
     for model, of in models.items():
-        graph = f"{of['nodes']} nodes, {of['edges']} edges, degree {of['edges'] / of['nodes']:.2f}"
-        head += [f"{model} ({graph}), ms", "saved, %"]
+        head += [f"{model} ({_size(of)}), ms", "saved, %"]
     rows = []
     for contestant in CONTESTANTS:
         line = [contestant.name]
@@ -352,7 +381,7 @@ def _ablations(result: Result) -> str:
 def main() -> int:
     """Makes the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--evaluations", type=int, default=500, help="placements that each method may ask for")
+    parser.add_argument("--evaluations", type=int, help="placements that each method may ask for (500; --smoke: 20)")
     parser.add_argument("--seeds", type=int, default=5, help="of each method that draws")
     parser.add_argument("--machines", type=int, default=5, help="that are drawn around the paper's")
     parser.add_argument("--instances", type=Path, metavar="CLONE", help="of github.com/msr-fiddle/dnn-partitioning")
@@ -364,17 +393,17 @@ def main() -> int:
     if options.instances is not None and not (options.instances / "throughput-inputs").is_dir():
         parser.error(f"{options.instances} has no folder throughput-inputs")
     settings = {
-        "evaluations": 20 if options.smoke else options.evaluations,
+        "evaluations": options.evaluations or (20 if options.smoke else 500),
         "seeds": 1 if options.smoke else options.seeds,
         "machines": 1 if options.smoke else options.machines,
         "models": list(UNSEEN_MODELS[1:2] if options.smoke else UNSEEN_MODELS),
         "ablations": options.ablations,
-        "instances": options.instances is not None,
     }
     if options.instances is None:
         print("the column of public instances is left out: see --instances", file=sys.stderr)
     problems = all_problems(settings, options.instances)
-    result = measure(problems, settings, harness.earlier(options.output, settings, options.keep))
+    save = None if options.output is None else partial(write_json, options.output)
+    result = measure(problems, settings, harness.earlier(options.output, settings, options.keep), save)
     if options.output is not None:
         write_json(options.output, result)
     write(options.output, result, tables(result))

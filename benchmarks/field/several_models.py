@@ -46,6 +46,9 @@ from ov_hsdag.storage.model_folder import is_model_folder
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.failures import out_of_time
 
+SMOKE_ARGUMENTS = "--seed 4811 --applications 1 --rounds 1 --most 5 --seconds 5"
+"""Its quickest arguments, for `make figures-smoke`."""
+
 MOST_WHOLE = 16
 
 

@@ -110,6 +110,15 @@ def test_runs_that_a_file_has_are_not_made_again(tmp_path: Path) -> None:
     assert told["processor_seconds"] == 5 and told["wall_seconds"] >= 7
 
 
+@pytest.mark.slow
+def test_what_runs_have_found_is_saved_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "SAVE_EVERY", -1.0)
+    saved: list[list[str]] = []
+    runs = harness.Runs(_made_again, {"a": {"seconds": 1.0, "why": ""}}.get, lambda results: saved.append([*results]))
+    assert list(runs.of(["c", "a", "b"])) == ["c", "a", "b"]
+    assert saved == [["a", "c"], ["a", "c", "b"]]
+
+
 def test_ranks_are_told_beside_what_noise_lets_them_be() -> None:
     random = np.random.default_rng(0)
     truth = random.normal(size=2000)

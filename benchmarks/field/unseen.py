@@ -56,6 +56,9 @@ from research.zoo.models.base import ZooModel, model
 from research.zoo.models.inputs import Input, image, inputs, text
 from research.zoo.models.recipes import Transformers
 
+SMOKE_ARGUMENTS = "--seed 8101 --models 1 --rounds 1 --seconds 2"
+"""Its quickest arguments, for `make figures-smoke`."""
+
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 HOST_SECONDS, EVERY = 0.5, 5  # of two loops that count, and after how many rounds they run
 COMPILED = 4  # times; after the first without what is surely worse than the best and was not chosen

@@ -35,6 +35,9 @@ from ov_hsdag.placing.candidates import run, unlearned_placers
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.files import write_json
 
+SMOKE_ARGUMENTS = "--models 1 --seconds 0.5"
+"""Its quickest arguments, for `make figures-smoke`."""
+
 SECONDS = 8.0
 THREADS = 2
 """Of the long search, with seeds of their own: the cores of a small machine."""

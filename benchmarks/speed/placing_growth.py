@@ -30,6 +30,9 @@ from ov_hsdag.devices import virtual
 from ov_hsdag.storage.files import write_json
 from research.zoo.deep import FAMILIES, build, operations
 
+SMOKE_ARGUMENTS = "--families encoder --sizes 300 --compile-up-to 300"
+"""Its quickest arguments, for `make figures-smoke`."""
+
 OBJECTIVES = ("latency", "throughput")
 
 COMPARED = 22_000

@@ -55,6 +55,9 @@ from ov_hsdag.utils.errors import UserError, one_line
 from research.zoo.catalog import ZooModel, select
 from research.zoo.compare import infer, largest_difference
 
+SMOKE_ARGUMENTS = "resnet-small --pairs cpu --placements 1"
+"""Its quickest arguments, for `make figures-smoke`."""
+
 ROOT = Path(__file__).resolve().parents[2]
 RIG = ROOT / "tests" / "rig" / "run"
 MODULE = "benchmarks.truth.legality_table"

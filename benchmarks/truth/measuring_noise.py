@@ -37,6 +37,9 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.lazy import ov
 
+SMOKE_ARGUMENTS = "--seed 2616 --models 1 --repeats 1 --busy 0"
+"""Its quickest arguments, for `make figures-smoke`."""
+
 SPLIT = ("once", "again")
 """Names of the split."""
 

@@ -35,6 +35,9 @@ from research.zoo.catalog import ZOO
 from research.zoo.generated import Case, generate
 from research.zoo.mutations import MUTATIONS, Wrong, check, mutated, runs
 
+SMOKE_ARGUMENTS = "--count 1"
+"""Its quickest arguments, for `make figures-smoke`."""
+
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 RELEASE = ov.__version__.split("-")[0]
 REAL = (

@@ -45,6 +45,9 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.utils.errors import one_line
 
+SMOKE_ARGUMENTS = "test_abs --placements 1"
+"""Its quickest arguments, for `make figures-smoke`."""
+
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 RELEASE = ov.__version__.split("-")[0]
 

@@ -69,6 +69,9 @@ from ov_hsdag.utils.errors import RunError, UserError
 from research.zoo.catalog import ZOO, ZooModel
 from research.zoo.lacking import Lacking
 
+SMOKE_ARGUMENTS = "resnet-small --placements 5"
+"""Its quickest arguments, for `make figures-smoke`."""
+
 MODELS = ("resnet50", "bert-base", "vit-base", "mobilenet-v2", "densenet121", "inception-v3")
 
 FLOORS = {"model": (0.95, 0.10), "devices": (0.85, 0.25)}

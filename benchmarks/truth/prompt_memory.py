@@ -29,6 +29,9 @@ from ov_hsdag.placing.memory_fit import Need, fit
 from ov_hsdag.utils.lazy import ov
 from tests.decoders import EXACT, RandomWeights, share_states
 
+SMOKE_ARGUMENTS = "--tokens 100"
+"""Its quickest arguments, for `make figures-smoke`."""
+
 MOST = 1.1
 """Times what is counted that a prompt may take, beside `OWN`."""
 

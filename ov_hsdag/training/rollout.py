@@ -104,7 +104,19 @@ def run_policy(
     h, edge_score = network.encode(example.inputs)
     if cluster is None:
         cluster = parse(network, example, edge_score, levels)
-    logits = network.logits(example.inputs, h, edge_score, cluster)
+    return policy_of(network, example, cluster, network.logits(example.inputs, h, edge_score, cluster), edge_score)
+
+
+def policy_of(network: HSDAGNetwork, example: Example, cluster: Tensor, logits: Tensor, edge_score: Tensor) -> Policy:
+    """The policy on a problem, of what the network says.
+
+    Args:
+        network: says it.
+        example: the problem.
+        cluster: of each node, int64 [n].
+        logits: of devices for clusters, those that no member runs on among them, float32 [c, D].
+        edge_score: float32 [edges].
+    """
     runs = torch.zeros(logits.shape).index_add_(0, cluster, example.allowed.float()) > 0
     log_probability = torch.log_softmax(logits.masked_fill(~runs, _MASKED), -1)
     return Policy(cluster, log_probability, edge_score, network.config.residual)

@@ -1,0 +1,128 @@
+"""Whether each table of docs/results.md has a command that prints it, and each command a table.
+
+    python -m benchmarks.figures                     # the page alone
+    python -m benchmarks.figures --run               # and each command with its SMOKE_ARGUMENTS: minutes
+    python -m benchmarks.figures --run field.rivals  # one of them
+
+A part of the page (from one heading to the next) that has a table names a command, as `python -m benchmarks.…`, and
+the other way round. Each command's module has its quickest arguments in a line, `SMOKE_ARGUMENTS = "--count 1"`. With
+these it has to print something and to end without a traceback; figures of that size mean nothing, so that missing a
+floor (exit status 1) does not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import resource
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.common.workers import start
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "results.md"
+
+LIMIT = 600.0
+"""Seconds that a command may take with its quickest arguments, on a busy machine."""
+
+HEADING = re.compile(r"^#{1,6} ", re.MULTILINE)
+
+COMMAND = re.compile(r"python -m benchmarks\.([a-z_]+\.[a-z_]+)")
+
+TABLE = re.compile(r"^ *\|[ :|-]+\|$", re.MULTILINE)
+"""The line below a table's head."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the page."""
+
+    heading: str
+    tables: int
+    commands: tuple[str, ...]  # modules below `benchmarks`, each once
+
+
+def parts(text: str) -> list[Part]:
+    """The parts of a page in Markdown."""
+    result = []
+    for part in HEADING.split(text)[1:]:
+        commands = tuple(dict.fromkeys(COMMAND.findall(part)))
+        result.append(Part(part.partition("\n")[0].strip(), len(TABLE.findall(part)), commands))
+    return result
+
+
+def smoke_arguments(command: str) -> list[str] | None:
+    """The quickest arguments of a command, a module below `benchmarks`; None where it does not say them.
+
+    Raises ModuleNotFoundError where there is no such module.
+    """
+    arguments = getattr(importlib.import_module(f"benchmarks.{command}"), "SMOKE_ARGUMENTS", None)
+    return None if arguments is None else shlex.split(arguments)
+
+
+def faults(page: Sequence[Part]) -> list[str]:
+    """What is wrong with the parts of a page, a line each."""
+    lines = []
+    for part in page:
+        if part.tables and not part.commands:
+            lines.append(f"'{part.heading}' has a table, and no command that prints it")
+        if part.commands and not part.tables:
+            lines.append(f"'{part.heading}' names {', '.join(part.commands)}, and has no table")
+        for command in part.commands:
+            try:
+                if smoke_arguments(command) is None:
+                    lines.append(f"{command} has no SMOKE_ARGUMENTS, a line with its quickest arguments")
+            except ModuleNotFoundError:
+                lines.append(f"'{part.heading}' names {command}, which is not there")
+    return lines
+
+
+def run(command: str) -> str:
+    """Runs a command with its quickest arguments; returns what is wrong, "" where nothing is."""
+    arguments = smoke_arguments(command) or []
+    words = [sys.executable, "-m", f"benchmarks.{command}", *arguments]
+    said = shlex.join([command, *arguments])
+    try:
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False)
+    except subprocess.TimeoutExpired:
+        return f"{said}: not done after {LIMIT:.0f} s"
+    if done.returncode not in (0, 1) or "Traceback" in done.stderr or "error:" in done.stderr:
+        last = (done.stderr.strip().splitlines() or ["nothing said why"])[-1]
+        return f"{said}: exit status {done.returncode}: {last}"
+    return "" if done.stdout.strip() else f"{said}: printed nothing"
+
+
+def _processor_seconds() -> float:
+    """Processor time of the child processes that have ended."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def main() -> int:
+    """Checks the page, and runs its commands."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("commands", nargs="*", metavar="COMMAND", help="to run; default: those that the page names")
+    parser.add_argument("--run", action="store_true", help="run the commands, too")
+    options = parser.parse_args()
+    page = parts(PAGE.read_text(encoding="utf-8"))
+    wrong = faults(page)
+    named = list(dict.fromkeys(command for part in page for command in part.commands))
+    for command in (options.commands or named) if options.run else ():
+        begin, computed = time.monotonic(), _processor_seconds()
+        reason = run(command)
+        took = f"{time.monotonic() - begin:6.1f} s, of a processor {_processor_seconds() - computed:6.1f} s"
+        print(f"{took}  {command}", flush=True)
+        wrong += [reason] if reason else []
+    print(*wrong, sep="\n") if wrong else print(f"{len(page)} parts, {len(named)} commands: nothing is wrong")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    start(__spec__)

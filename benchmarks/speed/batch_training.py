@@ -1,0 +1,161 @@
+"""Whether training in batches (torch_geometric's `Batch`) is faster than a problem at a time, as `pretrain` does.
+
+    python -m benchmarks.speed.batch_training [--problems 64] [--steps 15] [--threads 1 2]
+
+A step is of 16 problems of generated graphs: the network's forward pass, parsing, the losses of imitation, edges and
+entropy, and gradients. One way takes a problem at a time; the other makes one graph of all problems of the step with
+equally many devices. Both take the same problems in turns. The batch is quicker here than it could be in training: its
+means over a graph are over all graphs, and all have the features of the first one's devices, which saves the work of
+keeping them apart. Printed: median wall time of a step, and the ratio over steps with its quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from benchmarks.common.machine import about
+from benchmarks.common.output import add_output
+from benchmarks.common.tables import markdown, write
+from benchmarks.common.workers import start
+from ov_hsdag.policy.config import HSDAGConfig, Widths
+from ov_hsdag.storage.files import write_json
+from ov_hsdag.training.corpus import Corpus, write_generated
+from ov_hsdag.training.loss import edge_loss, imitation_loss
+from ov_hsdag.training.network import HSDAGNetwork
+from ov_hsdag.training.problems import SHARD, Pool, Targets
+from ov_hsdag.training.rollout import Example, Policy, parse, policy_of, run_policy
+from ov_hsdag.training.settings import Settings
+
+SMOKE_ARGUMENTS = "--problems 16 --steps 2 --threads 1"
+"""Its quickest arguments, for `make figures-smoke`."""
+
+FASTER = 1.5
+"""Times from which on training would use batches."""
+
+SETTINGS = Settings()
+
+
+def loss(policy: Policy, example: Example) -> Tensor:
+    """A problem's loss in steps of imitation."""
+    cloning = imitation_loss(policy, example) + SETTINGS.edge_coef * edge_loss(policy, example)
+    return cloning - SETTINGS.ent_coef * policy.entropy.clamp(max=SETTINGS.target_entropy)
+
+
+def step_by_problem(network: HSDAGNetwork, examples: Sequence[Example]) -> None:
+    """Gradients of a problem at a time."""
+    for example in examples:
+        loss(run_policy(network, example, levels=1), example).backward()  # type: ignore[no-untyped-call]
+
+
+def step_in_batches(network: HSDAGNetwork, examples: Sequence[Example]) -> None:
+    """Gradients of all problems with equally many devices at once."""
+    ordered = sorted(examples, key=_devices)
+    for _, group in itertools.groupby(ordered, _devices):
+        together = list(group)
+        policies = run_together(network, together)
+        total = torch.stack([loss(*each) for each in zip(policies, together, strict=True)]).sum()
+        total.backward()  # type: ignore[no-untyped-call]
+
+
+def _devices(example: Example) -> int:
+    return len(example.problem.devices)
+
+
+def run_together(network: HSDAGNetwork, examples: Sequence[Example]) -> list[Policy]:
+    """The policy on problems with equally many devices, as one graph."""
+    batch = Batch.from_data_list([_data(example) for example in examples])
+    inputs = dataclasses.replace(
+        examples[0].inputs, node_x=batch.x, edge_index=batch.edge_index, edge_x=batch.edge_attr, pair_x=batch.pair_x
+    )
+    h, edge_score = network.encode(inputs)
+    scores = edge_score.split([example.x.edge_index.shape[1] for example in examples])
+    clusters = [parse(network, *each, levels=1) for each in zip(examples, scores, strict=True)]
+    counts = [int(cluster.max()) + 1 for cluster in clusters]
+    firsts = itertools.accumulate(counts[:-1], initial=0)
+    cluster = torch.cat([cluster + first for cluster, first in zip(clusters, firsts, strict=True)])
+    logits = network.logits(inputs, h, edge_score, cluster).split(counts)
+    return [
+        policy_of(network, example, *each) for example, *each in zip(examples, clusters, logits, scores, strict=True)
+    ]
+
+
+def _data(example: Example) -> Data:
+    x = example.inputs
+    return Data(x=x.node_x, edge_index=x.edge_index, edge_attr=x.edge_x, pair_x=x.pair_x)
+
+
+def examples_of(count: int, folder: Path) -> list[Example]:
+    """The first training problems of a corpus of generated graphs, without those that training leaves out."""
+    write_generated(folder, count=count)
+    corpus = Corpus.load(folder, seed=1)
+    pool, shards = Pool(corpus, Targets(corpus, folder), 0), -(-count // SHARD)
+    return [pool[index] for index in range(pool.count(shards))]
+
+
+def measure(network: HSDAGNetwork, examples: Sequence[Example], steps: int) -> list[tuple[float, float]]:
+    """Seconds of each step a problem at a time and in batches, without the first step, which both ways warm up in."""
+    generator = np.random.default_rng(0)
+    rows = []
+    for _ in range(steps + 1):
+        drawn = generator.choice(len(examples), min(SETTINGS.batch_size, len(examples)), replace=False)
+        problems = [examples[index] for index in drawn]
+        rows.append((_seconds(step_by_problem, network, problems), _seconds(step_in_batches, network, problems)))
+    return rows[1:]
+
+
+def _seconds(way: Callable[[HSDAGNetwork, Sequence[Example]], None], network: HSDAGNetwork, examples: Any) -> float:
+    network.zero_grad()
+    begin = time.perf_counter()
+    way(network, examples)
+    return time.perf_counter() - begin
+
+
+def row_of(threads: int, steps: Sequence[tuple[float, float]]) -> list[str]:
+    """The row of the table for so many threads of torch."""
+    by_problem, in_batches = zip(*steps, strict=True)
+    low, middle, high = np.quantile(np.divide(by_problem, in_batches), (0.25, 0.5, 0.75))
+    times = (f"{1e3 * statistics.median(seconds):.0f}" for seconds in (by_problem, in_batches))
+    return [str(threads), *times, f"{middle:.2f} ({low:.2f} to {high:.2f})"]
+
+
+def main() -> int:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--problems", type=int, default=64, help="that steps draw from (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=15, help="of each way (default %(default)s)")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of torch (default: 1 and 2)")
+    add_output(parser, "JSON of the results, and the table in Markdown beside it")
+    options = parser.parse_args()
+    torch.set_flush_denormal(True)  # as `pretrain`
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        examples = examples_of(options.problems, Path(folder))
+    network = HSDAGNetwork(HSDAGConfig.base(Widths.of(examples[0].x)))
+    steps = {}
+    for threads in options.threads:
+        torch.set_num_threads(threads)
+        steps[threads] = measure(network, examples, options.steps)
+    result = {"about": about(), "steps": steps}
+    if options.output is not None:
+        write_json(options.output, result)
+    head = ["threads", "a problem at a time, ms", "in batches, ms", "times as fast (quartiles)"]
+    table = markdown(head, [row_of(threads, rows) for threads, rows in steps.items()])
+    write(options.output, result, {f"A step of {SETTINGS.batch_size} problems; training would use {FASTER}:": table})
+    return 0
+
+
+if __name__ == "__main__":
+    start(__spec__)

@@ -1,0 +1,74 @@
+"""The page of results: each table has a command, each command a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import figures
+from benchmarks.truth import mutations
+
+TABLE = "| a | b |\n|---|---:|\n| 1 | 2 |\n"
+
+
+def test_the_page_has_a_command_for_each_table_and_a_table_for_each_command() -> None:
+    page = figures.parts(figures.PAGE.read_text(encoding="utf-8"))
+    assert len(page) > 5 and not figures.faults(page)
+
+
+def test_what_is_wrong_with_a_page_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(mutations, "SMOKE_ARGUMENTS")
+    text = f"""# Results
+
+## Lonely table
+
+{TABLE}
+## Lonely command
+
+`python -m benchmarks.field.rivals`
+
+### A table below
+
+{TABLE}
+## Gone
+
+`python -m benchmarks.field.gone`, `python -m benchmarks.field.rivals`, `python -m benchmarks.field.rivals`
+
+- In a list:
+
+  | a |
+  | --- |
+  | 1 |
+
+{TABLE}
+## Without arguments
+
+`python -m benchmarks.truth.mutations`
+
+{TABLE}
+"""
+    page = figures.parts(text)
+    assert [(part.heading, part.tables, part.commands) for part in page] == [
+        ("Results", 0, ()),
+        ("Lonely table", 1, ()),
+        ("Lonely command", 0, ("field.rivals",)),
+        ("A table below", 1, ()),
+        ("Gone", 2, ("field.gone", "field.rivals")),
+        ("Without arguments", 1, ("truth.mutations",)),
+    ]
+    assert figures.faults(page) == [
+        "'Lonely table' has a table, and no command that prints it",
+        "'Lonely command' names field.rivals, and has no table",
+        "'A table below' has a table, and no command that prints it",
+        "'Gone' names field.gone, which is not there",
+        "truth.mutations has no SMOKE_ARGUMENTS, a line with its quickest arguments",
+    ]
+
+
+def test_a_command_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutations, "SMOKE_ARGUMENTS", "--no-such-option")
+    assert "exit status 2" in figures.run("truth.mutations")
+
+
+@pytest.mark.slow
+def test_a_command_runs_with_its_quickest_arguments() -> None:
+    assert figures.run("truth.mutations") == ""
