@@ -150,7 +150,7 @@ class TestPlace:
         both = run("place", source, *device).stdout
         assert "\ncosts assume ids=[1,128], image=[1,8]; --shape assumes other sizes\n" in both
         one = run("place", source, *device, "--shape", "ids=[2,64]").stdout
-        assert "\ncosts assume image=[1,8]; --shape assumes other sizes\n" in one
+        assert "\ncosts assume image=[2,8]; --shape assumes other sizes\n" in one
         assert "costs assume" not in run("place", source, *device, "--shape", "ids=[2,64],image=[4,8]").stdout
 
     @pytest.mark.parametrize("compressed", [True, False])
@@ -252,7 +252,7 @@ class TestVerify:
         code = """
             import os
             import ov_hsdag.measuring.verification as verification
-            verification._outputs = lambda *arguments: os.abort()
+            verification._run = lambda *arguments: os.abort()
             from ov_hsdag.cli import main
             main()
         """
@@ -264,11 +264,11 @@ class TestVerify:
         code = """
             import atexit, os
             import ov_hsdag.measuring.verification as verification
-            outputs = verification._outputs
+            run = verification._run
             def crashing(*arguments):
                 atexit.register(os.abort)
-                return outputs(*arguments)
-            verification._outputs = crashing
+                return run(*arguments)
+            verification._run = crashing
             from ov_hsdag.cli import main
             main()
         """
@@ -293,7 +293,7 @@ class TestVerify:
                 with open({str(tmp_path / "pid")!r}, "w") as file:
                     file.write(f"{{os.getpid()}} {{os.getppid()}}")
                 time.sleep(60)
-            verification._outputs = hang
+            verification._run = hang
             from ov_hsdag.cli import main
             main()
         """

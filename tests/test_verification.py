@@ -12,6 +12,7 @@ import ov_hsdag
 from ov_hsdag.calibration.calibrate import Calibrating, calibrate_where_it_runs
 from ov_hsdag.cli._common import assumed_shapes
 from ov_hsdag.costs.builtin import builtin_profile
+from ov_hsdag.measuring import verification
 from ov_hsdag.measuring.agreement import largest_difference
 from ov_hsdag.measuring.one_by_one import OneByOne
 from ov_hsdag.measuring.verification import F32, verify
@@ -186,3 +187,59 @@ def test_it_tells_which_side_is_wrong(two_cpu_core: ov.Core, share: float, preci
     assert not done.result["equal"] and done.result["differing"] == ["floats"]
     assert done.result["operation_by_operation"]["wrong"] == ["CPU_A", "CPU_B"]
     assert any("the placement is right" in note for note in done.notes)
+
+
+def noise_in_first_inferences(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Each request's first inference leaves other values, as where an operation reads what nothing wrote before."""
+    random, begun = np.random.default_rng(seed), set[int]()
+    kept = []  # else a later request may have the same id
+
+    def noisy(request: ov.InferRequest, arrays: Any) -> None:
+        infer(request, arrays)
+        if id(request) not in begun and random.random() < 0.7:
+            request.get_output_tensor(0).data[...] = random.random(8)
+        begun.add(id(request))
+        kept.append(request)
+
+    monkeypatch.setattr(verification, "infer", noisy)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_first_inferences_that_differ_give_one_verdict(
+    two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    x = ops.parameter([1, 8], np.float32, name="x")
+    results = [ops.result(ops.relu(x), name="first"), ops.result(ops.multiply(x, x), name="steady")]
+    model = placed(ov.Model(results, [x], "unsteady"), two_cpu_core)
+    noise_in_first_inferences(monkeypatch, seed)
+    done = verify(model, DEVICE, core=two_cpu_core)
+    assert not done.good
+    assert done.result["equal"] is None
+    assert (done.result["varying"], done.result["differing"]) == (["first"], [])
+    assert "first: a single device gives other values when the same inputs run once more" in repr(done)
+    assert "first inferences alone differ: when they are repeated, all agree" in repr(done)
+
+
+def test_a_sequence_of_random_numbers_that_is_the_same_everywhere_is_compared(two_cpu_core: ov.Core) -> None:
+    x = ops.parameter([1, 8], np.float32, name="x")
+    bounds = (ops.constant(np.array([1, 8], np.int64)), ops.constant(np.float32(0)), ops.constant(np.float32(1)))
+    noise = ops.random_uniform(*bounds, "f32", global_seed=3, op_seed=5)
+    model = placed(ov.Model([ops.result(ops.relu(ops.add(x, noise)))], [x], "seeded"), two_cpu_core)
+    assert verify(model, DEVICE, core=two_cpu_core).good
+
+
+def test_whole_numbers_that_differ_are_not_called_infinite(
+    two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = ops.parameter([4], np.int32, name="x")
+    model = placed(ov.Model([ops.result(ops.multiply(x, x), name="y")], [x], "whole"), two_cpu_core)
+    runs = iter(range(1000))
+
+    def counted(request: ov.InferRequest, arrays: Any) -> None:
+        infer(request, arrays)
+        request.get_output_tensor(0).data[...] = next(runs)
+
+    monkeypatch.setattr(verification, "infer", counted)
+    printed = repr(verify(model, DEVICE, core=two_cpu_core))
+    assert "difference from CPU_A: another shape, other whole numbers or texts, or NaN elsewhere" in printed
+    assert "inf" not in printed.replace("inference", "")

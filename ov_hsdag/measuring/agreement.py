@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,6 +95,13 @@ def difference(reference: NDArray[Any], value: NDArray[Any]) -> float:
     return float(np.abs(reference.astype(np.float64) - value).max()) / scale
 
 
+def describe_difference(relative: float) -> str:
+    """A result of `difference` as people are told it, to go behind "a difference of"."""
+    if math.isinf(relative):
+        return "another shape, other whole numbers or texts, or NaN elsewhere"
+    return f"{relative:.1e} of the output's largest value"
+
+
 def disagreement(expected: Sequence[NDArray[Any]], got: Sequence[NDArray[Any]], accepted: float, reference: str) -> str:
     """In what outputs differ by more than accepted from those of a named reference, one line; "": they agree."""
     if len(got) != len(expected):
@@ -107,6 +115,8 @@ def disagreement(expected: Sequence[NDArray[Any]], got: Sequence[NDArray[Any]], 
     difference = largest_difference([expected], [got])
     if difference <= accepted:
         return ""
+    if math.isinf(difference):
+        return f"its outputs differ from those of {reference}: {describe_difference(difference)}"
     return f"its outputs differ from those of {reference} by {difference:.2g} of their largest value"
 
 

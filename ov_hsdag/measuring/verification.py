@@ -17,6 +17,7 @@ from ov_hsdag.devices.discovery import full_name, inference_precision
 from ov_hsdag.devices.virtual import check_declared, new_core
 from ov_hsdag.measuring import agreement
 from ov_hsdag.measuring.one_by_one import OneByOne
+from ov_hsdag.model.flops import bodies_of
 from ov_hsdag.model.inputs import conversations
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.replay import infer
@@ -45,6 +46,9 @@ _TOLERANCE_F16 = 2e-2
 # A single device's distance from f32, times this, is accepted of a split: where it rounds is another choice. No more
 # than the second number: what is wrong (a lost tensor, a swapped input) differs by about 1.
 _ROUNDING, _LARGEST_ROUNDING = 3.0, 0.25
+
+_RANDOM = ("RandomUniform", "Multinomial", "Bernoulli")
+"""Types of operations that draw random numbers."""
 
 # Seconds for running operations one by one.
 _PATIENCE = 120.0
@@ -90,7 +94,7 @@ def verify(
         raise UserError("OV_HSDAG_DISABLE is set, so that HETERO ignores placements: unset it to verify one")
     placement = Placement.of(model)
     if placement is None:
-        raise UserError("the model carries no placement; run: ov-hsdag place MODEL --device HETERO:GPU,CPU")
+        raise UserError("the model carries no placement: place it first, with ov_hsdag.place or ov-hsdag place")
     devices = DeviceSet(placement.devices) if device is None else DeviceSet.parse(device)
     check_declared((placement.settings or {}).get("virtual_devices", ""), devices.names)
     samples = samples_of(model, inputs, shapes, _placed_with(model))
@@ -132,29 +136,38 @@ class Verification:
         self._present = [name for name in devices if full_name(core, name) is not None]
         shapes = _placed_with(model) if shapes is None else shapes
         with self._without_integers() if precision == F32 else nullcontext():
-            inputs, references = self._references(shapes)
+            inputs, references, repeated = self._references(shapes)
             report("compiling the placement")
             compiled, ignored = self._compile_placed(devices)
             report("running the placement")
             try:
-                outputs = _outputs(compiled, inputs)
+                outputs, outputs_repeated = _outputs_twice(compiled, inputs)
             except RuntimeError as error:
                 raise RunError(
                     f"{device} fails with the placement, and a single device does not: {one_line(error)}"
                 ) from error
-        found = {name: self._differences(one, outputs) for name, one in references.items()}
-        worst = np.max(list(found.values()), axis=0)
+        repeated_found = {name: self._differences(one, outputs_repeated) for name, one in repeated.items()}
+        found = {
+            name: np.maximum(self._differences(one, outputs), repeated_found[name]) for name, one in references.items()
+        }
+        worst, worst_repeated = (np.max(list(one.values()), axis=0) for one in (found, repeated_found))
         self.notes: list[str] = []
         self._rounding: float | None = None
         operations: dict[str, Any] = {}
-        varying = self._varying(references, inputs) if (worst > agreement.TOLERANCE).any() else []
+        varying = []
+        differ = bool((worst > agreement.TOLERANCE).any())
+        if differ or not _draws_numbers(self._model):
+            varying = self._unsteady(references, repeated, worst, worst_repeated)
+        if differ and not varying:
+            varying = self._varying(references, inputs)
         if varying:
             accepted = np.full(len(self._names), agreement.TOLERANCE)
         else:
             accepted = self._accepted(references, worst, inputs)
             if (worst > accepted).any():
                 accepted, operations = self._ask_operations(inputs, {device: outputs, **references}, accepted)
-        differing = [name for name, differs in zip(self._names, worst > accepted, strict=True) if differs]
+        too_far = zip(self._names, worst > accepted, strict=True)
+        differing = [name for name, differs in too_far if differs and name not in varying]
         self.result: dict[str, Any] = {
             "device": device,
             "devices": list(compiled.get_property("EXECUTION_DEVICES")),
@@ -175,7 +188,8 @@ class Verification:
         }
         self.unproven = [*ignored, *self._nothing_compared(outputs)]
         if varying:
-            self.unproven.append(f"{', '.join(varying)}: other values in each run, on a single device as well")
+            names = ", ".join(varying)
+            self.unproven.append(f"{names}: a single device gives other values when the same inputs run once more")
         self.result |= self._verdict(differing)
 
     def _verdict(self, differing: Sequence[str]) -> dict[str, Any]:
@@ -201,7 +215,7 @@ class Verification:
             lines.append(f"computed on {computed}")
         for name, difference in result["relative_errors"].items():
             where = f", {result['largest_in'][name]}" if len(self._names) > 1 else ""
-            lines.append(f"largest difference from {name}: {difference:.1e} of the output's largest value{where}")
+            lines.append(f"largest difference from {name}: {agreement.describe_difference(difference)}{where}")
         rounding, tolerance = result["rounding"], f"{result['tolerance']:.2g}"
         why = "" if rounding is None else f", as single devices differ from f32 by {rounding:.2g}"
         if result["differing"]:
@@ -216,15 +230,20 @@ class Verification:
 
     def _references(
         self, shapes: Mapping[str, Sequence[int]] | None
-    ) -> tuple[list[list[Inputs]], dict[str, list[Outputs]]]:
-        """Inputs that the model runs with, and the outputs of each device that can run it alone. RunError: none can."""
+    ) -> tuple[list[list[Inputs]], dict[str, list[Outputs]], dict[str, list[Outputs]]]:
+        """Inputs that the model runs with, and both runs of `_outputs_twice` on each device that can run it alone.
+
+        Raises RunError where none can.
+        """
         first: dict[str, str] = {}
         for inputs, note in self._attempts(shapes):
-            found, failed = {}, {}
+            found: dict[str, list[Outputs]] = {}
+            repeated: dict[str, list[Outputs]] = {}
+            failed: dict[str, str] = {}
             for name in self._present or ["CPU"]:
                 self._report(f"running on {name} alone")
                 try:
-                    found[name] = _outputs(self._compile(name, self._precision), inputs)
+                    found[name], repeated[name] = _outputs_twice(self._compile(name, self._precision), inputs)
                 except RuntimeError as error:
                     failed[name] = one_line(error)
             first = first or failed
@@ -232,7 +251,7 @@ class Verification:
                 if note:
                     self._warn(note)
                 self._warn_of(failed)
-                return inputs, found
+                return inputs, found, repeated
         self._warn_of(first)
         guessed = self._model.is_dynamic() and not shapes and self._samples is None
         remedy = "; --shape gives sizes that it takes" if guessed else ""
@@ -306,6 +325,33 @@ class Verification:
     def _differences(self, one: list[Outputs], other: list[Outputs]) -> NDArray[np.float64]:
         return agreement.differences(one, other, len(self._names))
 
+    def _unsteady(
+        self,
+        references: Mapping[str, list[Outputs]],
+        repeated: Mapping[str, list[Outputs]],
+        worst: NDArray[np.float64],
+        worst_repeated: NDArray[np.float64],
+    ) -> list[str]:
+        """Names of the outputs that a device alone computes differently when the same request runs once more.
+
+        Such as of memory that nothing wrote before. Where one is, all that differ in first inferences alone are. What
+        a request draws from a seed differs as well, but proves something where it is the same sequence everywhere.
+
+        Args:
+            references: outputs of the first run, by device.
+            repeated: outputs of the second run, by device.
+            worst: largest difference of each output from the placed model's in either run, float64 [outputs].
+            worst_repeated: the same in the second run alone.
+        """
+        changes = {name: self._differences(one, repeated[name]) for name, one in references.items()}
+        changed = np.max(list(changes.values()), axis=0) > agreement.TOLERANCE
+        if not changed.any():
+            return []
+        settles = (worst > agreement.TOLERANCE) & (worst_repeated <= agreement.TOLERANCE)
+        if (worst_repeated <= agreement.TOLERANCE).all():
+            self.notes.append("first inferences alone differ: when they are repeated, all agree")
+        return [name for name, varies in zip(self._names, changed | settles, strict=True) if varies]
+
     def _varying(self, references: Mapping[str, list[Outputs]], inputs: list[list[Inputs]]) -> list[str]:
         """Names of the outputs that a device computes differently when it is asked again, as of random numbers."""
         device, first = next(iter(references.items()))
@@ -376,7 +422,7 @@ class Verification:
         judged = [self._precision == F32 or np.issubdtype(array.dtype, np.floating) for array in expected]
         wrong = [name for name, error in errors.items() if (error > accepted)[judged].any()]
         largest = {name: float(error.max(initial=0.0)) for name, error in errors.items()}
-        told = ", ".join(f"{name} {error:.1e}" for name, error in largest.items())
+        told = ", ".join(f"{name} {agreement.describe_difference(error)}" for name, error in largest.items())
         self.notes.append(f"differences from its operations run one by one on {alone} in f32: {told}")
         if wrong and device not in wrong:
             self.notes.append(f"so the placement is right, and the model is wrong on {' and '.join(wrong)} alone")
@@ -447,6 +493,14 @@ def _behind_roundings(model: ov.Model) -> NDArray[np.bool_]:
     return np.array(found, bool)
 
 
+def _draws_numbers(model: ov.Model) -> bool:
+    """Whether the model, or a body in it, has an operation that draws random numbers."""
+    nodes = model.get_ops()
+    return any(node.get_type_name() in _RANDOM for node in nodes) or any(
+        _draws_numbers(body) for node in nodes for body in bodies_of(node)
+    )
+
+
 def _placed_with(model: ov.Model) -> dict[str, list[int]] | None:
     """Example shapes that the placement was made with, where they still fit the model."""
     placement = Placement.of(model)
@@ -459,23 +513,43 @@ def _placed_with(model: ov.Model) -> dict[str, list[int]] | None:
 
 
 def _outputs(compiled: ov.CompiledModel, inputs: Sequence[Sequence[Inputs]]) -> list[Outputs]:
-    """Outputs of all inferences that belong together, one after the other, for each set of them.
+    """The first run of `_outputs_twice` alone."""
+    return _runs(compiled, inputs, times=1)[0]
 
-    States begin anew with each set: by a reset where they are used, by a request of its own where there are none.
+
+def _outputs_twice(
+    compiled: ov.CompiledModel, inputs: Sequence[Sequence[Inputs]]
+) -> tuple[list[Outputs], list[Outputs]]:
+    """Outputs of all inferences that belong together, for each set of them, and the same of a second run of each set.
+
+    States begin anew with each run, by a reset; a set of a model without states has a request of its own for both runs,
+    so that the second one meets what the first one left in memory.
     """
-    results = []
+    first, second = _runs(compiled, inputs, times=2)
+    return first, second
+
+
+def _runs(compiled: ov.CompiledModel, inputs: Sequence[Sequence[Inputs]], times: int) -> list[list[Outputs]]:
+    """So many runs of each set, one after the other: for each run the outputs of all sets."""
+    runs: list[list[Outputs]] = [[] for _ in range(times)]
     request = compiled.create_infer_request()
     for steps in inputs:
-        found: Outputs = []
-        for arrays in steps:
-            infer(request, arrays)
-            found += [np.array(request.get_output_tensor(port).data) for port in range(len(compiled.outputs))]
-        results.append(found)
-        if request.query_state():
-            request.reset_state()
-        else:
+        for run in runs:
+            run.append(_run(compiled, request, steps))
+            if stateful := bool(request.query_state()):
+                request.reset_state()
+        if not stateful:
             request = compiled.create_infer_request()
-    return results
+    return runs
+
+
+def _run(compiled: ov.CompiledModel, request: ov.InferRequest, steps: Sequence[Inputs]) -> Outputs:
+    """Outputs of inferences that belong together, one after the other."""
+    found: Outputs = []
+    for arrays in steps:
+        infer(request, arrays)
+        found += [np.array(request.get_output_tensor(port).data) for port in range(len(compiled.outputs))]
+    return found
 
 
 def _known(array: NDArray[Any]) -> NDArray[np.bool_]:
