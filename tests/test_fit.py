@@ -33,7 +33,7 @@ from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.catalog import ZOO
-from tests.commands import assert_one_error_line, run
+from tests.commands import assert_one_error_line, ran, run
 from tests.decoders import share_states, stateful_decoder
 from tests.graphs import random_model
 
@@ -551,7 +551,7 @@ class TestFolders:
         assert_one_error_line(run("fit", tmp_path, "--device", PAIR, "--context", 512), "one of decoders")
         done = run("fit", tmp_path, "--device", PAIR, "--memory", "GPU=1GiB,CPU=1GiB")
         assert done.returncode == 0 and "next: ov-hsdag plan" in done.stdout + done.stderr
-        assert "128 elsewhere" not in done.stdout
+        assert "where these are open" not in done.stdout
 
 
 def test_embeddings_for_each_layer_run_for_each_token(pipeline: Path) -> None:
@@ -566,9 +566,24 @@ def test_guessed_sizes_are_said_where_there_are_some(tmp_path: Path) -> None:
         ov.save_model(model, tmp_path / f"{name}.xml")
         counted = " ".join(run("fit", tmp_path / f"{name}.xml", *limits).stdout.split())
         assert "counted: inputs" in counted
-        assert ("1 for a batch and 128 elsewhere" in counted) == guessed
+        assert ("and input=[1,128] where these are open (--shape counts others)" in counted) == guessed
     shape = ("--shape", "input=[2,7]")
-    assert "128 elsewhere" not in run("fit", tmp_path / "open.xml", *limits, *shape).stdout
+    assert "where these are open" not in run("fit", tmp_path / "open.xml", *limits, *shape).stdout
+
+
+def test_given_shapes_replace_those_of_the_placement_as_a_whole(tmp_path: Path) -> None:
+    """A batch of 8 that one input was placed with is nothing beside a batch of 2 that another is asked with now."""
+    users, items = (ops.parameter([-1, 16], np.float32, name=name) for name in ("users", "items"))
+    model = ov.Model([ops.result(ops.relu(ops.add(users, items)))], [users, items], "pairs")
+    ov.save_model(model, tmp_path / "pairs.xml")
+    common = ("--device", PAIR, "--memory", "GPU=1GiB,CPU=1GiB")
+    placed = tmp_path / "placed.xml"
+    ran("place", tmp_path / "pairs.xml", *common, "--no-measure", "--output", placed, "--shape", "users=[8,16]")
+    recorded = " ".join(ran("fit", placed, *common).stdout.split())
+    assert "and items=[8,16] where these are open" in recorded
+    asked = " ".join(ran("fit", placed, *common, "--shape", "items=[2,16]").stdout.split())
+    assert "and users=[2,16] where these are open" in asked
+    assert "costs assume users=[2,16]; --shape" in ran("explain", placed, "--shape", "items=[2,16]").stdout
 
 
 def fully_connected(layers: int = 12, width: int = 512) -> ov.Model:

@@ -22,7 +22,7 @@ from ov_hsdag.devices.device_set import in_upper_case
 from ov_hsdag.model.config_sizes import sizes_beside
 from ov_hsdag.model.inputs import example_shapes
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.model.shapes import counted_input_shapes, input_name, is_unbounded, sized
+from ov_hsdag.model.shapes import assumed_sizes, input_name, sized
 from ov_hsdag.placing.options import default_of, flags
 from ov_hsdag.storage.files import check_model_output, save_model_atomically
 from ov_hsdag.storage.folder_writing import check_folder_output, write_folder
@@ -245,14 +245,15 @@ def assumed_shapes(
         used: example shapes with which the model was placed; by default those given.
         beside: names of the inputs whose sizes the configuration beside the model told.
     """
-    if not is_unbounded(model):
-        return ""
-    parts = []
-    for port, counted in zip(model.inputs, counted_input_shapes(model, used or given), strict=True):
-        names = {port.get_node().get_friendly_name(), *port.get_names()}
-        if port.get_partial_shape().is_dynamic and not names & set(given or {}):
-            source = " (from its configuration)" if names & set(beside) else ""
-            parts.append(sized(input_name(port), counted) + source)
+    configured = {
+        input_name(port)
+        for port in model.inputs
+        if not {port.get_node().get_friendly_name(), *port.get_names()}.isdisjoint(beside)
+    }
+    parts = [
+        sized(name, size) + (" (from its configuration)" if name in configured else "")
+        for name, size in assumed_sizes(model, given, used).items()
+    ]
     return f"costs assume {', '.join(parts)}; --shape assumes other sizes" if parts else ""
 
 
@@ -318,11 +319,15 @@ def read_with_shapes(
 def with_known_shapes(
     model: ov.Model, path: Path, given: Mapping[str, Sequence[int]] | None
 ) -> dict[str, Sequence[int]] | None:
-    """Example shapes of a model that was read from a file: those given, and of inputs that neither these nor an
-    earlier placement tell, those beside the file. None for none."""
+    """Example shapes of a model that was read from a file: those given, and of other inputs those beside the file.
+
+    None for none, and where the model was placed with some and none are given.
+    """
     placement = Placement.of(model)
     earlier = ((placement and placement.settings) or {}).get("shapes", {})
-    return {**(given or {}), **sizes_beside(model, path, {**earlier, **(given or {})})} or None
+    if earlier and not given:  # they count as a whole
+        return None
+    return {**(given or {}), **sizes_beside(model, path, given)} or None
 
 
 def read_model(core: ov.Core, path: Path) -> ov.Model:

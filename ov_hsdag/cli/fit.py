@@ -22,7 +22,7 @@ from ov_hsdag.devices.discovery import USABLE, full_name
 from ov_hsdag.devices.memory import parse_memory
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.model.shapes import has_npu
+from ov_hsdag.model.shapes import has_npu, sized
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing.folder_fit import FolderFit, Part, counted_needs, fit_parts, folder_verdict
 from ov_hsdag.placing.memory_fit import DEFAULT_CONTEXT, SPLIT, Fit, Need, verdict
@@ -227,16 +227,14 @@ def _tokenizers(size: int, names: Sequence[str]) -> list[str]:
     return [f"tokenizers: they run on the CPU and take {format_bytes(size)} {counted}"]
 
 
-_OPEN = "inputs as --shape gives them, their upper bounds, or else 1 for a batch and 128 elsewhere"
-"""What is counted of inputs whose sizes nothing tells."""
-
-
 def _counted(result: Fit) -> list[str]:
     """Lines about what the figures count."""
     if result.context is None:
         if not result.tensors_counted:
             return ["counted: weights and states alone; with inputs of 128 where they are open (--shape) nothing fits"]
-        return [f"counted: {_OPEN if result.open_inputs else 'inputs at their sizes, or their upper bounds'}"]
+        assumed = ", ".join(sized(*one) for one in result.assumed.items())
+        others = f", and {assumed} where these are open (--shape counts others)" if assumed else ""
+        return [f"counted: inputs at their sizes, those of --shape, or their upper bounds{others}"]
     precisions = ", ".join(f"{precision} on {name}" for name, precision in result.kv_precision.items())
     needs = (*result.singles.values(), *result.split.values())
     overhead = max((need.overhead for need in needs), default=0)
@@ -291,7 +289,7 @@ def _show_folder(show: console.Show, result: FolderFit, folder: Path, notes: Seq
     """Prints what the models of a folder need, each and all together."""
     lines = [folder_verdict(result, str(folder))]
     for name, part in result.parts.items():
-        counted = _counted(part) if part.context or part.open_inputs or not part.tensors_counted else []
+        counted = _counted(part) if part.context or part.assumed or not part.tensors_counted else []
         lines += [f"{name}: {line}" for line in (*_experts(part), *counted)]
     if result.unplaced:
         lines.append(f"left to HETERO, as place does: {', '.join(result.unplaced)}")

@@ -78,14 +78,15 @@ def example_shapes(
 def with_earlier_shapes(
     model: ov.Model, shapes: Mapping[str, Sequence[int]], earlier: Mapping[str, Sequence[int]]
 ) -> dict[str, Sequence[int]]:
-    """The shapes, and those that were given earlier of inputs that they do not name, as far as they still fit."""
+    """The shapes, or where there are none, those that were given earlier, as far as they still fit.
+
+    Given shapes replace earlier ones as a whole: a batch of one input with the batch of another is no request.
+    """
     found = dict(shapes)
-    for port in model.inputs:
-        names = {port.get_node().get_friendly_name(), *port.get_names()}
-        for name in names & set(earlier) if names.isdisjoint(shapes) else ():
-            with contextlib.suppress(UserError):
-                input_shapes(model, {name: earlier[name]})
-                found[name] = earlier[name]
+    for name, shape in earlier.items() if not shapes else ():
+        with contextlib.suppress(UserError):
+            input_shapes(model, {name: shape})
+            found[name] = shape
     return found
 
 

@@ -190,6 +190,29 @@ def _open(port: ov.Output) -> str:
     return f"dimension {axis} of input '{input_name(port)}' {shape} is open"
 
 
+def assumed_sizes(
+    model: ov.Model, shapes: Examples | None = None, used: Examples | None = None
+) -> dict[str, tuple[int, ...]]:
+    """The shapes that costs count with, by input name, of inputs that have open sizes and no example shape.
+
+    Empty where all sizes without a bound are known.
+
+    Args:
+        model: any model.
+        shapes: example shapes that the user gave, by input name.
+        used: those that costs count with, by default the same.
+    """
+    if not is_unbounded(model):
+        return {}
+    counted = counted_input_shapes(model, shapes if used is None else used)
+    return {
+        input_name(port): size
+        for port, size in zip(model.inputs, counted, strict=True)
+        if port.get_partial_shape().is_dynamic
+        and {port.get_node().get_friendly_name(), *port.get_names()}.isdisjoint(shapes or {})
+    }
+
+
 def counted_input_shapes(model: ov.Model, shapes: Examples | None = None) -> list[tuple[int, ...]]:
     """The shapes that costs count with, one for each input of `model`, in order.
 
@@ -213,19 +236,56 @@ def fitting_input_shapes(model: ov.Model, shapes: Examples | None = None) -> lis
 def assumed_shapes(model: ov.Model, shapes: Examples | None = None) -> list[list[list[int]]]:
     """What to try for the inputs of `model`, the preferred first: a list with a shape for each input, in order.
 
-    There are several where a size is open that `shapes` do not give: usual ones, then those that the model's own
-    constants and windows suggest, in the end all of them for dimensions with a bound, too, which need not have it.
-    Raises UserError as `input_shapes` does.
+    There are several where a size is open that `shapes` do not give. Batches: the one that all of `shapes` have, then
+    one. Other sizes: the usual one, those of `shapes`, smaller ones, then those that the model's own constants and
+    windows suggest, in the end all of them for dimensions with a bound, too, which need not have it. Raises UserError
+    as `input_shapes` does.
     """
     found: list[list[list[int]]] = []
+    given_batch, given_sizes = _given_open_sizes(model, shapes or {})
     others = (size for size in SMALLER_DIMENSIONS if size < UNBOUNDED_DIMENSION)
-    usual = (UNBOUNDED_DIMENSION, *others, *(IMAGE_DIMENSIONS if _takes_images(model) else ()))
+    usual = (UNBOUNDED_DIMENSION, *given_sizes, *others, *(IMAGE_DIMENSIONS if _takes_images(model) else ()))
     sizes = tuple(dict.fromkeys((*usual, *suggested_sizes(model)))) if is_unbounded(model) else usual
-    for at_bounds in (True, False):
-        for size in sizes:
-            wanted = input_shapes(model, shapes or {}, size, at_bounds=at_bounds)
-            if wanted not in found:
-                found.append(wanted)
+    for batch, at_bounds, size in product(dict.fromkeys((given_batch, UNBOUNDED_BATCH)), (True, False), sizes):
+        wanted = input_shapes(model, shapes or {}, size, at_bounds=at_bounds, batch=batch)
+        if wanted not in found:
+            found.append(wanted)
+    return found
+
+
+def _given_open_sizes(model: ov.Model, shapes: Examples) -> tuple[int, list[int]]:
+    """The batch that example shapes give all inputs whose first dimension is open, and what they give other dimensions.
+
+    The batch is `UNBOUNDED_BATCH` where they do not agree.
+    """
+    batches, sizes = set[int](), dict[int, None]()
+    for port in model.inputs:
+        example, shape = _example_of(port, shapes), port.get_partial_shape()
+        if example is None or shape.rank.is_dynamic or len(shape) != len(example):
+            continue
+        for axis, (dimension, size) in enumerate(zip(shape, example, strict=True)):
+            if upper_bound(dimension) is None and axis:
+                sizes[size] = None
+            elif upper_bound(dimension) is None:
+                batches.add(size)
+    return (batches.pop() if len(batches) == 1 else UNBOUNDED_BATCH), [*sizes]
+
+
+def _example_of(port: ov.Output, shapes: Examples) -> list[int] | None:
+    """The example shape of an input. Raises UserError for what are no sizes."""
+    names = {port.get_node().get_friendly_name(), *port.get_names()}
+    name = next((name for name in shapes if name in names), None)
+    return None if name is None else _example(name, shapes[name])
+
+
+def _sizes_by_symbol(model: ov.Model, shapes: Examples) -> list[tuple[Any, int]]:
+    """Symbols of open dimensions, and the sizes that example shapes give them."""
+    found = []
+    for port in model.inputs:
+        example, shape = _example_of(port, shapes), port.get_partial_shape()
+        if example is not None and shape.rank.is_static and len(shape) == len(example):
+            sizes = zip(shape, example, strict=True)
+            found += [(dimension.get_symbol(), size) for dimension, size in sizes if dimension.has_symbol()]
     return found
 
 
@@ -251,22 +311,30 @@ def _takes_images(model: ov.Model) -> bool:
 
 
 def input_shapes(
-    model: ov.Model, shapes: Examples, size: int = UNBOUNDED_DIMENSION, *, at_bounds: bool = True
+    model: ov.Model,
+    shapes: Examples,
+    size: int = UNBOUNDED_DIMENSION,
+    *,
+    at_bounds: bool = True,
+    batch: int = UNBOUNDED_BATCH,
 ) -> list[list[int]]:
-    """A static shape for every input of `model`: the user's example, else upper bounds, else `size` (a batch is 1).
+    """A static shape for every input of `model`: the user's example, else upper bounds, else `batch` and `size`.
 
-    Dimensions that weights multiply (channels, features) have the weights' size instead of `size`.
+    Dimensions with a symbol that one of an example has, too, have the same size. Dimensions that weights multiply
+    (channels, features) have the weights' size instead of `size`.
 
     Args:
         model: any model.
         shapes: by any of the input's tensor names or its friendly name.
         size: elements of dimensions that nothing tells.
         at_bounds: dimensions with an upper bound have it; else the smaller of it and `size`.
+        batch: elements of first dimensions that nothing tells.
 
     Raises:
         UserError: the shapes name no input, or do not fit.
     """
     left = dict(shapes)
+    by_symbol = _sizes_by_symbol(model, shapes)
     result = []
     for port in model.inputs:
         names = {port.get_node().get_friendly_name(), *port.get_names()}
@@ -278,13 +346,13 @@ def input_shapes(
                 raise UserError(f"example shape {example} does not fit input '{name}' of shape {partial}")
             result.append(example)
         elif partial.rank.is_dynamic:
-            result.append([UNBOUNDED_BATCH, size])
+            result.append([batch, size])
         elif CACHE_POSITIONS in names and partial.rank == 1 and partial[0].is_dynamic:
             result.append([cache_positions(model, size)])
         else:
-            fixed = fixed_by_weights(port)
+            fixed = fixed_by_weights(port) | _fixed_by_symbols(partial, by_symbol)
             sizes = [
-                bounded_dimension(dimension, fixed.get(axis, size if axis else UNBOUNDED_BATCH), at_bounds=at_bounds)
+                bounded_dimension(dimension, fixed.get(axis, size if axis else batch), at_bounds=at_bounds)
                 for axis, dimension in enumerate(partial)
             ]
             result.append(sizes)
@@ -292,6 +360,16 @@ def input_shapes(
         known = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
         raise UserError(f"example shape for unknown input '{next(iter(left))}'; inputs of the model: {known}")
     return result
+
+
+def _fixed_by_symbols(shape: ov.PartialShape, sizes: Sequence[tuple[Any, int]]) -> dict[int, int]:
+    """Sizes of a shape's dimensions, by axis, whose symbols have a size."""
+    return {
+        axis: size
+        for axis, dimension in enumerate(shape if sizes else ())
+        for symbol, size in sizes
+        if dimension.has_symbol() and dimension.get_symbol() == symbol
+    }
 
 
 def _example(name: str, sizes: Sequence[int]) -> list[int]:

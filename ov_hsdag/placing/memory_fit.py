@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.model.inputs import with_earlier_shapes
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.model.shapes import fix_input_shapes, fix_npu_sizes, has_guessed_sizes
+from ov_hsdag.model.shapes import assumed_sizes, fix_input_shapes, fix_npu_sizes
 from ov_hsdag.model.workload import Workload, decoder_shapes
 from ov_hsdag.placers.filling import Filling
 from ov_hsdag.placers.single import HeteroDefault
@@ -136,7 +136,8 @@ class Fit:
     # bytes of the model's outputs in the longest prompt, which are logits of all its tokens; 0 without states
     output_bytes: int = 0
     by_context: bool = False  # whether a context alone was asked for, whose prompt is read at once
-    open_inputs: bool = False  # whether sizes of inputs are open that nothing tells: 1 of a batch, else 128 are counted
+    # shapes that are counted with, by name, of inputs with open sizes that nothing tells; empty with a workload
+    assumed: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def single(self) -> str | None:
@@ -291,7 +292,7 @@ def fit(
         tensors_counted=priced.tensors_counted,
         output_bytes=_result_bytes(problem) if contexts else 0,
         by_context=request.workload is not None and request.workload.by_context,
-        open_inputs=request.workload is None and has_guessed_sizes(request.model, request.shapes),
+        assumed={} if request.workload else assumed_sizes(request.model, request.shapes),
     )
 
 
