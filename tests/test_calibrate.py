@@ -693,7 +693,9 @@ def test_what_there_was_no_time_for_comes_from_the_profile_with_a_warning(
     machine = SlowMachine(monkeypatch, 0.5, 5.0)
     with pytest.warns(UserWarning, match="no time or memory to measure single operations on CPU_A, CPU_B") as warned:
         costs, times, _ = calibrated(two_cpu_core, machine, 30)
-    assert "what submodels and transfers cost" in str(warned[0].message)
+    told = str(warned[0].message)
+    assert "(the whole model was measured there, and its time is divided among them as the profile says)" in told
+    assert "nor what submodels and transfers cost (that is the profile's)" in told
     assert machine.time <= 30 and costs.boundaries is None
     assert {name: found.copies for name, found in times.items()} == dict.fromkeys(NAMES, 0)
     # The latency of the whole model is measured and divided as the profile says, which tells of fusions, too.

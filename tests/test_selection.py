@@ -15,6 +15,7 @@ import pytest
 
 import ov_hsdag
 from ov_hsdag.calibration.calibrate import calibrate_prepared
+from ov_hsdag.cli.placed import notes
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts, graph_hash, identity
 from ov_hsdag.devices.device_set import DeviceSet
@@ -314,6 +315,19 @@ def test_the_result_says_what_measuring_could_not_tell(
     assert (placement.chosen in DEVICES.names) == chosen
     placers = {"mincut", "pipeline", "partitions", "search", "hsdag"}
     assert bool(placement.unsure) == unsure and set(placement.unsure) <= placers
+
+
+def test_what_there_was_no_time_to_run_is_unsure_and_bounds_nothing(
+    core: ov.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Varying(1.0, 0.005)
+    machine.compiling = 0.7 * selection.SECONDS
+    placement = placed_on(machine, core, monkeypatch)
+    assert placement.chosen in DEVICES.names and "too short to run a placement" in placement.why
+    assert len(placement.unsure) == 1
+    lines = notes(placement)
+    assert any("may be better, but there was no time to run a placement" in line for line in lines)
+    assert not any(line.startswith("bound:") for line in lines)
 
 
 def test_no_gain_on_busy_cores_is_no_answer(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -320,12 +320,16 @@ class ModelCalibration:
         if self.as_another:
             names = ", ".join(self.as_another)
             warnings.warn(f"{told} single operations on {names}: a device of the same kind counts there", stacklevel=3)
-        coarse = [name for name, found in self.times.items() if found.copies == 0]
-        missing = [f"single operations on {', '.join(coarse)}"] if coarse else []
+        missing = []
+        if coarse := [name for name, found in self.times.items() if found.copies == 0]:
+            missing.append(
+                f"single operations on {', '.join(coarse)} (the whole model was measured there, and its time is divided"
+                " among them as the profile says)"
+            )
         if self.factors is None and len(self.times) == len(self._prepared.devices) > 1:
-            missing.append("what submodels and transfers cost")
+            missing.append("what submodels and transfers cost (that is the profile's)")
         if missing:
-            warnings.warn(f"{told} {' and '.join(missing)}: the profile counts there", stacklevel=3)
+            warnings.warn(f"{told} {', nor '.join(missing)}", stacklevel=3)
 
     def costs(self) -> ModelCosts:
         """What was measured."""

@@ -15,11 +15,12 @@ from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.command_lines import again, given, options
 from ov_hsdag.devices.virtual import definition
 from ov_hsdag.integration.requests import advice
-from ov_hsdag.model.gains import BEST_SINGLE, times
+from ov_hsdag.model.gains import BEST_SINGLE, placer_of, times
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import RunError
+from ov_hsdag.utils.failures import out_of_time, read_failure
 from ov_hsdag.utils.lazy import ov
 
 
@@ -32,7 +33,8 @@ def notes(placement: Placement, more: Sequence[str] = (), busy: float = 0.0, *, 
         busy: cores that other programs used when placing began.
         stateful: whether the model keeps states from one request to the next.
     """
-    bound = "" if placement.source is None else placement.source.bound()
+    # What bounds a placement says nothing where another one may be better.
+    bound = "" if placement.source is None or placement.unsure else placement.source.bound()
     own = (phases(placement), bound, placement.proposal(), advice(placement), unsure(placement, busy))
     return [line for line in (copies(placement, stateful), *more, *own) if line]
 
@@ -41,7 +43,11 @@ def unsure(placement: Placement, busy: float = 0.0) -> str:
     """A line where no measured placement was chosen although one may well be better, else ""; busy: cores of others."""
     if not placement.unsure:
         return ""
-    why = f"{', '.join(placement.unsure)} may be better, but trials are too few or differ too much to tell"
+    measured = placement.measured or {}
+    late = {placer_of(name) for name, one in measured.items() if out_of_time(read_failure(one))}
+    no_time = late.issuperset(placement.unsure)
+    why = "there was no time to run a placement" if no_time else "trials are too few or differ too much to tell"
+    why = f"{', '.join(placement.unsure)} may be better, but {why}"
     if busy > 0.5:
         why += f" (other programs used {busy:.1f} cores when measuring began)"
     return (

@@ -67,7 +67,7 @@ class Placement:
         notes: name of a candidate → why it was left out, not taken or not measured, in some words.
         same_as: name of a candidate → the first candidate that is the same placement, where that is another one.
         unsure: names of placers whose placements may well be better than the simple candidate that was chosen: measured
-            rounds were too few, or differed too much, to tell.
+            rounds were too few, or differed too much, to tell, or there was no time to run any placement.
         source: what `report` draws from; None where the placement was not made here, but read.
 
     The last six do not travel with the model, and placements that differ in them alone are equal.

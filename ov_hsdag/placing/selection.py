@@ -88,7 +88,8 @@ class Result:
     chosen: str | None  # name of the candidate to use; None where nothing ran
     placements: dict[str, Placed]  # of all candidates, uint8 [groups]
     why: str = ""  # why it was chosen, where that is no gain; else ""
-    # placers of placements that may well be better than the simple candidate that was chosen: trials could not tell
+    # placers of placements that may well be better than the simple candidate that was chosen: trials could not tell, or
+    # there was no time for any
     unsure: tuple[str, ...] = ()
 
 
@@ -200,7 +201,8 @@ def select(
     if decision is None:
         return Result(measured, None, placements)
     why = _why(decision, list(others), devices, simple, comparison.failed)
-    unsure = _unsure(decision, simple, _predicted(problem, placements) if disturbed else {})
+    rates = _predicted(problem, placements)
+    unsure = _unsure(decision, simple, rates if disturbed else {}) or _untried(decision, simple, rates, comparison)
     return Result(measured, decision.chosen, placements, why, unsure)
 
 
@@ -412,6 +414,21 @@ def _unsure(decision: choice.Decision, simple: Collection[str], predicted: Mappi
         best = max(names, key=predicted.__getitem__)
         likely = [best] if predicted[best] > MAY_GAIN * predicted[decision.chosen] else []
     return tuple(dict.fromkeys(map(placer_of, likely)))
+
+
+def _untried(
+    decision: choice.Decision, simple: Collection[str], predicted: Mapping[str, float], comparison: Comparison
+) -> tuple[str, ...]:
+    """The placer of the best placement that there was no time to run, where one is chosen that is simple.
+
+    Empty where that is not predicted to be better by `MAY_GAIN`, or where any placement ran.
+    """
+    splits = [name for name in comparison.names if name not in simple and name != COPIES]
+    if decision.chosen not in simple or not splits or any(name in decision.names for name in splits):
+        return ()
+    late = [name for name in splits if out_of_time(comparison.failed.get(name))]
+    best = max(late, key=predicted.__getitem__, default="")
+    return (placer_of(best),) if best and predicted[best] > MAY_GAIN * predicted[decision.chosen] else ()
 
 
 def _parts(
