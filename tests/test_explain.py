@@ -267,12 +267,22 @@ def test_what_cannot_be_explained_is_told_in_one_line(placed: Path, tmp_path: Pa
     path = tmp_path / "plain.xml"
     ov.save_model(random_model(7), path)
     for command in ("explain", "report"):
-        told = f"{path} carries no placement; run: ov-hsdag place {path} --device HETERO:GPU,CPU"
+        told = f"{path} carries no placement; run: ov-hsdag place {path} --device HETERO:CPU_A,CPU_B"
         assert_one_error_line(run(command, path), told)
     assert_one_error_line(run("explain", placed, "--type", "Convolutio"), "has no type 'Convolutio'")
     assert_one_error_line(run("explain", placed, "--objective", "speed"), "unknown objective")
     with pytest.raises(UserError, match="no node 'none'"):
         explain(ov.Core().read_model(placed)).nodes(["none"])
+
+
+def test_a_submodel_of_inputs_is_said_in_a_sentence(tmp_path: Path) -> None:
+    a, unused = (ops.parameter([4], np.float32, name=name) for name in ("a", "unused"))
+    ov.save_model(ov.Model([ops.result(ops.relu(a, name="relu"))], [a, unused], "unused"), tmp_path / "unused.xml")
+    (tmp_path / "affinity.json").write_text(json.dumps({"a": "CPU_A", "relu": "CPU_A", "unused": "CPU_B"}))
+    placed = tmp_path / "placed.xml"
+    options = ("--device", DEVICE, "--affinity", tmp_path / "affinity.json", "--no-measure", "--output", placed)
+    ran("place", tmp_path / "unused.xml", *options)
+    assert "on CPU_B holds inputs only, and computes nothing" in ran("explain", placed).stdout
 
 
 def test_explaining_leaves_the_model_as_it_is() -> None:

@@ -12,10 +12,11 @@ from typing import Any
 import typer
 
 from ov_hsdag.devices.device_set import TRY_OUT
-from ov_hsdag.devices.discovery import DeviceInfo
+from ov_hsdag.devices.discovery import DeviceInfo, available
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.shapes import sized
 from ov_hsdag.placing.options import Flag, flags
+from ov_hsdag.utils.lazy import ov
 
 # Endings of files that are models for certain.
 _MODELS = (".onnx", ".tflite", ".pdmodel", ".xml")
@@ -102,8 +103,16 @@ def model_here() -> str:
     return "model.onnx"
 
 
-def place_it(model: Path, device: str = "HETERO:GPU,CPU") -> str:
-    """What to do with a model that carries no placement, as the end of an error."""
+def place_it(model: Path, core: ov.Core, device: str | None = None) -> str:
+    """What to do with a model that carries no placement, as the end of an error.
+
+    Args:
+        model: its file or folder.
+        core: has the devices of this machine, which are proposed where none are named.
+        device: the devices that the user named.
+    """
+    if device is None:
+        return f"run: {first_placing(available(core), model)}"
     return f"run: {command_line('place', model, '--device', device)}"
 
 
@@ -114,9 +123,12 @@ def in_order(devices: Sequence[DeviceInfo]) -> list[str]:
     return virtual or [device.name for device in order]
 
 
-def first_placing(devices: Sequence[DeviceInfo]) -> str:
-    """How to place a model on the devices of a machine; on virtual ones where it has some, or lacks a second one."""
-    names = in_order(devices)
+def first_placing(devices: Sequence[DeviceInfo], model: Path | None = None) -> str:
+    """How to place a model on the devices of a machine; on virtual ones where it has some, or lacks a second one.
+
+    model: by default `model_here`.
+    """
+    named, names = model or model_here(), in_order(devices)
     if len(names) > 1:
-        return command_line("place", model_here(), "--device", f"HETERO:{','.join(names)}")
-    return f"{TRY_OUT} && {command_line('place', model_here(), '--device', 'HETERO:CPU_A,CPU_B')}"
+        return command_line("place", named, "--device", f"HETERO:{','.join(names)}")
+    return f"{TRY_OUT} && {command_line('place', named, '--device', 'HETERO:CPU_A,CPU_B')}"

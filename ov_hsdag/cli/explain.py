@@ -113,7 +113,7 @@ def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
     loaded, shapes = common.read_with_shapes(core, file, examples)
     carried = given or placement_of(loaded)
     if carried is None:
-        raise UserError(f"{model} carries no placement; {place_it(model, placed.device or 'HETERO:GPU,CPU')}")
+        raise UserError(f"{model} carries no placement; {place_it(model, core, placed.device)}")
     limits = parse_memory(placed.memory, devices or carried.devices) if placed.memory is not None else None
     with console.progress(f"pricing {model}"):
         return explain_model(
@@ -151,6 +151,9 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str, every: boo
         )
     lines.append(_costs(found, model))
     lines.append("memory: of the limits that were given, else of all that a device has; fit counts what is free now")
+    if found.analysis is not None and not found.phases:
+        assumed = common.assumed_shapes(found.analysis.model, found.analysis.shapes)
+        lines += [assumed] if assumed else []
     if summary["together"]:
         lines.append(summary["together"])
     texts = [
@@ -165,7 +168,7 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str, every: boo
     shown = len(summary["submodels"]) if every else _SUBMODELS
     for one in sorted(summary["submodels"], key=lambda one: one["order"])[:shown]:
         if not one["operations"]:
-            lines.append(f"submodel {one['order']} on {one['device']}: inputs alone, no operation")
+            lines.append(f"submodel {one['order']} on {one['device']} holds inputs only, and computes nothing")
             continue
         kinds = ", ".join(f"{count} {name}" for name, count in one["types"].items())
         lines.append(

@@ -49,7 +49,7 @@ def show(
     loaded = {file: common.read_model(core, file) for file in files}
     found = {file: placement for file, one in loaded.items() if (placement := Placement.of(one)) is not None}
     if not found:
-        raise UserError(f"{model} carries no placement; {place_it(model)}")
+        raise UserError(f"{model} carries no placement; {place_it(model, core)}")
     if output is not None:
         if len(found) > 1:
             names = ", ".join(file.stem for file in found)

@@ -75,7 +75,7 @@ def verify(
         with console.progress(f"reading {model}"):
             loaded = [common.read_model(core, file) for file in files.values()]
         for file in (file for file, one in zip(files.values(), loaded, strict=True) if Placement.of(one) is None):
-            raise UserError(f"{file} carries no placement; {place_it(file, *[device] if device else [])}")
+            raise UserError(f"{file} carries no placement; {place_it(file, core, device)}")
         each = zip(files.items(), loaded, example_shapes(loaded, examples), inputs_of_each(loaded, inputs), strict=True)
         for (name, file), one, shapes, samples in each:
             with console.progress(f"verifying {file}{where}") as tell:

@@ -69,7 +69,7 @@ def explain(
     given = placement_of(model) if affinity is None else affinity
     given = given if given is None or isinstance(given, Placement) else _by_name(given)
     if given is None:
-        raise UserError("the model carries no placement; run: ov-hsdag place MODEL --device HETERO:GPU,CPU")
+        raise UserError("the model carries no placement: place it first, with ov_hsdag.place or ov-hsdag place")
     devices = DeviceSet(given.devices) if device is None else DeviceSet.parse(device)
     names = devices.names
     if names != given.devices:

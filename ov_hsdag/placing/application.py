@@ -25,7 +25,7 @@ from ov_hsdag.utils.errors import RunError, UserError
 MOST_COUNT = 1e9
 """Inferences of a model in a run of an application, or in a second: with more, sums of times are no numbers."""
 
-SPLIT = "split for the others"
+SPLIT = "search beside the other models"
 """Name of a placement that the search finds for a model beside the others."""
 
 # Whole-device assignments that are all looked at; of more, those that single changes of good ones lead to.

@@ -602,10 +602,10 @@ def _margin_that_decides(
         return ""
     submodels, simpler = int(evaluation.submodels[best]), int(taken.submodels[0])
     required = required_gain(submodels, simpler, calibrated=calibrated)
-    told = f"{placer_of(candidates[best].name)} is predicted {gain:.2%} better, within the {required:.1%} by which"
+    told = f"{placer_of(candidates[best].name)} is predicted {gain:.2%} better and not taken:"
     if submodels > simpler:
-        return f"{told} {submodels} submodels have to be better than {simpler}"
-    return f"{told} a less simple placement has to be better"
+        return f"{told} {submodels} submodels instead of {simpler} have to gain {required:.1%}"
+    return f"{told} a less simple placement has to gain {required:.1%}"
 
 
 def _why_predicted(
