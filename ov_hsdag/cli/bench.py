@@ -168,8 +168,10 @@ def bench(
                         # The model is forgotten with its results: there may be many, and large ones.
                         model, session = loaded.pop(0), Session.of(devices, core, speeds)
                         samples = samples_of(model, own_inputs, shapes)
-                        sizes = shapes if samples is None else dict(samples.shapes)
-                        if samples is None and not has_npu(devices):
+                        sizes: Mapping[str, Sequence[int]] | None = shapes
+                        if samples is not None:
+                            sizes = dict(samples.shapes)
+                        elif not has_npu(devices):
                             sizes = with_sizes_beside(model, path, shapes)
                         fix_npu_sizes(model, devices, sizes)
                         phases = asked.phases_with(model, sizes) if asked else ()
