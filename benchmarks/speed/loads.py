@@ -1,0 +1,146 @@
+"""How much longer a load by the device name HSDAG takes than HETERO's, the first time and later.
+
+    python -m benchmarks.speed.loads [--sizes 100 1000 5000 10000 22000] [--repeats 5]
+
+A load is one ``core.compile_model(path, device)`` in a process of its own, imports of ov_hsdag included: on HETERO, on
+HSDAG with an empty cache, and on HSDAG with the placement that this left. The three take turns. The models are encoders
+as OpenVINO's converter writes them, the devices two one-core CPU devices, the objective is latency, for which the
+placement uses one device: all three compile the same. Printed are medians, and medians of the differences in a turn.
+
+Exit status 1 where a limit is exceeded: a first load takes at most 10% or one second more than HETERO's; a later one at
+most 30 ms more for a model of up to 1,000 operations, and 3% more for a larger one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+
+from benchmarks.common.machine import about
+from benchmarks.common.output import add_output
+from benchmarks.common.tables import markdown, write
+from benchmarks.common.workers import start
+from benchmarks.field.unseen import declared
+from ov_hsdag.devices import virtual
+from ov_hsdag.placing.placement_cache import FOLDER_VARIABLE
+from ov_hsdag.storage.files import write_json
+from research.zoo.deep import build, operations
+
+ROOT = Path(__file__).parents[2]
+
+DEVICES = "CPU_A,CPU_B"
+
+FIRST_SHARE, FIRST_SECONDS = 0.10, 1.0
+"""What a first load may take more than HETERO's: a share of it, or seconds, whichever is more."""
+
+LATER_SECONDS = 0.030
+"""Seconds that a later load may take more, of a model of up to `SMALL` operations."""
+
+SMALL = 1_100
+"""Operations: a model of "about 1,000" has up to so many."""
+
+LATER_SHARE = 0.03
+"""Share of HETERO's load that a later load of a larger model may take more."""
+
+
+def load(path: str, device: str) -> None:
+    """Loads a model and prints the seconds that it took."""
+    core = ov.Core()
+    begin = time.perf_counter()
+    core.compile_model(path, device)
+    print(json.dumps(time.perf_counter() - begin))
+
+
+def seconds_of(path: str, device: str, cache: str) -> float:
+    """Seconds of a load in a process of its own, with this folder for kept placements."""
+    code = f"import sys; from {__name__} import load; load(*sys.argv[1:])"
+    environment = {**os.environ, FOLDER_VARIABLE: cache}
+    command = [sys.executable, "-c", code, path, device]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment, check=True)
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def measure(size: int, repeats: int) -> dict[str, Any]:
+    """A row of the table: seconds of each load, by what was loaded.
+
+    Args:
+        size: about how many operations the model has.
+        repeats: turns of the three loads.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "model.xml")
+        model = build("encoder", size)
+        row: dict[str, Any] = {"operations": operations(model), "hetero": [], "first": [], "later": []}
+        ov.save_model(model, path, compress_to_fp16=False)
+        del model
+        for turn in range(repeats):
+            cache = str(Path(folder) / f"cache_{turn}")
+            row["hetero"].append(seconds_of(path, f"HETERO:{DEVICES}", cache))
+            row["first"].append(seconds_of(path, f"HSDAG:{DEVICES}", cache))
+            row["later"].append(seconds_of(path, f"HSDAG:{DEVICES}", cache))
+    return row
+
+
+def differences(row: Mapping[str, Any], which: str) -> float:
+    """Median over turns of what a load took more than HETERO's in the same turn, in seconds."""
+    return statistics.median(more - hetero for more, hetero in zip(row[which], row["hetero"], strict=True))
+
+
+def failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Which limits the rows exceed."""
+    exceeded = []
+    for row in rows:
+        hetero = statistics.median(row["hetero"])
+        first, later = differences(row, "first"), differences(row, "later")
+        if first > max(FIRST_SHARE * hetero, FIRST_SECONDS):
+            exceeded.append(f"{row['operations']:,} operations: the first load takes {first:.2f} s more")
+        if later > (LATER_SECONDS if row["operations"] <= SMALL else LATER_SHARE * hetero):
+            exceeded.append(f"{row['operations']:,} operations: later loads take {later:.3f} s more")
+    return exceeded
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows as Markdown."""
+    lines = []
+    for row in rows:
+        medians = [f"{statistics.median(row[which]):.2f}" for which in ("hetero", "first", "later")]
+        more = [f"{differences(row, which):+.3f}" for which in ("first", "later")]
+        lines.append([f"{row['operations']:,} operations", *medians, *more])
+    head = ["", "HETERO, s", "HSDAG first, s", "HSDAG later, s", "first − HETERO, s", "later − HETERO, s"]
+    return markdown(head, lines)
+
+
+def main() -> int:
+    """Makes the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--sizes", nargs="+", type=int, default=[100, 1000, 5000, 10_000, 22_000])
+    parser.add_argument("--repeats", type=int, default=5, help="turns of the three loads (default %(default)s)")
+    add_output(parser, "JSON of the results, and the table in Markdown beside it")
+    options = parser.parse_args()
+    os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = declared()
+    rows = []
+    for size in options.sizes:
+        rows.append(measure(size, options.repeats))
+        print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
+    result = {"about": about(), "settings": {"repeats": options.repeats}, "rows": rows}
+    if options.output is not None:
+        write_json(options.output, result)
+    write(options.output, result, {"Loads of a model by device name:": table(rows)})
+    exceeded = failures(rows)
+    print(*exceeded, sep="\n", file=sys.stderr)
+    return int(bool(exceeded))
+
+
+if __name__ == "__main__":
+    start(__spec__)
