@@ -42,7 +42,7 @@ def commit() -> str | None:
 def versions() -> dict[str, str | None]:
     """Releases of what decides on results, None for what is not installed."""
     found: dict[str, str | None] = {}
-    for package in ("ov-hsdag", "openvino", "numpy", "scipy", "torch", "torch-geometric", "pymetis"):
+    for package in ("ov-hsdag", "openvino", "numpy", "scipy", "torch", "torch-geometric", "pymetis", "ortools"):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -62,6 +62,9 @@ _DEVICES, _SHARES = (2, 3, 4, 5, 6, 8), (0.45, 0.2, 0.15, 0.05, 0.05, 0.1)
 GENERATED = "generated"
 """The family of graphs that are drawn, and of no model."""
 
+MOST_GENERATED = 400
+"""Operations of such a graph, at most."""
+
 
 def named_devices(profiles: Sequence[DeviceProfile]) -> tuple[tuple[str, ...], Profile]:
     """Profiles as devices: names (numbered, as "GPU.0", where a kind occurs twice), and profile."""
@@ -307,9 +310,17 @@ _COMMON_TYPES = (
 )  # fmt: skip
 
 
-def generated_template(generator: np.random.Generator, rule: int) -> PlacementProblem:
-    """A random DAG of chains, branches, long skips, several inputs and outputs, and operations of all sizes."""
-    operations = int(np.exp(generator.uniform(np.log(12), np.log(400))))
+def generated_template(
+    generator: np.random.Generator, rule: int, most_operations: int = MOST_GENERATED
+) -> PlacementProblem:
+    """A random DAG of chains, branches, long skips, several inputs and outputs, and operations of all sizes.
+
+    Args:
+        generator: of all that is drawn.
+        rule: HETERO's splitting rule, see `ov_hsdag.model.colocation.split_rule`.
+        most_operations: that the graph may have; it has 12 at least.
+    """
+    operations = int(np.exp(generator.uniform(np.log(12), np.log(most_operations))))
     inputs, skip = int(generator.integers(1, 4)), float(generator.uniform(0.02, 0.4))
     reach = int(generator.integers(2, 20))
     kinds = [NodeKind.PARAMETER] * inputs + [NodeKind.OP] * operations

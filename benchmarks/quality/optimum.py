@@ -1,0 +1,301 @@
+"""How far what `place` finds by default is from the optimum that a solver proves.
+
+    python -m benchmarks.quality.optimum                                        # 200 random problems
+    python -m benchmarks.quality.optimum --output benchmarks/results/optimum.json    # and optimum.md; goes on
+    python -m benchmarks.quality.optimum --problems 0 --instances dnn-partitioning   # a clone, see field/outside.py
+
+Problems are random graphs of 12 to 60 operations on two to eight devices, for both objectives, with and without memory
+limits and missing operations. CP-SAT (OR-tools) looks for something better than the default's placement, and proves
+that there is nothing better or how much better it may be (research/baselines/exact.py). The simulator scores whatever
+it finds. Both have one thread; the default is what `place` finds without a network and without measuring.
+
+Exits with status 1 where, of the problems whose optimum is proven, the default is more than 0.1% behind in more than
+5%, or more than 1% behind in any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from benchmarks.common.machine import about
+from benchmarks.common.output import add_output, stored
+from benchmarks.common.tables import markdown, write
+from benchmarks.common.workers import start
+from benchmarks.field.outside import paths_of
+from ov_hsdag.model.colocation import split_rule
+from ov_hsdag.placing.candidates import find_candidates
+from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
+from ov_hsdag.storage.files import write_json
+from ov_hsdag.training import corpus
+from research.baselines.exact import Optimum, optimum
+from research.instances import Instance
+
+SEED = 20261128
+"""Of the problems. No constant of a search was chosen on problems of this seed."""
+
+DEVICES = (2, 3, 4, 5, 6, 8)
+"""Numbers of devices; each occurs equally often with each of the eight kinds of problems."""
+
+MOST_OPERATIONS = 60
+
+SECONDS = 1.0
+"""Of the solver for one random problem, of its deterministic time: about three of processor time."""
+
+CLOSE, FAR = 1e-3, 1e-2
+"""Shares of the optimum that the table counts the default within."""
+
+CLOSE_SHARE = 0.95
+"""Share of the problems with a proven optimum that the default has to be close in; of a few, it may miss one."""
+
+SMOKE_PROBLEMS, SMOKE_OPERATIONS = 6, 14
+
+_LEAST_LIMIT = 0.1
+"""Memory of each device, as a share of what the model needs alone."""
+
+_DRAWS = 400
+"""Of a problem, until it is of its kind."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What kind of problem is drawn; it follows from the problem's number."""
+
+    devices: int
+    objective: str
+    limited: bool  # memory limits that weights and tensors do not fit into on one device
+    lacking: bool  # a device does not run all operations
+
+    @classmethod
+    def of(cls, number: int) -> Kind:
+        """The kind of problem `number`."""
+        kind, devices = divmod(number, len(DEVICES))
+        kind = (kind + number) % 8
+        return cls(DEVICES[devices], OBJECTIVES[kind % 2], kind // 2 % 2 == 1, kind // 4 == 1)
+
+
+def draw(number: int, *, seed: int = SEED, most_operations: int = MOST_OPERATIONS) -> PlacementProblem:
+    """Random problem `number` of a seed.
+
+    Args:
+        number: decides its kind.
+        seed: of all problems.
+        most_operations: of its graph, which has 12 at least.
+
+    Raises:
+        RuntimeError: none of many draws is of its kind.
+    """
+    kind, generator = Kind.of(number), np.random.default_rng([seed, number])
+    rule = split_rule(ov.__version__)
+    for _ in range(_DRAWS):
+        template = corpus.generated_template(generator, rule, most_operations)
+        problem = replace(corpus.draw_problem(template, generator, kind.devices), objective=kind.objective)
+        free = np.full(kind.devices, -1, np.int64)
+        problem = _with_weights(replace(problem, memory_bytes=free), generator)
+        limits = _limits(problem, generator) if kind.limited and corpus.placeable(problem) else free
+        if limits is not None and corpus.placeable(problem) and problem.group_supported.all() != kind.lacking:
+            return replace(problem, memory_bytes=limits)
+    raise RuntimeError(f"no problem of {kind} in {_DRAWS} draws")
+
+
+def _with_weights(problem: PlacementProblem, generator: np.random.Generator) -> PlacementProblem:
+    """The problem with weights of products and convolutions, a megabyte in the middle."""
+    graph = problem.graph
+    weighty = np.isin(graph.types, ("MatMul", "Convolution", "GroupConvolution"))
+    size = np.exp(generator.normal(np.log(1e6), 1.0, graph.nodes))
+    return replace(problem, graph=replace(graph, weight_bytes=np.where(weighty, size, 0).astype(np.int64)))
+
+
+def _limits(problem: PlacementProblem, generator: np.random.Generator) -> NDArray[np.int64] | None:
+    """Memory limits that a random contiguous partition keeps, and no device alone; None where it does not, [devices].
+
+    The partition has up to 1.5 times what it needs of each device.
+    """
+    devices = len(problem.devices)
+    ends = np.sort(generator.integers(0, problem.group_count + 1, devices - 1))
+    part = np.searchsorted(ends, np.arange(problem.group_count), side="right")
+    partition = problem.where_supported(generator.permutation(devices)[part])
+    found = problem.evaluate(np.vstack([problem.singles, partition]))
+    alone = found.memory_bytes[:devices].max()
+    limits = np.ceil(found.memory_bytes[devices] * generator.uniform(1.0, 1.5, devices))
+    limits = np.maximum(limits, _LEAST_LIMIT * alone)
+    return None if found.infeasible[devices] or limits.max() >= alone else limits.astype(np.int64)
+
+
+def best_by_default(problem: PlacementProblem) -> NDArray[np.uint8]:
+    """The best placement that `place` finds by default, without a network, uint8 [groups]."""
+    found = np.stack([candidate.placement for candidate in find_candidates(problem, ())])
+    return found[int(problem.scores(found).argmin())]
+
+
+def solve(problem: PlacementProblem, seconds: float) -> dict[str, Any]:
+    """Places a problem by default and by the solver.
+
+    Args:
+        problem: to place.
+        seconds: of the solver.
+
+    Returns:
+        `default_us`, `best_us` (of either) and `bound_us`, µs, None where there is no placement; `proven`, whether
+        nothing is better than `best_us`; `groups`; `rounds` of the solver; and `default_seconds` and `solver_seconds`
+        of processor time.
+    """
+    begin = time.process_time()
+    default = best_by_default(problem)
+    placed = time.process_time()
+    found: Optimum = optimum(problem, default[None], seconds=seconds)
+    solved = time.process_time()
+    return {
+        "groups": problem.group_count,
+        "default_us": _finite(problem.scores(default)[0]),
+        "best_us": _finite(found.score_us),
+        "bound_us": _finite(found.bound_us),
+        "proven": found.proven,
+        "rounds": found.rounds,
+        "default_seconds": round(placed - begin, 2),
+        "solver_seconds": round(solved - placed, 2),
+    }
+
+
+def _finite(us: float) -> float | None:
+    return float(us) if np.isfinite(us) else None
+
+
+def behind(cell: Mapping[str, Any]) -> float:
+    """By what share the default is behind the best placement; inf where it has none."""
+    return math.inf if cell["default_us"] is None else cell["default_us"] / cell["best_us"] - 1
+
+
+def gap(cell: Mapping[str, Any]) -> float:
+    """By what share a placement better than the best one is not ruled out."""
+    if cell["proven"]:
+        return 0.0
+    return 1.0 if cell["best_us"] is None else 1 - cell["bound_us"] / cell["best_us"]
+
+
+def table(cells: Mapping[str, Mapping[str, Any]]) -> str:
+    """Figures by kind of problem; cells: by the problem's number."""
+    kinds = {number: Kind.of(int(number)) for number in cells}
+    rows: dict[str, Callable[[Kind], Any]] = {
+        "all": lambda kind: "all",
+        **dict.fromkeys(OBJECTIVES, lambda kind: kind.objective),
+        **{f"{devices} devices": lambda kind: f"{kind.devices} devices" for devices in DEVICES},
+        "memory limits": lambda kind: "memory limits" if kind.limited else "",
+        "missing operations": lambda kind: "missing operations" if kind.lacking else "",
+        "neither": lambda kind: "" if kind.limited or kind.lacking else "neither",
+    }
+    lines = [
+        _line(name, [cells[n] for n, kind in kinds.items() if row_of(kind) == name]) for name, row_of in rows.items()
+    ]
+    head = ["", "problems", "solved", "no placement", "within 0.1%", "within 1%", "worst", "not solved: gap, most"]
+    return markdown(head, [line for line in lines if line[1] != "0"])
+
+
+def _line(name: str, cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    solved = [cell for cell in cells if cell["proven"] and cell["best_us"] is not None]
+    none = sum(cell["proven"] and cell["best_us"] is None for cell in cells)
+    distances = [behind(cell) for cell in solved]
+    gaps = [gap(cell) for cell in cells if not cell["proven"]]
+    return [
+        name,
+        str(len(cells)),
+        str(len(solved)),
+        str(none),
+        str(sum(distance <= CLOSE for distance in distances)),
+        str(sum(distance <= FAR for distance in distances)),
+        f"{max(distances):.2%}" if distances else "–",
+        f"{len(gaps)}: {max(gaps):.1%}" if gaps else "–",
+    ]
+
+
+def instance_table(cells: Mapping[str, Mapping[str, Any]]) -> str:
+    """Figures of published instances, by name."""
+    rows = []
+    for name, cell in cells.items():
+        figures = [f"{cell[key] * 1e-3:.4g}" for key in ("default_us", "best_us", "bound_us")]
+        rows.append([name, str(cell["groups"]), *figures, "proven" if cell["proven"] else f"{gap(cell):.1%}"])
+    return markdown(["", "groups", "default, ms", "best, ms", "bound, ms", "gap"], rows)
+
+
+def missed(cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Floors that are not reached, a line each."""
+    distances = [behind(cell) for cell in cells.values() if cell["proven"] and cell["best_us"] is not None]
+    close = sum(distance <= CLOSE for distance in distances)
+    lines = []
+    if len(distances) - close > max(1, (1 - CLOSE_SHARE) * len(distances)):
+        lines.append(f"within {CLOSE:.1%} of the optimum in {close} of {len(distances)}, expected {CLOSE_SHARE:.0%}")
+    if distances and max(distances) > FAR:
+        lines.append(f"{max(distances):.2%} behind the optimum at worst, expected {FAR:.0%} at most")
+    return lines
+
+
+def tables(result: Mapping[str, Any]) -> dict[str, str]:
+    """All tables of a result, by what is said above each."""
+    shown = {}
+    if result["cells"]:
+        shown["What `place` finds by default beside the proven optimum, random problems:"] = table(result["cells"])
+    if result["instances"]:
+        shown["Instances of Tarnawski et al., largest load by our simulator:"] = instance_table(result["instances"])
+    return shown
+
+
+def main() -> int:
+    """Runs what the file of --output lacks; status 1: a floor is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=int, default=200, help="random problems (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the problems (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of the solver for each (default %(default)s)")
+    parser.add_argument("--instances", type=Path, metavar="CLONE", help="published instances as well")
+    parser.add_argument(
+        "--instance-seconds", type=float, default=10.0, help="of the solver for each of these (default %(default)s)"
+    )
+    parser.add_argument("--smoke", action="store_true", help="a few tiny problems, in seconds")
+    add_output(parser, "a JSON file of all figures, and a table beside it; a later run with equal settings goes on")
+    arguments = parser.parse_args()
+    settings = {
+        "seed": arguments.seed,
+        "seconds": arguments.seconds,
+        "instance_seconds": arguments.instance_seconds,
+        "most_operations": SMOKE_OPERATIONS if arguments.smoke else MOST_OPERATIONS,
+    }
+    earlier = stored(arguments.output)
+    kept = earlier if earlier is not None and earlier["settings"] == settings else {}
+    result: dict[str, Any] = {
+        "about": kept.get("about") or about(),
+        "settings": settings,
+        "cells": kept.get("cells", {}),
+        "instances": kept.get("instances", {}),
+    }
+
+    def record(group: str, name: str, problem: PlacementProblem, seconds: float) -> None:
+        result[group][name] = solve(problem, seconds)
+        print(name, result[group][name], file=sys.stderr, flush=True)
+        if arguments.output is not None:
+            write_json(arguments.output, result)
+
+    for number in range(SMOKE_PROBLEMS if arguments.smoke else arguments.problems):
+        if str(number) not in result["cells"]:
+            problem = draw(number, seed=arguments.seed, most_operations=settings["most_operations"])
+            record("cells", str(number), problem, arguments.seconds)
+    for name, path in paths_of(arguments.instances).items() if arguments.instances else ():
+        if name not in result["instances"]:
+            record("instances", name, Instance.load(path).problem(), arguments.instance_seconds)
+    write(arguments.output, result, tables(result))
+    lines = missed(result["cells"])
+    for line in lines:
+        print(line, file=sys.stderr)
+    return 1 if lines else 0
+
+
+if __name__ == "__main__":
+    start(__spec__)
