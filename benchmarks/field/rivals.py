@@ -27,7 +27,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -137,10 +137,17 @@ def paper_problems(seeds: int, machines: int) -> Iterator[tuple[Cell, PlacementP
         machines: that are drawn.
     """
     for model in paper_machines.MODELS:
-        priced = paper_machines.template(model)
-        yield Cell(PAPER, model, tuple(range(seeds))), paper_machines.paper_machine(priced, model)[0]
+        priced, machine, _ = _on_paper_machine(model)
+        yield Cell(PAPER, model, tuple(range(seeds))), machine
         for number in range(machines):
             yield Cell(DRAWN, f"{model} {number}", (number,)), paper_machines.draw(priced, model, number)
+
+
+@cache
+def _on_paper_machine(model: str) -> tuple[PlacementProblem, PlacementProblem, float]:
+    """A model priced by the data sheets, on the paper's machine, and the share of `paper_machines.paper_machine`."""
+    priced = paper_machines.template(model)
+    return priced, *paper_machines.paper_machine(priced, model)
 
 
 def unseen_problems(seeds: int, models: Sequence[str]) -> Iterator[tuple[Cell, PlacementProblem]]:
@@ -233,9 +240,8 @@ def _cells(tasks: Sequence[Task], results: Mapping[Task, dict[str, Any]]) -> dic
 
 def _said_of(model: str) -> dict[str, Any]:
     """A model of the paper: its graph, and what each part of the range of ratios lets methods save, %."""
-    problem = paper_machines.template(model)
+    problem, _, reachable = _on_paper_machine(model)
     graph, bounds = problem.graph, paper_machines.interval(model)
-    reachable = paper_machines.paper_machine(problem, model)[1]
     saved = []
     for share in RANGE:
         at = paper_machines.at_ratio(problem, bounds.at(share))

@@ -48,7 +48,7 @@ from ov_hsdag.storage.files import save_model_atomically, write_json, write_text
 from research.zoo.catalog import ZOO
 from tests.processes import serving
 
-SMOKE_ARGUMENTS = "cycles --share 0.005"
+SMOKE_ARGUMENTS = "cycles --share 0.002"
 """Its quickest arguments, for `make figures-smoke`."""
 
 ROOT = Path(__file__).parents[2]

@@ -1,12 +1,13 @@
 """Whether training in batches (torch_geometric's `Batch`) is faster than a problem at a time, as `pretrain` does.
 
-    python -m benchmarks.speed.batch_training [--problems 64] [--steps 15] [--threads 1 2]
+    python -m benchmarks.speed.batch_training [--problems 64] [--steps 15]
 
 A step is of 16 problems of generated graphs: the network's forward pass, parsing, the losses of imitation, edges and
 entropy, and gradients. One way takes a problem at a time; the other makes one graph of all problems of the step with
 equally many devices. Both take the same problems in turns. The batch is quicker here than it could be in training: its
 means over a graph are over all graphs, and all have the features of the first one's devices, which saves the work of
-keeping them apart. Printed: median wall time of a step, and the ratio over steps with its quartiles.
+keeping them apart. Printed: median processor time of a step, with one thread, and the ratio over steps with its
+quartiles.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from ov_hsdag.training.problems import SHARD, Pool, Targets
 from ov_hsdag.training.rollout import Example, Policy, parse, policy_of, run_policy
 from ov_hsdag.training.settings import Settings
 
-SMOKE_ARGUMENTS = "--problems 16 --steps 2 --threads 1"
+SMOKE_ARGUMENTS = "--problems 16 --steps 2"
 """Its quickest arguments, for `make figures-smoke`."""
 
 FASTER = 1.5
@@ -118,17 +119,17 @@ def measure(network: HSDAGNetwork, examples: Sequence[Example], steps: int) -> l
 
 def _seconds(way: Callable[[HSDAGNetwork, Sequence[Example]], None], network: HSDAGNetwork, examples: Any) -> float:
     network.zero_grad()
-    begin = time.perf_counter()
+    begin = time.process_time()
     way(network, examples)
-    return time.perf_counter() - begin
+    return time.process_time() - begin
 
 
-def row_of(threads: int, steps: Sequence[tuple[float, float]]) -> list[str]:
-    """The row of the table for so many threads of torch."""
+def row_of(steps: Sequence[tuple[float, float]]) -> list[str]:
+    """The row of the table."""
     by_problem, in_batches = zip(*steps, strict=True)
     low, middle, high = np.quantile(np.divide(by_problem, in_batches), (0.25, 0.5, 0.75))
     times = (f"{1e3 * statistics.median(seconds):.0f}" for seconds in (by_problem, in_batches))
-    return [str(threads), *times, f"{middle:.2f} ({low:.2f} to {high:.2f})"]
+    return [f"a step of {SETTINGS.batch_size} problems", *times, f"{middle:.2f} ({low:.2f} to {high:.2f})"]
 
 
 def main() -> int:
@@ -136,7 +137,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--problems", type=int, default=64, help="that steps draw from (default %(default)s)")
     parser.add_argument("--steps", type=int, default=15, help="of each way (default %(default)s)")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="of torch (default: 1 and 2)")
     add_output(parser, "JSON of the results, and the table in Markdown beside it")
     options = parser.parse_args()
     torch.set_flush_denormal(True)  # as `pretrain`
@@ -144,16 +144,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         examples = examples_of(options.problems, Path(folder))
     network = HSDAGNetwork(HSDAGConfig.base(Widths.of(examples[0].x)))
-    steps = {}
-    for threads in options.threads:
-        torch.set_num_threads(threads)
-        steps[threads] = measure(network, examples, options.steps)
+    torch.set_num_threads(1)
+    steps = measure(network, examples, options.steps)
     result = {"about": about(), "steps": steps}
     if options.output is not None:
         write_json(options.output, result)
-    head = ["threads", "a problem at a time, ms", "in batches, ms", "times as fast (quartiles)"]
-    table = markdown(head, [row_of(threads, rows) for threads, rows in steps.items()])
-    write(options.output, result, {f"A step of {SETTINGS.batch_size} problems; training would use {FASTER}:": table})
+    table = markdown(["", "a problem at a time, ms", "in batches, ms", "times as fast (quartiles)"], [row_of(steps)])
+    write(options.output, result, {f"Training would use batches from {FASTER} times on:": table})
     return 0
 
 
