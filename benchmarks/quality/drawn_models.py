@@ -10,14 +10,19 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
 
+from benchmarks.common.output import stored
+from benchmarks.common.workers import in_processes
 from benchmarks.field.unseen import drawn
 from ov_hsdag.kit.decoder import DecoderSize, decoder
 from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.storage.files import write_json
 from ov_hsdag.training.corpus import assemble
 from research.corpus import device_set, extract
 from tests.decoders import RandomWeights
@@ -58,6 +63,32 @@ def drawn_problems(models: int | None = None) -> Iterator[DrawnProblem]:
             names, profile = device_set(profiles)
             unlimited = np.full(len(names), -1, np.int64)
             yield DrawnProblem(name, devices, assemble(template, names, profile, "throughput", unlimited))
+
+
+def results_of(
+    run: Callable[[DrawnProblem], dict[str, Any]],
+    problems: Iterator[DrawnProblem],
+    settings: dict[str, Any],
+    output: Path | None,
+) -> list[dict[str, Any]]:
+    """Results of all problems, in processes of their own, with those that a file has of the same settings.
+
+    Args:
+        run: gives a result, with "model" and "devices", of a problem; a function of a module of this package.
+        problems: that are wanted.
+        settings: that results depend on.
+        output: the file, which is written after each result; None: nothing is written.
+    """
+    earlier = stored(output) or {}
+    results: list[dict[str, Any]] = list(earlier["cells"]) if earlier.get("settings") == settings else []
+    present = {(result["model"], result["devices"]) for result in results}
+    lacking = [problem for problem in problems if (problem.model, problem.devices) not in present]
+    for result in in_processes(run, lacking):
+        results.append(result)
+        print(f"{result['model']} | {result['devices']}", file=sys.stderr, flush=True)
+        if output is not None:
+            write_json(output, {"settings": settings, "cells": results})
+    return results
 
 
 def _builders() -> dict[str, Callable[[], ov.Model]]:

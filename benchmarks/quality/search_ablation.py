@@ -4,7 +4,8 @@
 
 The problems are those of `quality.search_effort` and the same with memory for 1.25 times the model on all devices
 together. Each of the four searches makes as many moves with a part as without it: they end early only where all four
-have found placements of exactly the same score. Moves are counted, so that other programs change nothing.
+have found placements of exactly the same score. Moves are counted, so that other programs change nothing. --output
+continues what was interrupted.
 
 Printed for each part and class of problems: how much slower placements are without it, in the mean and at worst, and
 how much faster at best.
@@ -13,7 +14,6 @@ how much faster at best.
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -25,8 +25,8 @@ import numpy as np
 from benchmarks.common.machine import about
 from benchmarks.common.output import add_output
 from benchmarks.common.tables import markdown, write
-from benchmarks.common.workers import in_processes, start
-from benchmarks.quality.drawn_models import DEVICES, SEED, DrawnProblem, drawn_problems
+from benchmarks.common.workers import start
+from benchmarks.quality.drawn_models import DEVICES, SEED, DrawnProblem, drawn_problems, results_of
 from ov_hsdag.placers.multilevel import search_until_agreed
 from ov_hsdag.storage.files import write_json
 
@@ -95,12 +95,12 @@ def main() -> int:
     parser.add_argument("--moves", type=int, default=MOVES, help="of each of the four searches (default: %(default)d)")
     add_output(parser, "all scores as JSON, and the table beside it")
     arguments = parser.parse_args()
-    begin, results = time.perf_counter(), []
-    for result in in_processes(partial(scores_without, arguments.moves), list(cells(arguments.models))):
-        results.append(result)
-        print(f"{result['model']} | {result['devices']}", file=sys.stderr, flush=True)
+    begin = time.perf_counter()
+    settings = {"seed": SEED, "moves": arguments.moves}
+    run_cell = partial(scores_without, arguments.moves)
+    results = results_of(run_cell, cells(arguments.models), settings, arguments.output)
     made = {**about(), "wall_seconds": round(time.perf_counter() - begin)}
-    record = {"about": made, "settings": {"seed": SEED, "moves": arguments.moves}, "cells": results}
+    record = {"about": made, "settings": settings, "cells": results}
     if arguments.output:
         write_json(arguments.output, record)
     write(arguments.output, record, {"How much slower placements are without a part:": table(results)})
