@@ -18,6 +18,7 @@ from ov_hsdag.placing.candidates import (
     required_gain,
     why_not_taken,
 )
+from ov_hsdag.placing.place import _margin_that_decides
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.corpus import assemble
 from research.corpus import device_set, extract
@@ -76,6 +77,12 @@ def test_what_is_not_taken_is_said() -> None:
     chosen = best_by_prediction(problem, candidates)
     assert why_not_taken(problem, candidates, chosen) == {"search": "6 submodels for 0.5%: not taken"}
     assert why_not_taken(problem, candidates, candidates[1]) == {}
+
+
+def test_what_submodels_have_to_gain_is_said_where_a_device_is_chosen() -> None:
+    problem, candidates = short_last(0.015)
+    told = _margin_that_decides(candidates[0], problem, candidates, calibrated=False)
+    assert told == "search is predicted 1.50% better, within the 1.9% by which 2 submodels have to be better than 1"
 
 
 def test_a_decoder_in_little_memory_is_not_cut_to_pieces_for_a_percent() -> None:
