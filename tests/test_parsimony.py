@@ -82,7 +82,7 @@ def test_what_is_not_taken_is_said() -> None:
 def test_what_submodels_have_to_gain_is_said_where_a_device_is_chosen() -> None:
     problem, candidates = short_last(0.015)
     told = _margin_that_decides(candidates[0], problem, candidates, calibrated=False)
-    assert told == "search is predicted 1.50% better, within the 1.9% by which 2 submodels have to be better than 1"
+    assert told == "search is predicted 1.50% better and not taken: 2 submodels instead of 1 have to gain 1.9%"
 
 
 def test_a_decoder_in_little_memory_is_not_cut_to_pieces_for_a_percent() -> None:
