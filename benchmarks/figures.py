@@ -1,19 +1,19 @@
 """Whether each table of docs/results.md has a command that prints it, and each command a table.
 
     python -m benchmarks.figures                     # the page alone
-    python -m benchmarks.figures --run               # and each command with its SMOKE_ARGUMENTS: minutes
+    python -m benchmarks.figures --run               # and each command with its quickest arguments: minutes
     python -m benchmarks.figures --run field.rivals  # one of them
 
 A part of the page (from one heading to the next) that has a table names a command, as `python -m benchmarks.…`, and
-the other way round. Each command's module has its quickest arguments in a line, `SMOKE_ARGUMENTS = "--count 1"`. With
-these it has to print something and to end without a traceback; figures of that size mean nothing, so that missing a
-floor (exit status 1) does not count.
+the other way round. A command's module may have its quickest arguments in a line, `SMOKE_ARGUMENTS = "--count 1"`; they
+are `--smoke` otherwise. With these it has to print something and to end without a traceback; figures of that size mean
+nothing, so that missing a floor (exit status 1) does not count.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import re
 import resource
 import shlex
@@ -58,13 +58,9 @@ def parts(text: str) -> list[Part]:
     return result
 
 
-def smoke_arguments(command: str) -> list[str] | None:
-    """The quickest arguments of a command, a module below `benchmarks`; None where it does not say them.
-
-    Raises ModuleNotFoundError where there is no such module.
-    """
-    arguments = getattr(importlib.import_module(f"benchmarks.{command}"), "SMOKE_ARGUMENTS", None)
-    return None if arguments is None else shlex.split(arguments)
+def smoke_arguments(command: str) -> list[str]:
+    """The quickest arguments of a command, a module below `benchmarks`."""
+    return shlex.split(getattr(importlib.import_module(f"benchmarks.{command}"), "SMOKE_ARGUMENTS", "--smoke"))
 
 
 def faults(page: Sequence[Part]) -> list[str]:
@@ -76,17 +72,14 @@ def faults(page: Sequence[Part]) -> list[str]:
         if part.commands and not part.tables:
             lines.append(f"'{part.heading}' names {', '.join(part.commands)}, and has no table")
         for command in part.commands:
-            try:
-                if smoke_arguments(command) is None:
-                    lines.append(f"{command} has no SMOKE_ARGUMENTS, a line with its quickest arguments")
-            except ModuleNotFoundError:
+            if importlib.util.find_spec(f"benchmarks.{command}") is None:
                 lines.append(f"'{part.heading}' names {command}, which is not there")
     return lines
 
 
 def run(command: str) -> str:
     """Runs a command with its quickest arguments; returns what is wrong, "" where nothing is."""
-    arguments = smoke_arguments(command) or []
+    arguments = smoke_arguments(command)
     words = [sys.executable, "-m", f"benchmarks.{command}", *arguments]
     said = shlex.join([command, *arguments])
     try:

@@ -15,8 +15,13 @@ def test_the_page_has_a_command_for_each_table_and_a_table_for_each_command() ->
     assert len(page) > 5 and not figures.faults(page)
 
 
-def test_what_is_wrong_with_a_page_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quickest_arguments_are_smoke_or_those_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert figures.smoke_arguments("truth.mutations") == ["--count", "1"]
     monkeypatch.delattr(mutations, "SMOKE_ARGUMENTS")
+    assert figures.smoke_arguments("truth.mutations") == ["--smoke"]
+
+
+def test_what_is_wrong_with_a_page_is_told() -> None:
     text = f"""# Results
 
 ## Lonely table
@@ -39,13 +44,7 @@ def test_what_is_wrong_with_a_page_is_told(monkeypatch: pytest.MonkeyPatch) -> N
   | --- |
   | 1 |
 
-{TABLE}
-## Without arguments
-
-`python -m benchmarks.truth.mutations`
-
-{TABLE}
-"""
+{TABLE}"""
     page = figures.parts(text)
     assert [(part.heading, part.tables, part.commands) for part in page] == [
         ("Results", 0, ()),
@@ -53,14 +52,12 @@ def test_what_is_wrong_with_a_page_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         ("Lonely command", 0, ("field.rivals",)),
         ("A table below", 1, ()),
         ("Gone", 2, ("field.gone", "field.rivals")),
-        ("Without arguments", 1, ("truth.mutations",)),
     ]
     assert figures.faults(page) == [
         "'Lonely table' has a table, and no command that prints it",
         "'Lonely command' names field.rivals, and has no table",
         "'A table below' has a table, and no command that prints it",
         "'Gone' names field.gone, which is not there",
-        "truth.mutations has no SMOKE_ARGUMENTS, a line with its quickest arguments",
     ]
 
 

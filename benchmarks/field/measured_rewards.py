@@ -59,9 +59,6 @@ from research.baselines.budget import Budget, Environment
 from research.baselines.package import Shipped
 from research.zoo.catalog import ZOO
 
-SMOKE_ARGUMENTS = "--smoke"
-"""Its quickest arguments, for `make figures-smoke`."""
-
 MODELS = ("inception-v3", "resnet50", "bert-base")
 OBJECTIVES = ("latency", "throughput")
 

@@ -48,9 +48,6 @@ from ov_hsdag.training import corpus
 from research.corpus import make
 from research.deepen import deepen
 
-SMOKE_ARGUMENTS = "--smoke"
-"""Its quickest arguments, for `make figures-smoke`."""
-
 HELD_OUT = (
     "llama-stateful", "gemma2-small", "phi3-small", "swin-tiny", "unet-small", "segformer-b0", "t5-encoder-base",
     "clip-small", "wav2vec2-base", "mistral-small", "bloom-small", "mixture-of-experts-small", "inception-v2",
