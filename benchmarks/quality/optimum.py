@@ -39,6 +39,7 @@ from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.training import corpus
 from research.baselines.exact import Optimum, optimum
+from research.baselines.relaxation import relaxed
 from research.instances import Instance
 
 SEED = 20261128
@@ -154,12 +155,14 @@ def solve(problem: PlacementProblem, seconds: float) -> dict[str, Any]:
     default = best_by_default(problem)
     placed = time.process_time()
     found: Optimum = optimum(problem, default[None], seconds=seconds)
+    # CP-SAT has no bound at all before it has presolved a large programme.
+    bound_us = found.bound_us if found.proven else max(found.bound_us, relaxed(problem))
     solved = time.process_time()
     return {
         "groups": problem.group_count,
         "default_us": _finite(problem.scores(default)[0]),
         "best_us": _finite(found.score_us),
-        "bound_us": _finite(found.bound_us),
+        "bound_us": _finite(bound_us),
         "proven": found.proven,
         "rounds": found.rounds,
         "default_seconds": round(placed - begin, 2),
@@ -219,10 +222,10 @@ def _line(name: str, cells: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def instance_table(cells: Mapping[str, Mapping[str, Any]]) -> str:
-    """Figures of published instances, by name."""
+    """Figures of published instances, by name; a problem's µs are an instance's ms."""
     rows = []
     for name, cell in cells.items():
-        figures = [f"{cell[key] * 1e-3:.4g}" for key in ("default_us", "best_us", "bound_us")]
+        figures = [f"{cell[key]:.4g}" for key in ("default_us", "best_us", "bound_us")]
         rows.append([name, str(cell["groups"]), *figures, "proven" if cell["proven"] else f"{gap(cell):.1%}"])
     return markdown(["", "groups", "default, ms", "best, ms", "bound, ms", "gap"], rows)
 
