@@ -51,6 +51,9 @@ Outputs = Sequence[Sequence[NDArray[Any]]]
 
 MODULE = "benchmarks.truth.loads_by_name"
 
+SMOKE_ARGUMENTS = "lstm --pairs cpu"
+"""The quickest arguments, for `benchmarks.figures`."""
+
 WAYS: Mapping[str, Mapping[str, str]] = {
     "latency": {"PERFORMANCE_HINT": "LATENCY"},
     "throughput": {"PERFORMANCE_HINT": "THROUGHPUT"},
