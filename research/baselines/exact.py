@@ -250,10 +250,11 @@ class _Programme:
 
     def _hint(self, placement: NDArray[np.uint8]) -> None:
         """Has the solver look at a placement first."""
-        self._model.clear_hints()  # type: ignore[no-untyped-call]
+        model: Any = self._model  # CP-SAT's clear_hints has no types
+        model.clear_hints()
         for group in self._groups:
             for device in self._devices:
-                self._model.add_hint(self._on[group][device], int(placement[group]) == device)
+                model.add_hint(self._on[group][device], int(placement[group]) == device)
 
     # -- placing
 
