@@ -73,7 +73,7 @@ def test_show_and_explain_count_alike(tmp_path: Path) -> None:
     assert {cut["tensor"] for cut in shown["crossing"]} == {cut["tensor"] for cut in explained["cuts"]}
     lines = [line for line in run("explain", path).stdout.splitlines() if line.startswith("submodel ")]
     assert len(lines) == len(explained["submodels"]) == 3
-    assert sum(line.endswith(": inputs alone, no operation") for line in lines) == 1
+    assert sum(line.endswith(" holds inputs only, and computes nothing") for line in lines) == 1
 
 
 def test_of_a_decoder_they_count_what_the_file_has(tmp_path: Path) -> None:
