@@ -7,7 +7,7 @@ import numpy as np
 from ov_hsdag.model.excerpt import LARGE, Excerpt, excerpt, structures
 from ov_hsdag.model.names import name_generated
 from ov_hsdag.model.nodes import Nodes
-from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.lazy import op, ov
 
 # What keeps OpenVINO from folding a node (DisableConstantFolding of its transformations).
 _UNFOLDED = frozenset({"can_be_folded", "DisableConstantFolding_0"})
@@ -69,7 +69,7 @@ def fold_static_shapes(model: ov.Model) -> None:
         if node.get_type_name() != "ShapeOf" or node.get_input_partial_shape(0).is_dynamic:
             continue
         shape = np.array(list(node.get_input_shape(0)), node.get_output_element_type(0).to_dtype())
-        constant = ov.op.Constant(shape)
+        constant = op.Constant(shape)
         constant.set_friendly_name(node.get_friendly_name())
         node.output(0).replace(constant.output(0))
 
@@ -78,8 +78,8 @@ def _widen_weights(model: ov.Model) -> None:
     """Undoes the compression of a file's weights to f16, as the transformations do."""
     for node in model.get_ordered_ops():
         source = node.input_value(0).get_node() if node.get_type_name() == "Convert" else None
-        if "decompression_0" in node.get_rt_info() and isinstance(source, ov.op.Constant):
-            wide = ov.op.Constant(source.get_data(dtype=node.get_output_element_type(0).to_dtype()))
+        if "decompression_0" in node.get_rt_info() and isinstance(source, op.Constant):
+            wide = op.Constant(source.get_data(dtype=node.get_output_element_type(0).to_dtype()))
             wide.set_friendly_name(node.get_friendly_name())
             node.output(0).replace(wide.output(0))
 
