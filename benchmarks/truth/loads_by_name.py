@@ -35,7 +35,7 @@ from benchmarks.common.machine import about
 from benchmarks.common.output import add_output
 from benchmarks.common.tables import markdown, write
 from benchmarks.common.workers import start
-from benchmarks.truth.legality_table import PAIRS, REFERENCE, RIG, ROOT, new_core
+from benchmarks.truth.legality_table import CPUS, ONE_CORE, PAIRS, REFERENCE, RIG, ROOT, new_core
 from ov_hsdag.devices import virtual
 from ov_hsdag.integration.device_name import LOG_VARIABLE
 from ov_hsdag.measuring.agreement import quantised_tolerance
@@ -67,8 +67,6 @@ hold it with 0.4 of it to spare, which what is needed on both devices takes."""
 
 LEAST_LIMIT = 2**20
 """Bytes: of less, no limit can be. Models that small are not loaded in the third way."""
-
-ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
 
 
 @dataclass
@@ -141,9 +139,8 @@ def loads_of(name: str, pair: str) -> Iterator[Load]:
             load.failures.append(f"{load.submodels} submodels, predicted {load.predicted}")
         load.difference = largest_difference(expected, infer(compiled, inputs))
         if load.difference > quantised_tolerance(model):
-            load.failures.append(
-                f"outputs differ by {load.difference:.2g}{_alone(core, model, devices.names[0], expected, inputs)}"
-            )
+            alone = _alone(core, model, devices.names[0], expected, inputs)
+            load.failures.append(f"outputs differ by {load.difference:.2g} ({alone})")
         yield load
 
 
@@ -173,7 +170,7 @@ def in_processes(models: Sequence[str], pair: str) -> Iterator[Load]:
             command = [sys.executable, "-m", MODULE, "--child", pair, *left]
             environment = {
                 **os.environ,
-                virtual.VIRTUAL_DEVICES_VARIABLE: ";".join(f"{name}:{ONE_CORE}" for name in ("CPU_A", "CPU_B")),
+                virtual.VIRTUAL_DEVICES_VARIABLE: ";".join(f"{name}:{ONE_CORE}" for name in CPUS),
                 FOLDER_VARIABLE: folder,
                 LOG_VARIABLE: str(Path(folder) / "loads.log"),
             }

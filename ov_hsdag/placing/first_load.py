@@ -168,27 +168,36 @@ def place_entry(core: ov.Core, model: ov.Model, entry: CacheEntry, *, measure: b
     Raises:
         UserError, RunError: see `ov_hsdag.place`.
     """
-    from ov_hsdag.placing.place import place
-
-    transformed = model.clone()
-    placement = place(
-        transformed,
+    return _place_copy(
+        core,
+        model,
         entry.placement.devices,
         objective=entry.placement.objective,
         memory=entry.limits or None,
         profile=entry.options.get("profile"),
         measure=measure,
-        core=core,
         **more,
     )
-    return _with_fused_nodes(placement, transformed, model)
 
 
-def _with_fused_nodes(placement: Placement, transformed: ov.Model, model: ov.Model) -> Placement:
-    """The placement of a transformed model with the devices of nodes that `model`, which it was made of, has besides.
+def _place_copy(core: ov.Core, model: ov.Model, devices: Sequence[str], **options: Any) -> Placement:
+    """The placement of a copy of a model, with the devices of nodes that were fused in the copy as well.
 
     Loads apply it to the model as it was read: transforming that again would take longer than all else that they do.
+
+    Args:
+        core: has the devices.
+        model: it is not changed.
+        devices: to place on.
+        options: further ones of `ov_hsdag.place` by name.
+
+    Raises:
+        UserError, RunError: see `ov_hsdag.place`.
     """
+    from ov_hsdag.placing.place import place
+
+    transformed = model.clone()
+    placement = place(transformed, devices, core=core, **options)
     if len(placement.used()) < 2:
         return placement
     names = {node.get_friendly_name() for node in model.get_ops()}
@@ -203,19 +212,15 @@ def placement_without_cache(core: ov.Core, model: ov.Model, request: LoadRequest
 
 def _placed(core: ov.Core, model: ov.Model, request: LoadRequest, limits: Mapping[str, int]) -> Placement:
     """A new placement. The seconds of its phases and what reports are drawn from do not outlive this call."""
-    from ov_hsdag.placing.place import place
-
-    transformed = model.clone()
-    placement = place(
-        transformed,
+    return _place_copy(
+        core,
+        model,
         placing_devices(model, request.devices),
         objective=request.objective,
         memory=limits or None,
         profile=request.profile or None,
         measure=request.measure,
-        core=core,
     )
-    return _with_fused_nodes(placement, transformed, model)
 
 
 def limits_of(core: ov.Core, request: LoadRequest) -> dict[str, int]:

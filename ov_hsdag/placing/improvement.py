@@ -92,7 +92,7 @@ def improve_entry(
         return Improvement(entry, predicted, why=str(error))
     exploring = (1 - PROOF_SHARE) * seconds
     best = place_entry(
-        core, model.clone(), entry, measure=True, measure_seconds=exploring / (2 if propose else 1), report=report
+        core, model, entry, measure=True, measure_seconds=exploring / (2 if propose else 1), report=report
     )
     proposals = {"measured": best}
     if propose is not None:
