@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ov_hsdag.storage.files import write_text
+from ov_hsdag.storage.files import write_json, write_text
 
 Result = Mapping[str, Any]
 
@@ -37,6 +37,13 @@ def spread(cells: Sequence[Result], key: str, form: str = ".2f") -> str:
         return f"*{next((cell['why'] for cell in cells if cell.get('why')), 'not run')}*"
     low, median, high = (format(value, form) for value in (min(found), statistics.median(found), max(found)))
     return median if low == high else f"{median} ({low} … {high})"
+
+
+def publish(output: Path | None, result: Result, tables: Mapping[str, str]) -> None:
+    """Writes a result as JSON, and then as `write` does, whose arguments it takes."""
+    if output is not None:
+        write_json(output, result)
+    write(output, result, tables)
 
 
 def write(output: Path | None, result: Result, tables: Mapping[str, str]) -> None:

@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from benchmarks.common.contestants import LEARNED, SHIPPED
 from benchmarks.common.machine import about
 from benchmarks.common.output import add_output, folder_or_temporary, stored
-from benchmarks.common.tables import Result, markdown, write
+from benchmarks.common.tables import Result, markdown, publish
 from benchmarks.common.workers import start
 from benchmarks.field.unseen import DEVICES, declared
 from ov_hsdag.devices import virtual
@@ -442,9 +442,7 @@ def main() -> int:
     with folder_or_temporary(options.output and options.output.with_suffix(".measurements")) as folder:
         _same_settings(folder, settings)
         result = measure(folder, settings, options.jobs)
-    if options.output is not None:
-        write_json(options.output, result)
-    write(options.output, result, tables(result))
+    publish(options.output, result, tables(result))
     return 0
 
 

@@ -32,11 +32,10 @@ from numpy.typing import NDArray
 from benchmarks.common import harness
 from benchmarks.common.contestants import LEARNED, OURS, SHIPPED, SIMPLE, Contestant, learned, single
 from benchmarks.common.output import add_output, folder_or_temporary
-from benchmarks.common.tables import Result, markdown, middle, spread, write
+from benchmarks.common.tables import Result, markdown, middle, publish, spread
 from benchmarks.common.workers import start
 from ov_hsdag.placing.candidates import find_candidates
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.storage.files import write_json
 from research.baselines.budget import Budget
 from research.baselines.relaxation import lower_bound
 from research.instances import BEST_KNOWN, CONTIGUOUS, CPU, Instance, expert_load
@@ -297,9 +296,7 @@ def compare_methods(clone: Path, options: argparse.Namespace) -> int:
         "seeds": SEEDS,
     }
     result = measure(clone, settings, harness.earlier(options.output, settings, options.keep))
-    if options.output is not None:
-        write_json(options.output, result)
-    write(options.output, result, tables(result))
+    publish(options.output, result, tables(result))
     worse = [
         name
         for name, of in result["cells"].items()

@@ -37,7 +37,7 @@ from scipy import stats
 from benchmarks.common import harness
 from benchmarks.common.contestants import ABLATIONS, LEARNED, OURS, PUBLISHED, Contestant
 from benchmarks.common.output import add_output
-from benchmarks.common.tables import Result, markdown, middle, spread, values, write
+from benchmarks.common.tables import Result, markdown, middle, publish, spread, values
 from benchmarks.common.workers import start
 from benchmarks.field import outside, paper_machines
 from ov_hsdag.placers.multilevel import Multilevel
@@ -410,9 +410,7 @@ def main() -> int:
     problems = all_problems(settings, options.instances)
     save = None if options.output is None else partial(write_json, options.output)
     result = measure(problems, settings, harness.earlier(options.output, settings, options.keep), save)
-    if options.output is not None:
-        write_json(options.output, result)
-    write(options.output, result, tables(result))
+    publish(options.output, result, tables(result))
     return 0
 
 

@@ -7,6 +7,7 @@ and values in different ways, one of them with experts.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
+from benchmarks.common.machine import about
 from benchmarks.common.output import stored
 from benchmarks.common.workers import in_processes
 from benchmarks.field.unseen import drawn
@@ -65,13 +67,15 @@ def drawn_problems(models: int | None = None) -> Iterator[DrawnProblem]:
             yield DrawnProblem(name, devices, assemble(template, names, profile, "throughput", unlimited))
 
 
-def results_of(
+def record_of(
     run: Callable[[DrawnProblem], dict[str, Any]],
     problems: Iterator[DrawnProblem],
     settings: dict[str, Any],
     output: Path | None,
-) -> list[dict[str, Any]]:
-    """Results of all problems, in processes of their own, with those that a file has of the same settings.
+) -> dict[str, Any]:
+    """A benchmark's record: results of all problems ("cells"), with machine, time and settings.
+
+    Results are made in processes of their own; those that a file has of the same settings are taken from it.
 
     Args:
         run: gives a result, with "model" and "devices", of a problem; a function of a module of this package.
@@ -79,6 +83,7 @@ def results_of(
         settings: that results depend on.
         output: the file, which is written after each result; None: nothing is written.
     """
+    begin = time.perf_counter()
     earlier = stored(output) or {}
     results: list[dict[str, Any]] = list(earlier["cells"]) if earlier.get("settings") == settings else []
     present = {(result["model"], result["devices"]) for result in results}
@@ -88,7 +93,8 @@ def results_of(
         print(f"{result['model']} | {result['devices']}", file=sys.stderr, flush=True)
         if output is not None:
             write_json(output, {"settings": settings, "cells": results})
-    return results
+    made = {**about(), "wall_seconds": round(time.perf_counter() - begin)}
+    return {"about": made, "settings": settings, "cells": results}
 
 
 def _builders() -> dict[str, Callable[[], ov.Model]]:

@@ -14,7 +14,6 @@ how much faster at best.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -22,13 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.machine import about
 from benchmarks.common.output import add_output
-from benchmarks.common.tables import markdown, write
+from benchmarks.common.tables import markdown, publish
 from benchmarks.common.workers import start
-from benchmarks.quality.drawn_models import DEVICES, SEED, DrawnProblem, drawn_problems, results_of
+from benchmarks.quality.drawn_models import DEVICES, SEED, DrawnProblem, drawn_problems, record_of
 from ov_hsdag.placers.multilevel import search_until_agreed
-from ov_hsdag.storage.files import write_json
 
 SMOKE_ARGUMENTS = "--models 1 --moves 2000"
 """Its quickest arguments, for `make figures-smoke`."""
@@ -95,15 +92,10 @@ def main() -> int:
     parser.add_argument("--moves", type=int, default=MOVES, help="of each of the four searches (default: %(default)d)")
     add_output(parser, "all scores as JSON, and the table beside it")
     arguments = parser.parse_args()
-    begin = time.perf_counter()
     settings = {"seed": SEED, "moves": arguments.moves}
     run_cell = partial(scores_without, arguments.moves)
-    results = results_of(run_cell, cells(arguments.models), settings, arguments.output)
-    made = {**about(), "wall_seconds": round(time.perf_counter() - begin)}
-    record = {"about": made, "settings": settings, "cells": results}
-    if arguments.output:
-        write_json(arguments.output, record)
-    write(arguments.output, record, {"How much slower placements are without a part:": table(results)})
+    record = record_of(run_cell, cells(arguments.models), settings, arguments.output)
+    publish(arguments.output, record, {"How much slower placements are without a part:": table(record["cells"])})
     return 0
 
 

@@ -22,17 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common.machine import about
 from benchmarks.common.output import add_output
-from benchmarks.common.tables import markdown, write
+from benchmarks.common.tables import markdown, publish
 from benchmarks.common.workers import start
-from benchmarks.quality.drawn_models import DEVICES, SEED, DrawnProblem, drawn_problems, results_of
+from benchmarks.quality.drawn_models import DEVICES, SEED, DrawnProblem, drawn_problems, record_of
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.multilevel import Multilevel, search
 from ov_hsdag.placing.candidates import run, unlearned_placers
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.storage.files import write_json
 
 SMOKE_ARGUMENTS = "--models 1 --seconds 0.5"
 """Its quickest arguments, for `make figures-smoke`."""
@@ -106,15 +104,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of the long search (default: %(default)g)")
     add_output(parser, "all cells as JSON, and the table beside it")
     arguments = parser.parse_args()
-    begin = time.perf_counter()
     settings = {"seed": SEED, "seconds": arguments.seconds}
     run_cell = partial(compared, arguments.seconds)
-    cells = results_of(run_cell, drawn_problems(arguments.models), settings, arguments.output)
-    made = {**about(), "wall_seconds": round(time.perf_counter() - begin)}
-    result = {"about": made, "settings": settings, "cells": cells}
-    if arguments.output:
-        write_json(arguments.output, result)
-    write(arguments.output, result, {"How much slower the default is than a long search:": table(cells)})
+    record = record_of(run_cell, drawn_problems(arguments.models), settings, arguments.output)
+    cells = record["cells"]
+    publish(arguments.output, record, {"How much slower the default is than a long search:": table(cells)})
     shares = [behind(cell) for cell in cells]
     return int(np.mean(shares) > FLOOR_MEAN or max(shares) > FLOOR_WORST)
 

@@ -29,12 +29,11 @@ import openvino as ov
 
 from benchmarks.common.machine import about
 from benchmarks.common.output import add_output
-from benchmarks.common.tables import markdown, write
+from benchmarks.common.tables import markdown, publish
 from benchmarks.common.workers import start
 from benchmarks.field.unseen import declared
 from ov_hsdag.devices import virtual
 from ov_hsdag.placing.placement_cache import FOLDER_VARIABLE
-from ov_hsdag.storage.files import write_json
 from research.zoo.deep import build, operations
 
 ROOT = Path(__file__).parents[2]
@@ -134,9 +133,7 @@ def main() -> int:
         rows.append(measure(size, options.repeats))
         print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
     result = {"about": about(), "settings": {"repeats": options.repeats}, "rows": rows}
-    if options.output is not None:
-        write_json(options.output, result)
-    write(options.output, result, {"Loads of a model by device name:": table(rows)})
+    publish(options.output, result, {"Loads of a model by device name:": table(rows)})
     exceeded = failures(rows)
     print(*exceeded, sep="\n", file=sys.stderr)
     return int(bool(exceeded))

@@ -23,11 +23,10 @@ import openvino as ov
 from benchmarks.common.machine import about
 from benchmarks.common.output import add_output
 from benchmarks.common.placing import compiled_in_child, placed_in_child
-from benchmarks.common.tables import markdown, write
+from benchmarks.common.tables import markdown, publish
 from benchmarks.common.workers import start
 from benchmarks.field.unseen import declared
 from ov_hsdag.devices import virtual
-from ov_hsdag.storage.files import write_json
 from research.zoo.deep import FAMILIES, build, operations
 
 SMOKE_ARGUMENTS = "--families encoder --sizes 300 --compile-up-to 300"
@@ -118,9 +117,7 @@ def main() -> int:
             rows.append(measure(family, size, size <= options.compile_up_to))
             print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
     result = {"about": about(), "rows": rows}
-    if options.output is not None:
-        write_json(options.output, result)
-    write(options.output, result, {"Placing from IR to IR, and compiling:": table(rows)})
+    publish(options.output, result, {"Placing from IR to IR, and compiling:": table(rows)})
     exceeded = failures(rows)
     print(*exceeded, sep="\n", file=sys.stderr)
     return int(bool(exceeded))

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common.machine import about
 from benchmarks.common.output import add_output
-from benchmarks.common.tables import markdown, write
+from benchmarks.common.tables import markdown, publish
 from benchmarks.common.workers import start
 from benchmarks.truth.legality_table import CPUS, ONE_CORE, PAIRS, REFERENCE, RIG, ROOT, new_core
 from ov_hsdag.devices import virtual
@@ -41,7 +41,6 @@ from ov_hsdag.integration.device_name import LOG_VARIABLE
 from ov_hsdag.measuring.agreement import quantised_tolerance
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.placement_cache import FOLDER_VARIABLE, PlacementCache
-from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from research.zoo.catalog import ZOO, select
 from research.zoo.compare import infer, largest_difference
@@ -236,9 +235,7 @@ def main() -> int:
         "settings": {"models": len(names)},
         "loads": [asdict(load) for load in loads],
     }
-    if options.output is not None:
-        write_json(options.output, result)
-    write(options.output, result, {"Models loaded by the device name HSDAG:": summary(loads)})
+    publish(options.output, result, {"Models loaded by the device name HSDAG:": summary(loads)})
     return int(any(load.failures for load in loads))
 
 
