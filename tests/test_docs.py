@@ -196,6 +196,15 @@ def test_every_page_has_its_place_in_the_navigation_which_leads_to_files() -> No
     assert sorted(named) == sorted(pages)
 
 
+def test_lines_and_pages_are_short() -> None:
+    """Lines of at most 120 characters but for addresses, pages of at most 300 lines but for references."""
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        lines = page.read_text(encoding="utf-8").splitlines()
+        long = [line for line in lines if len(line) > 120 and not re.match(r"\[[\w-]+\]: https://", line)]
+        assert not long, f"{page.relative_to(ROOT)}: {long}"
+        assert len(lines) <= 300 or page.parent.name == "reference", page.relative_to(ROOT)
+
+
 def test_the_image_copies_what_it_builds_from() -> None:
     ignored = (ROOT / ".dockerignore").read_text().split()
     assert ".git" in ignored and ".venv" in ignored
