@@ -197,7 +197,20 @@ def _place_copy(core: ov.Core, model: ov.Model, devices: Sequence[str], **option
     from ov_hsdag.placing.place import place
 
     transformed = model.clone()
-    placement = place(transformed, devices, core=core, **options)
+    return with_fused_nodes(place(transformed, devices, core=core, **options), transformed, model)
+
+
+def with_fused_nodes(placement: Placement, transformed: ov.Model, model: ov.Model) -> Placement:
+    """The placement with devices for nodes of the model that are fused in its transformed copy, too.
+
+    Args:
+        placement: of `transformed`.
+        transformed: the copy that was placed, which placing has transformed.
+        model: as loads get it.
+
+    Returns:
+        The placement that `model` can be given.
+    """
     if len(placement.used()) < 2:
         return placement
     names = {node.get_friendly_name() for node in model.get_ops()}

@@ -17,7 +17,7 @@ from ov_hsdag.measuring.comparison import Comparison, measurements
 from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.model import complete
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.placing.first_load import LoadRequest, key_of, place_entry
+from ov_hsdag.placing.first_load import LoadRequest, key_of, place_entry, with_fused_nodes
 from ov_hsdag.placing.placement_cache import CacheEntry, PlacementCache
 from ov_hsdag.problem.pricing import Session
 from ov_hsdag.problem.problem import PlacementProblem
@@ -38,7 +38,8 @@ KEPT = "kept"
 """Name of the kept placement among the candidates."""
 
 Proposer = Callable[["ov.Model", CacheEntry, float], Mapping[str, Placement]]
-"""Finds further placements of a model: gets a copy of the model, the entry, and seconds; names → placements."""
+"""Finds further placements of a model: gets a copy of the model, which it may transform, the entry, and seconds;
+returns placements of what it made of the copy, by name."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,9 @@ def improve_entry(
     )
     proposals = {"measured": best}
     if propose is not None:
-        proposals |= propose(model.clone(), entry, exploring / 2)
+        transformed = model.clone()
+        proposed = propose(transformed, entry, exploring / 2)
+        proposals |= {name: with_fused_nodes(placement, transformed, model) for name, placement in proposed.items()}
     name, gained = _proven(core, model, entry, proposals, PROOF_SHARE * seconds, report)
     measured = best.measured_gain(best.chosen) if best.measured else None
     if name == KEPT or gained is None:

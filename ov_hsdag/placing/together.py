@@ -47,8 +47,8 @@ from ov_hsdag.placing.application import Application, Judged, Member, check_runs
 from ov_hsdag.placing.candidates import find_candidates, placement_of, policy_placers, run
 from ov_hsdag.placing.host_memory import HostMemory
 from ov_hsdag.placing.options import PlaceOptions
-from ov_hsdag.placing.place import check_seconds, settings_of
 from ov_hsdag.placing.plan import Plan, PlannedModel
+from ov_hsdag.placing.request import check_seconds, settings_of
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import ModelAnalysis, Session
 from ov_hsdag.problem.problem import PlacementProblem, check_objective

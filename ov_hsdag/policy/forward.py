@@ -12,14 +12,15 @@ the messages between nodes are gated (Bresson & Laurent 2017, arXiv:1711.07553).
 A linear map of a concatenation [h; e] of node and edge features is W_h·h + W_e·e: what depends on a node alone is
 computed once for each node and not for each of its edges.
 
-n nodes, e edges, c clusters, D devices, H hidden width; all arrays are float32.
+n nodes, e edges, c clusters, D devices, H hidden width; all arrays are float32. Several graphs with equally many
+devices can be one input (`Forward.graph_of_nodes`), as training has them; nothing of one reaches another.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +41,13 @@ _OF_PARTITION = 6.0
 _ONE_THREAD = 2**18
 
 
+class PerGraph(NamedTuple):
+    """Rows of graphs, as an input of `Forward.mix`: layers see each row once, not once for each node."""
+
+    rows: Array  # [D, H], or of several graphs [graphs, D, H]
+    index: Array | None  # graph of each node or cluster, int64; None: there is one graph, and rows broadcast
+
+
 class Forward:
     """The network, in terms of the operations at its end, which are those of an array library."""
 
@@ -48,7 +56,8 @@ class Forward:
 
     def encode(self, x: Any) -> tuple[Array, Array]:
         """Node embeddings h [n, H] and edge scores in (0, 1) [e]. x: a `PolicyInput` of arrays."""
-        pairs = self.mix("encoder.pairs", self._pairs(x), self._devices("encoder.devices", x.device_x))
+        devices = PerGraph(self._devices("encoder.devices", x.device_x), self.graph_of_nodes(x))
+        pairs = self.mix("encoder.pairs", self._pairs(x), devices)
         h = self.mix("encoder.input", x.node_x, pairs.mean(1), self.xp.amax(pairs, 1))
         source, target = x.edge_index
         ends = (Segments(self, target, len(h)), Segments(self, source, len(h)))
@@ -74,16 +83,19 @@ class Forward:
     def place(self, x: Any, h: Array, cluster: Array, z: Array) -> Array:
         """Logits of devices for clusters [c, D]. z: their embeddings, for the rest see `logits`."""
         members = Segments(self, cluster, len(z))
-        e = self._devices("placer.devices", x.device_x)
+        devices = self._devices("placer.devices", x.device_x)
+        graph_of_nodes = self.graph_of_nodes(x)
+        graph = self._graph_of_clusters(graph_of_nodes, cluster, len(z))
+        e = PerGraph(devices, graph)
         pair_x = self._pairs(x)
-        pair = self.mix("placer.pair", pair_x, h[:, None], e).clip(0)
+        pair = self.mix("placer.pair", pair_x, h[:, None], PerGraph(devices, graph_of_nodes)).clip(0)
         # Times are logarithms among the features, which sums of exponentials add up; the first sum's weights also make
         # a mean in which the nodes that matter count more.
         weight = self.xp.exp((_LOG_UNIT * self.linear("placer.log_weight", pair_x)).clip(-15, 15))
         sums = members.sum(weight)
         weighted = members.sum(weight[..., :1] * pair) / sums[..., :1]
         costs, z = members.mean(pair_x), z[:, None]
-        agreement = z * self.linear("placer.agree", e)
+        agreement = z * self._part("placer.agree", e)
         u = self.mix("placer.state", weighted, z, e, agreement, costs, self.xp.log(sums) / _LOG_UNIT)
         producer, consumer = cluster[x.edge_index]
         crossing = producer != consumer
@@ -96,10 +108,25 @@ class Forward:
             width = u.shape[2]
             received = entering.mean(values[producer, :, :width] * gates[..., :width])
             returned = leaving.mean(values[consumer, :, width:] * gates[..., width:])
-            context = (u, received, returned, u.mean(1, keepdims=True), u.mean(0, keepdims=True))
+            of_graph = PerGraph(u.mean(0, keepdims=True), None)
+            if graph is not None:
+                of_graph = PerGraph(Segments(self, graph, len(devices)).mean(u), graph)
+            context = (u, received, returned, u.mean(1, keepdims=True), of_graph)
             u = self.norm(f"{name}.norm", u + self.mix(f"{name}.mix", *context))
         logits = (self.mix("placer.head", u) + self.linear("placer.costs", costs))[..., 0]
         return logits + _OF_PARTITION * costs[..., -1] if self.config.residual else logits
+
+    def graph_of_nodes(self, x: Any) -> Array | None:
+        """The graph that each node of an input belongs to, int64 [n]; None: they are all of one."""
+        return None
+
+    def _graph_of_clusters(self, graph: Array | None, cluster: Array, count: int) -> Array | None:
+        """The graph that each cluster belongs to, int64 [c]; None: there is one graph."""
+        if graph is None:
+            return None
+        found = self.xp.zeros(count, dtype=graph.dtype)
+        found[cluster] = graph
+        return found
 
     def _pairs(self, x: Any) -> Array:
         """Features of pairs, as many as the network was trained with."""
@@ -123,16 +150,23 @@ class Forward:
         return total
 
     def _devices(self, name: str, device_x: Array) -> Array:
-        """Device embeddings, each with the mean of all mixed in [D, H]."""
+        """Device embeddings, each with the mean of all mixed in [D, H], or of several graphs [graphs, D, H]."""
         e = self.mix(f"{name}.each", device_x)
-        return self.mix(f"{name}.all", e, e.mean(0, keepdims=True))
+        return self.mix(f"{name}.all", e, e.mean(-2, keepdims=True))
 
-    def mix(self, name: str, *inputs: Array) -> Array:
+    def mix(self, name: str, *inputs: Array | PerGraph) -> Array:
         """A two-layer MLP on the concatenation of its inputs, which broadcast against each other."""
-        total = self.linear(f"{name}.parts.0", inputs[0])
+        total = self._part(f"{name}.parts.0", inputs[0])
         for number, x in enumerate(inputs[1:], 1):
-            total = total + self.linear(f"{name}.parts.{number}", x)
+            total = total + self._part(f"{name}.parts.{number}", x)
         return self.linear(f"{name}.out", self.norm(f"{name}.norm", total).clip(0))
+
+    def _part(self, name: str, x: Array | PerGraph) -> Array:
+        """A linear layer on rows of nodes or clusters, or of graphs, each then taken for every node or cluster."""
+        if not isinstance(x, PerGraph):
+            return self.linear(name, x)
+        rows = self.linear(name, x.rows)
+        return rows if x.index is None else rows[x.index]
 
     def bias(self, name: str) -> Array | float:
         """The bias of a layer, 0 where it has none."""

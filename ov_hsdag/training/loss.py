@@ -6,9 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.problems import levels_at
-from ov_hsdag.training.rollout import Example, Policy, Rollouts, joint_log_probability, run_policy, sample
+from ov_hsdag.training.rollout import Example, Policy, Rollouts, joint_log_probability, sample
 from ov_hsdag.training.settings import Settings
 
 
@@ -62,7 +60,7 @@ def counterfactual_loss(policy: Policy, advantages: Tensor, unit: float = 0.05, 
 
 
 def problem_loss(
-    network: HSDAGNetwork,
+    policy: Policy,
     settings: Settings,
     step: int,
     example: Example,
@@ -72,10 +70,18 @@ def problem_loss(
 ) -> tuple[Tensor, Rollouts | None, dict[str, float]]:
     """The loss of a problem: behaviour cloning at first, then policy gradients with behaviour cloning besides.
 
-    step: from 0. baseline: the problem's moving mean return, nan for a new one. rollouts: of the first epoch of the
-    step; None: this is the first. Returns the loss, the rollouts (None in steps of imitation) and what is logged.
+    Args:
+        policy: on the problem, of the network as it is now.
+        settings: of the training.
+        step: from 0.
+        example: the problem.
+        baseline: the problem's moving mean return; nan for a new one.
+        generator: of what is drawn.
+        rollouts: of the first epoch of the step; None: this is the first.
+
+    Returns:
+        The loss, the rollouts (None in steps of imitation), and scalars to log by their names.
     """
-    policy = run_policy(network, example, None if rollouts is None else rollouts.cluster, levels_at(settings, step))
     imitation, edges, entropy = imitation_loss(policy, example), edge_loss(policy, example), policy.entropy
     cloning = imitation + settings.edge_coef * edges
     bonus = settings.ent_coef * entropy.clamp(max=settings.target_entropy)

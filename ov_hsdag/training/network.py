@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
@@ -23,6 +24,32 @@ from ov_hsdag.policy.forward import Forward
 from ov_hsdag.utils.errors import UserError, one_line
 
 _SUMS = 4  # sums over a cluster's nodes that the placer learns to make
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class GraphBatch:
+    """Inputs of several problems with equally many devices, as one; tensors, see `PolicyInput`."""
+
+    node_x: Tensor
+    edge_index: Tensor
+    edge_x: Tensor
+    pair_x: Tensor
+    device_x: Tensor  # [graphs, D, FD]
+    graph: Tensor  # of each node, int64 [n]
+
+    @classmethod
+    def of(cls, inputs: Sequence[Any]) -> GraphBatch:
+        """Joins inputs, each as `tensors` gives it."""
+        counts = [len(x.node_x) for x in inputs]
+        firsts = itertools.accumulate(counts[:-1], initial=0)
+        return cls(
+            node_x=torch.cat([x.node_x for x in inputs]),
+            edge_index=torch.cat([x.edge_index + first for x, first in zip(inputs, firsts, strict=True)], dim=1),
+            edge_x=torch.cat([x.edge_x for x in inputs]),
+            pair_x=torch.cat([x.pair_x for x in inputs]),
+            device_x=torch.stack([x.device_x for x in inputs]),
+            graph=torch.repeat_interleave(torch.arange(len(inputs)), torch.tensor(counts)),
+        )
 
 
 def tensors(x: PolicyInput) -> Any:
@@ -103,6 +130,9 @@ class HSDAGNetwork(nn.Module, Forward):
                 module = module.get_submodule(part)
             module.register_parameter(leaf, nn.Parameter(_initial(name, shape, shapes)))
         self.weights: Mapping[str, Tensor] = dict(self.named_parameters())
+
+    def graph_of_nodes(self, x: Any) -> Tensor | None:
+        return x.graph if isinstance(x, GraphBatch) else None
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
         return nn.functional.linear(x, weight)

@@ -18,7 +18,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -37,8 +37,8 @@ from ov_hsdag.training import run as runs
 from ov_hsdag.training.corpus import Corpus
 from ov_hsdag.training.loss import imitation_loss, problem_loss
 from ov_hsdag.training.network import HSDAGNetwork, export
-from ov_hsdag.training.problems import SHARD, Each, Pool, Targets, batch_indices, shards_at
-from ov_hsdag.training.rollout import Rollouts, greedy_score, run_policy
+from ov_hsdag.training.problems import SHARD, Each, Pool, Targets, batch_indices, levels_at, shards_at
+from ov_hsdag.training.rollout import Example, Rollouts, greedy_score, run_policies, run_policy
 from ov_hsdag.training.settings import Settings
 from ov_hsdag.utils.errors import UserError
 
@@ -102,41 +102,99 @@ class State:
 
 
 def update(state: State, settings: Settings, pool: Pool, indices: NDArray[np.int64]) -> dict[str, float]:
-    """Makes a step on problems of the pool, or changes nothing where it fails; its scalars, by names in TensorBoard."""
+    """Makes a step on problems of the pool, or changes nothing where it fails.
+
+    Args:
+        state: of the run; network, optimiser and baselines change.
+        settings: of the run.
+        pool: has the problems.
+        indices: of the step's problems in the pool, int64 [batch].
+
+    Returns:
+        Scalars of the step, by their names in TensorBoard.
+    """
     network, optimizer = state.network, state.optimizer
     for group in optimizer.param_groups:
         group["lr"] = settings.rate(state.step)
-    indices = np.sort(indices)
-    drawn: list[Rollouts | None] = [None] * len(indices)
+    examples = {index: pool[index] for index in np.sort(indices).tolist()}
+    rollouts: dict[int, Rollouts | None] = dict.fromkeys(examples)
     epochs = 1 if state.step < settings.imitation_steps else settings.update_epochs
     before = deepcopy((network.state_dict(), optimizer.state_dict()))
     try:
         for epoch in range(epochs):
-            total: Counter[str] = Counter()
             optimizer.zero_grad()
-            for place, index in enumerate(indices.tolist()):
-                origin = [settings.seed, 3, state.step, epoch, index]
-                with torch.random.fork_rng(devices=[]):
-                    # Of all draws, those of dropout among them, which has no generator of its own.
-                    generator = torch.manual_seed(int(np.random.default_rng(origin).integers(2**62)))
-                    loss, drawn[place], logged = problem_loss(
-                        network, settings, state.step, pool[index], state.baselines[index], generator, drawn[place]
-                    )
-                    (loss / len(indices)).backward()  # type: ignore[no-untyped-call]
-                total.update({name: value / len(indices) for name, value in logged.items()})
+            logged: Counter[str] = Counter()
+            for same_devices in _by_devices(examples):
+                logged.update(_backward(state, settings, epoch, same_devices, rollouts, 1 / len(examples)))
             norm = runs.follow(network, optimizer, settings.max_grad_norm)
     except BaseException:
         network.load_state_dict(before[0])
         optimizer.load_state_dict(before[1])
         raise
-    scalars = {**total, "losses/grad_norm": norm, "charts/learning_rate": settings.rate(state.step)}
-    if rollouts := [one for one in drawn if one]:
-        returns = np.array([one.returns.mean() for one in rollouts])
-        old = state.baselines[indices]
+    means = {name: value / len(examples) for name, value in logged.items()}
+    scalars = {**means, "losses/grad_norm": norm, "charts/learning_rate": settings.rate(state.step)}
+    drawn = {index: one for index, one in rollouts.items() if one is not None}
+    if drawn:
+        returns = np.array([one.returns.mean() for one in drawn.values()])
+        old = state.baselines[[*drawn]]
         if math.isfinite(explained := explained_variance(old, returns)):
             scalars["losses/explained_variance"] = explained
-        state.baselines[indices] = np.where(np.isnan(old), returns, old + settings.baseline_rate * (returns - old))
+        state.baselines[[*drawn]] = np.where(np.isnan(old), returns, old + settings.baseline_rate * (returns - old))
     return scalars
+
+
+def _by_devices(examples: Mapping[int, Example]) -> list[dict[int, Example]]:
+    """The problems of a step by how many devices they have: those with equally many go through the network at once."""
+    groups: dict[int, dict[int, Example]] = {}
+    for index, example in examples.items():
+        groups.setdefault(len(example.problem.devices), {})[index] = example
+    return [groups[devices] for devices in sorted(groups)]
+
+
+def _backward(
+    state: State,
+    settings: Settings,
+    epoch: int,
+    examples: Mapping[int, Example],
+    rollouts: dict[int, Rollouts | None],
+    weight: float,
+) -> Counter[str]:
+    """Adds gradients of problems with equally many devices.
+
+    Args:
+        state: of the run.
+        settings: of the run.
+        epoch: of the step, from 0.
+        examples: problems by their index in the pool.
+        rollouts: of the problems; the first epoch of a step puts them there.
+        weight: of a problem's loss in that of the step.
+
+    Returns:
+        Scalars, summed over the problems.
+    """
+    origin = [settings.seed, 3, state.step, epoch]
+    total: Counter[str] = Counter()
+    with torch.random.fork_rng(devices=[]):
+        # Dropout has no generator of its own.
+        torch.manual_seed(_seed(*origin, min(examples)))
+        clusters = [None if one is None else one.cluster for one in map(rollouts.get, examples)]
+        levels = levels_at(settings, state.step)
+        policies = run_policies(state.network, [*examples.values()], clusters, levels)
+        losses = []
+        for policy, (index, example) in zip(policies, examples.items(), strict=True):
+            generator = torch.Generator().manual_seed(_seed(*origin, index))
+            loss, rollouts[index], logged = problem_loss(
+                policy, settings, state.step, example, state.baselines[index], generator, rollouts[index]
+            )
+            losses.append(loss)
+            total.update(logged)
+        (weight * torch.stack(losses).sum()).backward()  # type: ignore[no-untyped-call]
+    return total
+
+
+def _seed(*origin: int) -> int:
+    """A seed of torch's generators that follows from numbers alone."""
+    return int(np.random.default_rng(origin).integers(2**62))
 
 
 def explained_variance(baselines: NDArray[np.float64], returns: NDArray[np.float64]) -> float:

@@ -6,7 +6,9 @@ run on its cluster's device takes the likeliest device that it does run on, so e
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +20,7 @@ from torch import Tensor
 from ov_hsdag.policy import placer
 from ov_hsdag.policy.features import PolicyInput
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.training.network import HSDAGNetwork, tensors
+from ov_hsdag.training.network import GraphBatch, HSDAGNetwork, tensors
 
 WORST_RETURN = -2.0
 """Return of an infeasible placement, and of any that is more than e² times slower than the reference."""
@@ -96,15 +98,43 @@ class Policy:
 def run_policy(
     network: HSDAGNetwork, example: Example, cluster: Tensor | None = None, levels: int | None = None
 ) -> Policy:
-    """Encoder, parsing and placer, with a gradient.
+    """`run_policies` of one problem."""
+    return run_policies(network, [example], [cluster], levels)[0]
 
-    cluster: of an earlier pass, int64 [n], to judge its samples again; None: parse. levels: how often parsing merges,
-    0: every node for itself; None: as configured.
+
+def run_policies(
+    network: HSDAGNetwork,
+    examples: Sequence[Example],
+    clusters: Sequence[Tensor | None] | None = None,
+    levels: int | None = None,
+) -> list[Policy]:
+    """Encoder, parsing and placer on several problems at once, with a gradient.
+
+    Args:
+        network: the policy's.
+        examples: problems with equally many devices.
+        clusters: of an earlier pass for each problem, int64 [n], to judge its samples again; None: parse.
+        levels: how often parsing merges, 0: every node for itself; None: as configured.
+
+    Returns:
+        The policy on each problem.
     """
-    h, edge_score = network.encode(example.inputs)
-    if cluster is None:
-        cluster = parse(network, example, edge_score, levels)
-    return policy_of(network, example, cluster, network.logits(example.inputs, h, edge_score, cluster), edge_score)
+    inputs = examples[0].inputs if len(examples) == 1 else GraphBatch.of([example.inputs for example in examples])
+    h, edge_score = network.encode(inputs)
+    edge_scores = edge_score.split([example.inputs.edge_index.shape[1] for example in examples])
+    given = clusters or [None] * len(examples)
+    parsed = [
+        parse(network, example, scores, levels) if cluster is None else cluster
+        for example, scores, cluster in zip(examples, edge_scores, given, strict=True)
+    ]
+    counts = [int(cluster.max()) + 1 for cluster in parsed]
+    firsts = itertools.accumulate(counts[:-1], initial=0)
+    joined = torch.cat([cluster + first for cluster, first in zip(parsed, firsts, strict=True)])
+    logits = network.logits(inputs, h, edge_score, joined).split(counts)
+    return [
+        policy_of(network, example, *outputs)
+        for example, *outputs in zip(examples, parsed, logits, edge_scores, strict=True)
+    ]
 
 
 def policy_of(network: HSDAGNetwork, example: Example, cluster: Tensor, logits: Tensor, edge_score: Tensor) -> Policy:
