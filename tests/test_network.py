@@ -127,11 +127,13 @@ def _learn(config: HSDAGConfig, item: PolicyInput, wanted: np.ndarray, steps: in
     return float((logits(net.eval(), item, cluster).argmax(1) == target).float().mean())
 
 
+@pytest.mark.slow
 def test_it_learns_to_place_by_costs() -> None:
     item = random_input(np.random.default_rng(9), 60, 3)
     assert _learn(SMALL, item, item.pair_x[:, :, 0].argmin(1)) > 0.95
 
 
+@pytest.mark.slow
 def test_context_tells_a_cluster_what_its_neighbours_prefer() -> None:
     """On a chain, node i has to follow the preference of node i + 1: nothing about i itself tells it."""
     generator = np.random.default_rng(10)

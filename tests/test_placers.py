@@ -14,8 +14,8 @@ from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.partitions import Partitions
+from ov_hsdag.placers.registry import unlearned_placers
 from ov_hsdag.placers.single import HeteroDefault, NodeCount, SingleDevice
-from ov_hsdag.placing.candidates import unlearned_placers
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from research.graphs import graph_of, problem_on

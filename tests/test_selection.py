@@ -302,6 +302,7 @@ def placed_on(machine: Machine, core: ov.Core, monkeypatch: pytest.MonkeyPatch, 
         return ov_hsdag.place(ZOO["squeezenet"].build(), PAIR, objective="throughput", core=core, measure=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("searched_once")
 @pytest.mark.parametrize(
     ("gain", "noise", "chosen", "unsure"),

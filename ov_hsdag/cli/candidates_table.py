@@ -12,6 +12,7 @@ from rich.table import Table
 from ov_hsdag.cli import console
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.model.gains import BEST_SINGLE, placer_of, times
+from ov_hsdag.placers.registry import PHRASES
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.utils.failures import out_of_time, read_failure
 
@@ -19,12 +20,7 @@ _PLACERS = {
     HETERO_DEFAULT: "HETERO's own rule",
     PIPELINE_HINT: "HETERO's hint PIPELINE_PARALLEL",
     COPIES: "the whole model on each device at once, without HETERO",
-    "mincut": "minimum cut",
-    "pipeline": "contiguous partition",
-    "partitions": "contiguous partitions of several orders",
-    "search": "multilevel search",
-    "filling": "fills the devices' memory alike",
-    "experts": "experts of some layers on another device, all else on the first",
+    **PHRASES,
     "hsdag": "learned policy and local search",
     "affinity": "the given placement",
     "whole": "each model on one device, the best of these assignments",

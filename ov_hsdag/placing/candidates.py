@@ -12,17 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.model.experts import experts
 from ov_hsdag.model.placement import NOT_TAKEN, Placement
 from ov_hsdag.model.shapes import is_unbounded
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
-from ov_hsdag.placers.experts import ExpertsApart
-from ov_hsdag.placers.filling import Filling, crowded
-from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.filling import Filling
 from ov_hsdag.placers.multilevel import Multilevel
-from ov_hsdag.placers.partitions import Partitions
-from ov_hsdag.placers.single import simple_placers
+from ov_hsdag.placers.registry import unlearned_placers
 from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.placer import HSDAGPlacer
@@ -50,10 +46,6 @@ common to all placements of a model and does not change which of them is best; t
 LEAST_SHOWN = 0.0005
 """Share by which a candidate has to be predicted better for tables to say that it was not taken: less is shown as 0.0%
 to them."""
-
-# Nodes of a model above which partitions of several orders are left out: they take longer than all other placers then,
-# and on deep models were never what was chosen.
-_PARTITIONS_NODES = 8000
 
 # `enough_memory`: the factor within which limits are found, and trials without the searches, which take 2 s each where
 # nothing fits, and with them.
@@ -102,18 +94,6 @@ def policy_placers(
         except UserError as error:
             warnings.warn(f"the policy is not asked: {error}", stacklevel=2)
     return []
-
-
-def unlearned_placers(problem: PlacementProblem, search: Multilevel | None = None) -> list[Placer]:
-    """Every placer that needs no learning, the simplest first. search: the multilevel search; None: the default one."""
-    placers: list[Placer] = [*simple_placers(problem), MinCut(), Contiguous()]
-    if crowded(problem):
-        placers.append(Filling())
-    if problem.graph.nodes <= _PARTITIONS_NODES and len(problem.devices) > 1:
-        placers.append(Partitions())
-    if experts(problem.graph):
-        placers.append(ExpertsApart())
-    return [*placers, search or Multilevel()] if len(problem.devices) > 1 else placers
 
 
 def find_candidates(

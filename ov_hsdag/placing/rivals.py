@@ -17,9 +17,10 @@ from ov_hsdag.measuring.comparison import ROUNDS, SECONDS, Comparison, measureme
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, Measurement, simple_candidate
 from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.placers.base import Placer
+from ov_hsdag.placers.registry import unlearned_placers
 from ov_hsdag.placers.single import NodeCount, simple_placers
 from ov_hsdag.placing.application import Application
-from ov_hsdag.placing.candidates import unlearned_placers, why_left_out
+from ov_hsdag.placing.candidates import why_left_out
 from ov_hsdag.placing.together import TRIAL, WHOLE, candidate_of, figures_of
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices

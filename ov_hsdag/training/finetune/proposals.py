@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 
 from ov_hsdag.calibration.correction import Fit
 from ov_hsdag.devices.cpu import usable_cores
-from ov_hsdag.placers.base import Placer
-from ov_hsdag.placers.contiguous import Contiguous
-from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placers.refine import refine
+from ov_hsdag.placers.registry import tuning_placers
 from ov_hsdag.policy import placer
 from ov_hsdag.policy.placer import ClusterLogits
 from ov_hsdag.problem.problem import PlacementProblem
@@ -93,7 +91,7 @@ def _proposed(
     """What the proposers find, each once, with source and score; where none is feasible, repaired and random ones."""
     found: dict[str, Placements] = {}
     if settings.proposer in ("search", "both"):
-        placers: list[Placer] = [MinCut(), Contiguous()]
+        placers = tuning_placers()
         placers += [Multilevel(seed=seed) for seed in generator.integers(2**31, size=2).tolist()]
         found["search"] = np.stack([*believed.singles, *(placer.place(believed) for placer in placers)])
     if settings.proposer in ("policy", "both"):
