@@ -1,9 +1,10 @@
-"""Lengths of a decoder with experts, read from tensors of the layer that needs them.
+"""Makes a decoder with experts read lengths from tensors of the layer that needs them.
 
-Where the experts of a layer are on another device than its attention, HETERO splits the first device's part at each of
-them, and puts what waits for no layer into the first submodel: states whose first value has the batch size of the
-tokens, apart from their attention, and shapes that are those of a tensor of the first layer. So both get the sizes from
-tensors of their own layer, which are the same, and repeated heads get them from constants.
+Where the experts of a layer are on another device than its attention, HETERO splits the first device's part at each
+layer, and puts nodes that wait for no layer into the first submodel. Two kinds of nodes wait for no layer: states whose
+first value has the batch size of the tokens, which are then apart from their attention, and shapes that are read from a
+tensor of the first layer. Both get the sizes from tensors of their own layer, which are equal, and repeated heads get
+them from constants.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ov_hsdag.utils.lazy import ov
 
 
 def read_lengths_in_layers(nodes: Nodes) -> bool:
-    """Makes states and experts wait for their layers, in place; whether anything was changed."""
+    """Makes states and experts wait for their layers, in place; returns whether anything was changed."""
     blocks = [(tile, total) for tile in nodes.of_type("Tile") if (total := _sum_of_experts(tile)) is not None]
     if not blocks:
         return False
@@ -41,7 +42,7 @@ def read_lengths_in_layers(nodes: Nodes) -> bool:
 
 
 def _begin_with_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joined: ov.Node) -> bool:
-    """Takes the batch size of a state's first value from what is appended to the state, not from elsewhere."""
+    """Reads the batch size of a state's first value from the tensor that is appended to the state."""
     first = read.input_value(0).get_node() if read.get_input_size() else None
     if first is None or first.get_type_name() != "Broadcast" or joined.get_input_size() != 2:
         return False
@@ -50,7 +51,7 @@ def _begin_with_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joine
     if batch is None or batch.get_type_name() != "Gather" or _depends(nodes, number, new.get_node(), read):
         return False
     shape = batch.input_value(0).get_node()
-    # OpenVINO's transformations know which sizes are equal, and take those of another layer again.
+    # OpenVINO's transformations know which sizes are equal, and read those of another layer again.
     if shape.get_type_name() != "ShapeOf" or _same(shape.input_value(0).get_node(), new.get_node()):
         return False
     index = batch.input_value(1).get_node()
@@ -67,11 +68,11 @@ def _begin_with_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joine
 
 
 def _repeat_by_constants(repeated: ov.Node) -> bool:
-    """Repeats what a Broadcast repeats by numbers that are known, not by the length of the first layer's state."""
+    """Gives a Broadcast constant repeats in place of the length of the first layer's state."""
     shapes = repeated.get_input_partial_shape(0), repeated.get_output_partial_shape(0)
     if any(shape.rank.is_dynamic for shape in shapes) or len(shapes[0]) != len(shapes[1]):
         return False
-    # Elsewhere an open length may be 1 before and more after.
+    # In other places an open length may be 1 before the Broadcast and more after it.
     if repeated.input_value(0).get_node().get_type_name() != "Unsqueeze":
         return False
     pairs = list(zip(*map(list, shapes), strict=True))
@@ -85,7 +86,7 @@ def _repeat_by_constants(repeated: ov.Node) -> bool:
 
 
 def _reshape_by_constants(reshape: ov.Node) -> bool:
-    """Reshapes to sizes that are known or those of the tensor itself, not to those of an earlier tensor."""
+    """Reshapes to known sizes or those of the reshaped tensor, in place of those of an earlier tensor."""
     shapes = reshape.get_input_partial_shape(0), reshape.get_output_partial_shape(0)
     if any(shape.rank.is_dynamic for shape in shapes):
         return False
@@ -105,13 +106,16 @@ def _reshape_by_constants(reshape: ov.Node) -> bool:
 
 
 def _known(sizes: Sequence[Any]) -> tuple[int, int]:
-    """How many dimensions are open, and the product of the others."""
+    """Number of open dimensions, and the product of the others."""
     known = [int(one.get_length()) for one in sizes if one.is_static]
     return len(sizes) - len(known), math.prod(known)
 
 
 def _elements(pattern: ov.Node) -> list[int | None]:
-    """The numbers of a vector that is joined of constants and sizes of tensors, None for these; else none at all."""
+    """Elements of a vector that is joined from constants and sizes of tensors; [] for other vectors.
+
+    An element is None where it is the size of a tensor.
+    """
     if pattern.get_type_name() == "Constant":
         return [int(one) for one in pattern.get_data().reshape(-1)]
     if pattern.get_type_name() == "Concat":
@@ -124,14 +128,14 @@ def _elements(pattern: ov.Node) -> list[int | None]:
 
 
 def _replace(node: ov.Node, by: ov.Node) -> bool:
-    """Puts a node with constant sizes in the place of another one."""
+    """Replaces `node` by `by`, a node with constant sizes, which get a name; returns True."""
     by.input_value(1).get_node().set_friendly_name(f"{node.get_friendly_name()}/sizes")
     _put(by, node)
     return True
 
 
 def _put(by: ov.Node, node: ov.Node) -> None:
-    """Puts a node in the place of another one, with its names."""
+    """Replaces `node` by `by`, which gets its friendly name."""
     by.set_friendly_name(node.get_friendly_name())
     node.output(0).replace(by.output(0))
 
@@ -145,10 +149,11 @@ def _readers(node: ov.Node) -> list[ov.Node]:
 
 
 def _end_as_begun(tile: ov.Node, total: ov.Node) -> bool:
-    """Gives what experts add up the shape of what their tokens were reshaped from, not that of an earlier tensor.
+    """Reshapes the sum of the experts to the shape of the tensor that their tokens were reshaped from.
 
-    Shared experts, which need not wait for the others, are added to what the layer adds to first: one tensor, not two,
-    goes past the experts then.
+    The shape of an earlier tensor, which the model used instead, would have to cross from another layer. Shared experts
+    need not wait for the others, so they are added first to the tensor that the layer's result is added to: one tensor
+    passes by the experts then, not two.
     """
     tokens = tile.input_value(0).get_node()
     if tokens.get_type_name() != "Reshape" or len(_readers(total)) != 1:
@@ -193,13 +198,13 @@ def _end_as_begun(tile: ov.Node, total: ov.Node) -> bool:
 
 
 def _added(node: ov.Node, to: ov.Node) -> ov.Output | None:
-    """What an Add adds to another node's output; None where it is something else."""
+    """The tensor that an Add adds to the output of `to`; None where `node` is no such Add."""
     others = [value for value in node.input_values() if not _same(value.get_node(), to)]
     return others[0] if node.get_type_name() == "Add" and len(others) == 1 else None
 
 
 def _sum_of_experts(tile: ov.Node) -> ov.Node | None:
-    """What adds up the experts that a tile copies tokens for, weighted by a router; None where it copies others."""
+    """Finds the sum of the experts whose tokens a Tile copies, weighted by a router; None for other Tiles."""
     node = tile
     for _ in range(_LONGEST):
         readers = [one for one in _readers(node) if one.get_type_name() != "ShapeOf"]
@@ -218,11 +223,19 @@ def _sum_of_experts(tile: ov.Node) -> ov.Node | None:
     return None
 
 
-_LONGEST = 24  # operations from the tile of a block of experts to its sum
+# Operations that are followed from the tile of a block of experts to its sum; known blocks have fewer.
+_LONGEST = 24
 
 
 def _depends(nodes: Nodes, number: dict[int, int], node: ov.Node, on: ov.Node) -> bool:
-    """Whether a node is computed of another one. number: among `nodes`, by instance."""
+    """Whether `node` is computed from `on`.
+
+    Args:
+        nodes: the model's nodes.
+        number: number of each node among `nodes`, by instance id.
+        node: the node whose inputs are followed.
+        on: the node that is looked for.
+    """
     first, ahead = number[on.get_instance_id()], [number[node.get_instance_id()]]
     seen = set(ahead)
     while ahead:

@@ -1,8 +1,9 @@
-"""Tensors with a dynamic dimension that cannot be 0, as convolutions of open sizes give them, made to cross submodels.
+"""Relaxes the shapes of tensors with a dynamic dimension that cannot be 0, so that they can cross submodels.
 
-HETERO connects submodels with tensors that are empty at first, and a device refuses an empty tensor for an input of
-shape [?,16,1..,1..] (docs/facts.md). So such a tensor crosses through a VariadicSplit into one part "of the rest" for
-each of these dimensions: OpenVINO infers [?,16,?,?] for it. It costs a copy of the tensor at most.
+Convolutions of open sizes have such outputs. HETERO connects submodels with tensors that are empty at first, and a
+device refuses an empty tensor for an input of shape [?,16,1..,1..] (docs/facts.md). So such a tensor passes a
+VariadicSplit into one part, "the rest", for each of these dimensions: OpenVINO infers [?,16,?,?] for its output. It
+costs at most a copy of the tensor.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.lazy import op, opset13, ov
 
-# Of a dimension in the text of a shape: "1..", "2..8".
+# A dimension that cannot be 0, in the text of a shape: "1..", "2..8".
 _BOUNDED_BELOW = re.compile(r"\b[1-9]\d*\.\.")
 
 _NAME = re.compile(r"/relaxed_shape_\d+(/\w+)?$")
 
-# HETERO splits a model with more nodes elsewhere at times; the second round was always the last.
+# Inserted nodes sometimes make HETERO split a model in other places, where more nodes are needed. No known model took
+# more than two rounds; the limit ends the loop where rounds change the split forever.
 _ROUNDS = 10
 
 
@@ -33,10 +35,17 @@ def is_relaxing(name: str) -> bool:
 
 
 def relax_crossing_shapes(model: ov.Model, affinity: Mapping[str, str]) -> dict[str, str]:
-    """Inserts what tensors need that go from submodel to submodel, in place; devices of those nodes by friendly name.
+    """Inserts the nodes that relax the shapes of tensors which cross submodels, in place.
 
-    affinity: device by friendly name, for every node; legal but for such tensors. RunError: HETERO splits the model in
-    other places whenever something is inserted.
+    Args:
+        model: the model; changed in place.
+        affinity: device by friendly name, for every node; legal except for such tensors.
+
+    Returns:
+        Device of each inserted node, by friendly name.
+
+    Raises:
+        RunError: HETERO splits the model in other places whenever nodes are inserted.
     """
     from ov_hsdag.model.colocation import split_rule
 
@@ -54,7 +63,7 @@ def relax_crossing_shapes(model: ov.Model, affinity: Mapping[str, str]) -> dict[
 
 
 def restore_shapes(model: ov.Model) -> None:
-    """Takes out, in place, what `relax_crossing_shapes` inserted."""
+    """Removes the nodes that `relax_crossing_shapes` inserted, in place."""
     found = [
         node
         for node in model.get_ops()
@@ -68,7 +77,7 @@ def restore_shapes(model: ov.Model) -> None:
 
 
 def _relax_once(model: ov.Model, affinity: Mapping[str, str], rule: int) -> dict[str, str] | None:
-    """Inserts what is needed as HETERO splits the model now; returns devices of the new nodes, None: all is well."""
+    """Inserts the nodes that the current split needs; returns their devices, or None if it needs no nodes."""
     nodes = Nodes(model)
     relaxable = {
         (number, port)
@@ -94,7 +103,7 @@ def _relax_once(model: ov.Model, affinity: Mapping[str, str], rule: int) -> dict
         name, device = f"{nodes.names[source]}/relaxed_shape_{output}", affinity[nodes.names[source]]
         before = [node for node, _ in ports if nodes.names[node] == name or nodes.names[node].startswith(f"{name}/")]
         if before or any(affinity[nodes.names[node]] == device for node, _ in crossing):
-            # Within a device HETERO cuts by how many readers a tensor has: all stay together.
+            # HETERO's cuts within a device depend on the number of a tensor's readers, so all readers stay together.
             crossing = [(node, port) for node, port in ports if node not in before]
         if before:
             end = nodes.order[nodes.names.index(name)]
@@ -108,8 +117,8 @@ def _relax_once(model: ov.Model, affinity: Mapping[str, str], rule: int) -> dict
 
 
 def _submodels(nodes: Nodes, affinity: Mapping[str, str], rule: int) -> list[int]:
-    """Number of the submodel that HETERO puts each node into, [nodes]."""
-    from ov_hsdag import _native  # not above: what the hook does in a source tree without a compiled core goes by here
+    """Numbers the submodel into which HETERO puts each node, [nodes]."""
+    from ov_hsdag import _native  # not at the top: the hook imports this module where the core is not compiled
     from ov_hsdag.model.graph import KINDS, NodeKind
 
     kinds = np.array([KINDS.get(name, NodeKind.OP) for name in nodes.types], np.uint8)
@@ -130,7 +139,7 @@ def _submodels(nodes: Nodes, affinity: Mapping[str, str], rule: int) -> list[int
 
 
 def _relaxing(tensor: ov.Output, name: str) -> list[ov.Node]:
-    """What gives a tensor the relaxed shape, the last node with this name."""
+    """Makes the nodes that relax the shape of a tensor; the last one has the name `name`."""
     shape = tensor.get_partial_shape()
     axes = [axis for axis, (own, open_) in enumerate(zip(shape, relaxed(shape), strict=True)) if own != open_]
     made: list[ov.Node] = []

@@ -1,6 +1,6 @@
-"""Inputs of a model that its user gives, as arrays or as files: arrays, images, texts.
+"""Inputs of a model that its user gives, as arrays or as files with arrays, images or texts.
 
-An image or an array is brought to what the input takes by simple rules (`_fitted`), which docs/using.md states.
+Simple rules bring an image or an array to the shape and type of its input (`_fitted`); docs/using.md states them.
 """
 
 from __future__ import annotations
@@ -23,32 +23,41 @@ from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import SAMPLES, read_array, read_arrays, read_bytes, read_lines
 
 KINDS = (".npy", ".npz", ".png", ".txt")
+"""Endings of files with inputs."""
 
 MOST_SAMPLES = 64
-"""Inferences with inputs that are given. Each is compared, or timed in turns with the others."""
+"""Largest number of inferences with given inputs. Each is compared, or timed in turn with the others."""
 
 _KINDS_OF_VALUES = "biufU"
-"""Kinds of NumPy's types that inputs have: Boolean, whole and real numbers, texts."""
+"""NumPy's kinds of types that inputs have: Boolean, integers, real numbers, texts."""
 
 _COLORS = (1, 3)
-"""Channels of inputs that images are for."""
+"""Numbers of channels of inputs that take images: gray and RGB."""
 
 GivenInputs = Mapping[str, object]
-"""By input name ("" for the only input): an array, the path of a file, or a list of these, a sample each."""
+"""By input name ("" for the only input): an array, the path of a file, or a list of these with one sample each."""
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Inferences with inputs that are given."""
+    """Inferences with given inputs."""
 
     inferences: Sequence[list[NDArray[Any]]]  # arrays of each inference, in the order of the model's inputs
-    shapes: Mapping[str, tuple[int, ...]]  # of the dynamic inputs in the first inference, by input name
+    shapes: Mapping[str, tuple[int, ...]]  # shapes of the dynamic inputs in the first inference, by input name
 
 
 def parse_inputs(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Paths by inputs' names from "image=cat.png" or, for a model of one input, "cat.png"; an .npz may have all inputs.
+    """Reads names and paths of inputs.
 
-    Of a name that is given several times, each file has one sample or more. UserError: a file is of no known kind.
+    Args:
+        texts: "image=cat.png" or, for a model of one input, "cat.png"; an .npz without a name may have all inputs.
+            Where a name is given several times, each file has one or more samples.
+
+    Returns:
+        Paths by input name.
+
+    Raises:
+        UserError: a file is of no known kind.
     """
     found: dict[str, list[str]] = {}
     for text in texts:
@@ -60,7 +69,7 @@ def parse_inputs(texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def describe_files(given: GivenInputs | None) -> list[str]:
-    """What `parse_inputs` reads, of the files that are given, without their folders; arrays are left out."""
+    """Formats given files as `parse_inputs` reads them, without their folders; arrays are left out."""
     files = [
         (name, one)
         for name, value in (given or {}).items()
@@ -71,7 +80,11 @@ def describe_files(given: GivenInputs | None) -> list[str]:
 
 
 def inputs_of_each(models: Sequence[ov.Model], given: GivenInputs) -> list[GivenInputs]:
-    """What of the inputs that are given is for each of several models. UserError: no model has such an input."""
+    """Selects the given inputs for each of several models.
+
+    Raises:
+        UserError: no model has such an input.
+    """
     known = [{name for port in model.inputs for name in _names(port)} for model in models]
     for name in given:
         if name and not any(name in names for names in known):
@@ -86,17 +99,21 @@ def samples_of(
     shapes: Mapping[str, Sequence[int]] | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
 ) -> Samples | None:
-    """Inferences of a model with inputs that are given; None where none are.
+    """Prepares inferences of a model with given inputs; None where there are none.
 
     Args:
-        model: not changed. What is given for no input is made up (`SyntheticInput`).
-        given: see `GivenInputs`. Of several inputs each has as many samples, or one that is the same for all.
-        shapes: example shapes of dynamic inputs, by input name, which what is given has to have; images are resized.
-        images: example shapes that images are resized to where `shapes` say nothing.
+        model: the model, which is not changed. Values of inputs that are not given are generated (`SyntheticInput`).
+        given: see `GivenInputs`. Each input has the same number of samples, or one sample for all inferences.
+        shapes: example shapes of dynamic inputs, by input name. Given arrays must have them; images are resized to
+            them.
+        images: example shapes to which images are resized where `shapes` has none.
+
+    Returns:
+        The inferences and the shapes of their dynamic inputs.
 
     Raises:
-        UserError: a file cannot be read, or is damaged; an input is unknown; an array does not fit its input; the
-            model has states, whose inferences depend on each other.
+        UserError: a file cannot be read or is damaged; an input is unknown; an array does not fit its input; or the
+            model has states, so that its inferences depend on each other.
     """
     if not given:
         return None
@@ -125,12 +142,16 @@ def _names(port: ov.Output) -> set[str]:
 
 
 def _shape_of(port: ov.Output, shapes: Mapping[str, Sequence[int]] | None) -> tuple[int, ...] | None:
-    """The example shape of an input; None where there is none."""
+    """The example shape of an input; None if it has none."""
     return next((tuple(shape) for name, shape in (shapes or {}).items() if name in _names(port)), None)
 
 
 def _number(model: ov.Model, name: str) -> int:
-    """Which input has this name. UserError: none, or "" of several."""
+    """Returns the number of the input with this name.
+
+    Raises:
+        UserError: no input has the name, or the name is "" and there are several inputs.
+    """
     if not name and len(model.inputs) == 1:
         return 0
     for number, port in enumerate(model.inputs):
@@ -143,11 +164,11 @@ def _number(model: ov.Model, name: str) -> int:
 
 
 Sourced = tuple[NDArray[Any], str]
-"""An array, and where it comes from, for messages."""
+"""An array, and its origin for messages."""
 
 
 def _named(model: ov.Model, given: GivenInputs) -> Iterable[tuple[str, list[Sourced]]]:
-    """Input names and their arrays; an .npz without a name has an array for each input."""
+    """Yields input names with their arrays; an .npz without a name has an array for each input."""
     for name, value in given.items():
         several = value if isinstance(value, list | tuple) else [value]
         for one in several:
@@ -160,7 +181,11 @@ def _named(model: ov.Model, given: GivenInputs) -> Iterable[tuple[str, list[Sour
 
 
 def _as_array(value: Any) -> NDArray[Any]:
-    """UserError: what is given is no array of numbers or texts."""
+    """Converts a given value to an array.
+
+    Raises:
+        UserError: the value is no array of numbers or texts.
+    """
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -171,7 +196,7 @@ def _as_array(value: Any) -> NDArray[Any]:
 
 
 def _of_file(path: str, name: str) -> list[NDArray[Any]]:
-    """The samples in a file. UserError."""
+    """Reads the samples of a file. Raises UserError where it cannot be read."""
     kind = Path(path).suffix.lower()
     if kind == ".npy":
         return [_read(path, read_array)]
@@ -186,7 +211,7 @@ def _of_file(path: str, name: str) -> list[NDArray[Any]]:
 
 
 def _read(path: str | os.PathLike[str], read: Any) -> Any:
-    """What is in a file; UserError where it cannot be read, is damaged, or has nothing."""
+    """Reads a file; raises UserError where it cannot be read, is damaged or is empty."""
     try:
         found = read(path, SAMPLES)
     except OSError as error:
@@ -205,17 +230,20 @@ def _fitted(
     usual: tuple[int, ...] | None,
     source: str,
 ) -> NDArray[Any]:
-    """An array as an input takes it. UserError: it does not fit.
+    """Brings an array to the shape and type of its input.
 
-    Texts fill the input. An image (8-bit, [height, width, channels], of a .png) is laid out and resized, see `_image`.
-    Of other arrays a batch may be missing, which is added; their values keep what they are.
+    Texts fill the input. An image (8-bit, [height, width, channels], of a .png) is resized and transposed, see
+    `_image`. Any other array may lack the batch axis, which is added; its values stay the same.
 
     Args:
-        array: of numbers or texts.
+        array: numbers or texts.
         port: the input.
-        wanted: the example shape that it has to have; None: any that the input takes.
-        usual: the example shape that an image is resized to where `wanted` is None.
-        source: where the array comes from, for messages; the path of a file.
+        wanted: the example shape that the array must have; None if it may have any shape that the input takes.
+        usual: the example shape to which an image is resized where `wanted` is None.
+        source: origin of the array, for messages; the path of a file.
+
+    Raises:
+        UserError: the array does not fit the input.
     """
     shape = port.get_partial_shape()
     dtype = SyntheticInput.of(port.get_node()).dtype
@@ -235,7 +263,7 @@ def _fitted(
 
 
 def _texts(array: NDArray[Any], port: ov.Output, wanted: tuple[int, ...] | None) -> NDArray[Any]:
-    """The texts in the input's shape, where one text fills all of it."""
+    """Texts in the shape of the input; a single text is repeated to fill it."""
     shape = port.get_partial_shape()
     if wanted is None and shape.rank.is_static:
         wanted = tuple(bounded_dimension(one, 1) for one in shape)
@@ -247,7 +275,11 @@ def _texts(array: NDArray[Any], port: ov.Output, wanted: tuple[int, ...] | None)
 
 
 def _cast(array: NDArray[Any], dtype: np.dtype[Any], what: str) -> NDArray[Any]:
-    """The same values in another type. UserError: they change by more than rounding."""
+    """Converts values to another type.
+
+    Raises:
+        UserError: the values would change by more than rounding.
+    """
     if array.dtype == dtype:
         return np.ascontiguousarray(array)
     with np.errstate(all="ignore"):
@@ -259,11 +291,11 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any], what: str) -> NDArray[Any]:
 
 
 def _image(pixels: NDArray[np.uint8], port: ov.Output, wanted: tuple[int, ...] | None) -> NDArray[Any]:
-    """An image as an input takes it: resized, laid out, with as many channels.
+    """Resizes an image to its input and gives it the input's layout and number of channels.
 
-    The size is the input's, where it has one, or that of the example shape, else the image's own. Between pixels is
-    interpolated (bilinear). Channels are those of the image in the order RGB: gray is repeated, alpha is left out, and
-    of one channel the mean is taken. Numbers of floating-point inputs are from 0 to 1, others from 0 to 255.
+    The size is that of the input or, where that is open, of the example shape, else the image's own. Pixels are
+    interpolated (bilinear). Channels are RGB: gray is repeated, alpha is left out, and an input of one channel gets the
+    mean. Floating-point inputs get numbers from 0 to 1, others from 0 to 255.
     """
     shape = port.get_partial_shape()
     if shape.rank.is_dynamic or len(shape) not in (3, 4):
@@ -289,7 +321,7 @@ def _image(pixels: NDArray[np.uint8], port: ov.Output, wanted: tuple[int, ...] |
 
 
 def _channels_first(port: ov.Output, sizes: Sequence[int | None]) -> bool:
-    """Whether channels stand before height and width: as the model's layout says, its weights, or its sizes."""
+    """Whether channels come before height and width, by the model's layout, else its weights, else its sizes."""
     layout = str(port.get_node().get_layout()).strip("[]").replace(",", "")
     if "C" in layout:
         return layout.index("C") < layout.find("W") or "W" not in layout
@@ -299,7 +331,7 @@ def _channels_first(port: ov.Output, sizes: Sequence[int | None]) -> bool:
 
 
 def _resized(pixels: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
-    """[height, width, channels] float32 of another size, bilinear; centres of pixels keep their places."""
+    """Resizes [height, width, channels] float32 with bilinear interpolation between the centres of pixels."""
     for axis, size in ((0, height), (1, width)):
         have = pixels.shape[axis]
         if size == have:
@@ -315,18 +347,23 @@ def _resized(pixels: NDArray[np.float32], height: int, width: int) -> NDArray[np
 def _completed(
     model: ov.Model, arrays: Mapping[int, NDArray[Any]], seed: int, shapes: Mapping[str, Sequence[int]] | None
 ) -> list[NDArray[Any]]:
-    """An array for each input: those that are given, and made-up ones in shapes that fit them. UserError, RunError."""
+    """Returns an array for each input: given ones, and generated ones with shapes that fit them.
+
+    Raises:
+        UserError: the shapes do not fit the model.
+        RunError: an input has a type of which no values can be generated.
+    """
     sizes = {input_name(model.inputs[number]): array.shape for number, array in arrays.items()}
     known = {name for number in arrays for name in _names(model.inputs[number])}
     sizes |= {name: tuple(shape) for name, shape in (shapes or {}).items() if name not in known}
     for number, port in enumerate(model.inputs):
-        # A mask has the shape of what it masks.
+        # Inputs with the same open dimensions get the same shape: a mask has the shape of the input that it masks.
         twin = next((arrays[one] for one in arrays if _alike(port, model.inputs[one])), None)
         if number not in arrays and twin is not None and not _names(port) & set(shapes or {}):
             sizes[input_name(port)] = twin.shape
     dynamic = {name: shape for name, shape in sizes.items() if _port(model, name).get_partial_shape().is_dynamic}
     if dynamic:
-        fitting_input_shapes(model, dynamic)  # says what does not fit
+        fitting_input_shapes(model, dynamic)  # raises UserError with the reason where they do not fit
     random = np.random.default_rng(seed)
     counted = counted_input_shapes(model, dynamic)
     return [

@@ -1,8 +1,8 @@
-"""Inputs of stateful models, step after step, as language models take them: a prompt, then further tokens.
+"""Inputs of stateful models step by step, as language models take them: a prompt, then further tokens.
 
-What a step is given has to fit what the states hold by then: the attention mask is as long as all tokens so far, the
-positions go on, and beams are numbers of sequences in the batch. Inputs are known by the names that optimum-intel,
-openvino.genai and transformers have in common; models with others get inputs of the same shapes in every step.
+The inputs of a step have to fit the contents of the states: the attention mask is as long as all tokens so far, the
+positions go on, and beams are numbers of sequences in the batch. Inputs are recognised by the names that optimum-intel,
+openvino.genai and transformers share. Models with other names get inputs of the same shapes in every step.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.lazy import ov
 
 MASK = MASKS[0]
+"""Name of the attention mask of decoders."""
 
 FILLED = 256
-"""Tokens that are read to fill states which have to hold more: what they leave there is repeated."""
+"""Tokens that are read to fill states. States that have to hold more repeat them, which saves inferences."""
 
 TIMED_STEPS = 128
-"""Tokens that are timed one after the other, before the states are set back."""
+"""Tokens that are timed one after the other before the states are reset."""
 
 FURTHER = 5
 """Steps of a conversation after the prompt, of one token each."""
 
 REORDERED = 3
-"""The step in which beams change places."""
+"""Number of the step in which beams change places."""
 
 Inputs = list[NDArray[Any]]
+"""Arrays of one inference, in the order of the model's inputs."""
 
 
 def is_stateful(model: ov.Model) -> bool:
@@ -43,7 +45,7 @@ def is_stateful(model: ov.Model) -> bool:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Of one step: sequences, new tokens of each, and tokens before them."""
+    """Sizes of one step: sequences, new tokens of each, and earlier tokens of each."""
 
     batch: int
     tokens: int
@@ -52,22 +54,34 @@ class _Sizes:
 
 @dataclass(frozen=True)
 class _Input:
-    role: str
-    shape: tuple[int, ...]
-    open_batch: bool
-    synthetic: SyntheticInput
+    """An input with its counted shape."""
+
+    role: str  # its known name, such as "attention_mask"; "" for other inputs
+    shape: tuple[int, ...]  # the shape that costs count with
+    open_batch: bool  # whether its batch is dynamic and has no example size
+    synthetic: SyntheticInput  # generates its values
 
 
 class StatefulInputs:
-    """Makes inputs of a stateful model that fit together.
+    """Generates inputs of a stateful model that fit together.
 
-    `past`: tokens that the example shapes' mask has more than there are new tokens: the states hold them already.
+    Attributes:
+        past: tokens that the states hold before the inference of the example shapes: the mask has so many more than
+            there are new tokens.
     """
 
     def __init__(self, model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, sequences: int = 1) -> None:
-        """Reads the inputs of a model with states. RunError: no values are made up for them; UserError: `shapes`.
+        """Reads the inputs of a model with states.
 
-        sequences: at least so many in the batch of a model with beams, where inputs and example shapes leave that open.
+        Args:
+            model: the model.
+            shapes: example shapes by input name.
+            sequences: least number of sequences in the batch of a model with beams, where inputs and example shapes
+                leave the batch open.
+
+        Raises:
+            RunError: an input has a type of which no values can be generated.
+            UserError: `shapes` name no input, or do not fit.
         """
         self._inputs: list[_Input] = []
         given = set(shapes or {})
@@ -80,7 +94,7 @@ class StatefulInputs:
             ranked = partial.rank.is_static and 0 <= axis < len(shape)
             open_batch = ranked and partial[axis].is_dynamic and not names & given and role != CACHE_POSITIONS
             self._inputs.append(_Input(role, tuple(shape), open_batch, SyntheticInput.of(parameter)))
-        # Logits have a value for each token; with the numbers 0 and 1 alone, a model would see only two of them.
+        # Logits have a value for each token of the vocabulary. Without this size, only tokens 0 and 1 could be drawn.
         last = [port.get_partial_shape()[-1] for port in model.outputs if port.get_partial_shape().rank == 3]
         self._vocabulary = max([2, *(dimension.get_length() for dimension in last[:1] if dimension.is_static)])
         by_role = {one.role: one.shape for one in self._inputs if one.role}
@@ -95,7 +109,7 @@ class StatefulInputs:
         self._window = convolution_window(model)
         positions = by_role.get(CACHE_POSITIONS)
         if self._known and self._window and positions and positions[0] != self._window:
-            self.past = self._window  # not a prompt, and the mask does not tell what is before
+            self.past = self._window  # this is no prompt, and the mask does not show how many tokens came before
         self._growing = self._known and any(
             one.role in TOKENS and port.get_partial_shape()[1].is_dynamic
             for one, port in zip(self._inputs, model.inputs, strict=True)
@@ -106,11 +120,15 @@ class StatefulInputs:
         return len(one.shape) - 2 if one.role == POSITIONS and len(one.shape) > 1 else 0
 
     def timed(self, seed: int = 0) -> tuple[list[Inputs], list[Inputs]]:
-        """Inputs of the inferences that the example shapes describe, and of what is before them, from a seed.
+        """Generates the inputs of timed inferences and of the inferences before them.
 
-        First inputs that fill the states: one inference, or two, of `FILLED` tokens together and the last of one token,
-        where the states hold more; none where nothing is before. Then inputs of what is timed: where it is one token
-        with others before it, of `TIMED_STEPS` of them one after the other.
+        Args:
+            seed: seed of the random numbers.
+
+        Returns:
+            Inputs of untimed inferences that fill the states: none if the states are empty; one inference; or two, of
+            `FILLED` tokens together and the last with one token, if the states hold more. Then inputs of the timed
+            inferences: `TIMED_STEPS` consecutive ones if the example shapes are one token after others, else one.
         """
         random = np.random.default_rng(seed)
         batch, tokens, past = self._full.batch, self._full.tokens, self.past
@@ -120,10 +138,18 @@ class StatefulInputs:
         return before, [self._step(random, _Sizes(batch, tokens, past + number * tokens)) for number in range(steps)]
 
     def conversation(self, seed: int = 0, further: int = FURTHER) -> list[Inputs]:
-        """Inputs of all steps after a reset: what is before, the example shapes' tokens, and further tokens one by one.
+        """Generates the inputs of all steps after a reset.
 
-        Sequences change places in step `REORDERED` where there are several. Models whose inputs are not known, or
-        cannot have another number of tokens, get the same shapes in each step.
+        The steps are the earlier tokens, the tokens of the example shapes, and further single tokens. Sequences change
+        places in step `REORDERED` where there are several. Models with unknown inputs, or with a fixed number of
+        tokens, get the same shapes in each step.
+
+        Args:
+            seed: seed of the random numbers.
+            further: number of steps after the tokens of the example shapes.
+
+        Returns:
+            Inputs of each step.
         """
         random = np.random.default_rng(seed)
         batch = self._full.batch
@@ -157,47 +183,56 @@ class StatefulInputs:
         return np.ascontiguousarray(made[::-1]) if swap and one.role == BEAMS else made
 
 
-# Ends of the names that transformers, optimum-intel, openvino.genai and TensorFlow's models have in common.
+# Endings of names that transformers, optimum-intel, openvino.genai and TensorFlow's models share.
 _MASKS = ("mask",)
 _POSITIONS = ("position_ids", "cache_position")
 _BEAMS = ("beam_idx",)
 
-# Operations that hand indices on, from their first input.
+# Operations that pass indices on from their first input.
 _HANDED_ON = {"Convert", "Reshape", "Squeeze", "Unsqueeze", "Transpose"}
 
 
 @dataclass(frozen=True)
 class SyntheticInput:
-    """What is known of an input's values."""
+    """Generates plausible values of an input."""
 
-    names: frozenset[str]  # of the input, without "…:0" of TensorFlow
-    dtype: np.dtype[Any]  # of its values
-    # length of the shortest table that it picks rows of; None where it picks none, or of unknown length
+    names: frozenset[str]  # lower-case names of the input, without TensorFlow's "…:0"
+    dtype: np.dtype[Any]  # type of its values
+    # length of the shortest table whose rows the input selects; None if it selects none, or the length is not known
     rows: int | None
 
     @classmethod
     def of(cls, parameter: ov.Node) -> SyntheticInput:
-        """Of a Parameter. Raises RunError where values of its type cannot be made up."""
+        """Reads the properties of a Parameter.
+
+        Raises:
+            RunError: no values of its type can be generated.
+        """
         try:
             dtype = np.dtype(parameter.get_element_type().to_dtype())
         except (RuntimeError, TypeError, KeyError) as error:
             raise RunError(f"cannot make up values of type {parameter.get_element_type()} for an input") from error
-        if dtype.kind == "S":  # texts, which are Python's here
+        if dtype.kind == "S":  # texts are Python's str here
             dtype = np.dtype(np.str_)
         names = {parameter.get_friendly_name(), *parameter.output(0).get_names()}
         rows = _rows(parameter) if np.issubdtype(dtype, np.integer) else None
         return cls(frozenset(name.partition(":")[0].lower() for name in names), dtype, rows)
 
     def values(self, random: np.random.Generator, shape: Sequence[int], past: int = 0, few: int = 2) -> NDArray[Any]:
-        """Masks are ones (a row without any would be NaN), positions and beams in order, other integers random indices.
+        """Generates the values of one inference.
 
-        Texts are sentences of several lengths. Images have areas with edges: detectors find nothing in noise.
+        Masks are ones, as a row without any would give NaN. Positions and beams are in order; other integers are random
+        indices. Texts are sentences of several lengths. Images have areas with edges, because detectors find nothing in
+        noise.
 
         Args:
-            random: values are drawn from it.
-            shape: of the input.
+            random: the source of random numbers.
+            shape: shape of the input.
             past: the first position.
-            few: integers are below, where no table says how many there are (at least 2).
+            few: number of different integers where no table limits them (at least 2).
+
+        Returns:
+            An array of the input's shape and type.
         """
         if self._ends_with(_MASKS):
             return np.ones(shape, self.dtype)
@@ -222,16 +257,16 @@ class SyntheticInput:
 
 
 _SMALLEST_IMAGE = 16
-"""Height and width from which on an input of one or three channels is taken for an image."""
+"""Height and width from which on an input with one or three channels is treated as an image."""
 
 _AREAS = 12
-"""Rectangles in a made-up image."""
+"""Number of rectangles in a generated image."""
 
 _NOISE = 0.05
-"""Standard deviation of what is added to each pixel, of values from 0 to 1, so that no two are equal."""
+"""Standard deviation of the noise on each pixel, of values from 0 to 1, so that no two pixels are equal."""
 
 _LONGEST_TEXT = 12
-"""Words of a made-up text, at most."""
+"""Largest number of words of a generated text."""
 
 _WORDS = (
     "the a of and to in is that it with for on as was by at from this which an of two small large old new red green"
@@ -242,7 +277,7 @@ _WORDS = (
 
 
 def _is_image(shape: Sequence[int]) -> bool:
-    """Whether a shape is one of images, channels first or last."""
+    """Whether a shape is that of images, with channels first or last."""
     if len(shape) != 4:
         return False
     sides = shape[2:] if shape[1] in (1, 3) else shape[1:3] if shape[3] in (1, 3) else (0,)
@@ -250,7 +285,7 @@ def _is_image(shape: Sequence[int]) -> bool:
 
 
 def _areas(random: np.random.Generator, shape: Sequence[int]) -> NDArray[np.float64]:
-    """Images [batch, …] of rectangles in different colors before a gradient, with a little noise; from 0 to 1."""
+    """Draws images [batch, …] of coloured rectangles on a gradient with a little noise; values from 0 to 1."""
     first = shape[1] in (1, 3)
     channels, (height, width) = (shape[1], shape[2:]) if first else (shape[3], shape[1:3])
     images = np.empty((shape[0], channels, height, width))
@@ -268,7 +303,7 @@ def _areas(random: np.random.Generator, shape: Sequence[int]) -> NDArray[np.floa
 
 
 def _sentences(random: np.random.Generator, shape: Sequence[int]) -> NDArray[Any]:
-    """Texts of one to `_LONGEST_TEXT` words."""
+    """Draws texts of one to `_LONGEST_TEXT` words."""
     words = _WORDS.split()
     texts = [
         " ".join(random.choice(words, int(random.integers(1, _LONGEST_TEXT + 1)))) for _ in range(int(np.prod(shape)))
@@ -277,7 +312,7 @@ def _sentences(random: np.random.Generator, shape: Sequence[int]) -> NDArray[Any
 
 
 def _rows(parameter: ov.Node) -> int | None:
-    """See `SyntheticInput.rows`."""
+    """Length of the shortest table whose rows the input selects; see `SyntheticInput.rows`."""
     found, waiting = [], [parameter]
     while waiting:
         for reader in waiting.pop().output(0).get_target_inputs():
