@@ -1,4 +1,4 @@
-"""Device profiles, as JSON, of what was measured."""
+"""Writes measured figures of devices as a profile in JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,17 @@ from ov_hsdag.utils.lazy import ov
 def profile_document(
     core: ov.Core, known: Profile, figures: Mapping[str, Figures], boundaries: Boundaries
 ) -> dict[str, Any]:
-    """The profile as JSON; its schema is costs/profile.schema.json."""
+    """Makes the JSON of a profile; its schema is costs/profile.schema.json.
+
+    Args:
+        core: the Core, for the full names of devices.
+        known: profile of the devices for figures that were not measured.
+        figures: fitted figures by device.
+        boundaries: costs of boundaries between the devices, in the order of `figures`.
+
+    Returns:
+        The JSON value.
+    """
     how = when_measured()
     return {
         "version": 1,
@@ -39,6 +49,7 @@ def profile_document(
     }
 
 
+# Source of the figures of boundaries, after the date.
 _CHAINS = "; least squares over chains of small operations that are cut at every large tensor, less each device alone"
 
 
@@ -51,7 +62,7 @@ def _entry(
         return {"value": getattr(known, key), "source": known.sources.get(key, "the built-in profile")}
 
     layers = how + "; fitted to a built-in set of layers"
-    # A share of the peak cannot be more than 1: where a datasheet promises less than was measured, the peak gives way.
+    # Efficiencies cannot exceed 1. So where measured rates exceed the datasheet's peak, the peak is raised.
     fastest = float(figures.rate_gflops.max())
     peak = max(known.peak_gflops[precision], fastest)
     peak_source = kept("peak_gflops")["source"]
@@ -87,7 +98,7 @@ def _entry(
     return entry
 
 
-# Types whose figures stand for types that were not measured: they read, compute a little and write.
+# Types whose figures stand for types that were not measured, because they read, compute a little and write.
 _STREAMING = frozenset({"Add", "Multiply", "Relu", "Concat", "Transpose", "Softmax", "MVN", "ReduceMean"})
 
 
@@ -96,5 +107,5 @@ def _round(value: float) -> float:
 
 
 def _rate(us_per_byte: float) -> float:
-    """10^9 bytes a second; what could not be told from nothing is very fast."""
+    """Converts µs per byte to 10^9 bytes per second; costs too small to measure become a very high rate."""
     return _round(1e-3 / max(us_per_byte, 1e-9))

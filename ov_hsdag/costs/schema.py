@@ -1,4 +1,4 @@
-"""Checks a JSON value against a JSON Schema and says in one line what is wrong."""
+"""Checks a JSON value against a JSON Schema and explains in one line what is wrong."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 from ov_hsdag.utils.errors import shortened
 
-# Errors that are looked at for the one nearest to the root: a hostile file may have millions.
+# Errors among which the one nearest to the root is chosen. A hostile file may have millions.
 _MOST = 1000
 
 
 class Violation(Exception):
-    """A value that breaks the schema. Its text names the JSON path, what is expected there and what was found."""
+    """A value that breaks the schema. Its text has the JSON path, the expected and the found value."""
 
 
 def check(schema: dict[str, Any], value: Any) -> None:
@@ -41,7 +41,7 @@ def check(schema: dict[str, Any], value: Any) -> None:
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in the file, shortened to fit a line."""
+    """Formats a value as it stands in the file, shortened to fit a line."""
     return shortened(json.dumps(value, ensure_ascii=False), 60)
 
 
@@ -51,7 +51,7 @@ def child_path(path: str, key: str | int) -> str:
     return f"{path}.{key}" if named else f"{path}[{shown(key)}]"
 
 
-# By keyword, from its value in the schema and the error.
+# Functions that say what a keyword of the schema expects, from the keyword's value and the error.
 _EXPECTED: dict[str, Callable[[Any, Any], str]] = {
     "type": lambda types, _: f"type {types if isinstance(types, str) else ' or '.join(types)}",
     "const": lambda value, _: shown(value),
@@ -60,7 +60,7 @@ _EXPECTED: dict[str, Callable[[Any, Any], str]] = {
     "additionalProperties": lambda _, error: f"only the keys {', '.join(error.schema['properties'])}",
     "minProperties": lambda *_: "at least one key",
     "minLength": lambda *_: "a text that is not empty",
-    # Python's "$" also matches before a last newline, so patterns go on to say that none follows.
+    # Python's "$" also matches before a last newline, so patterns end with a condition that no newline follows.
     "pattern": lambda pattern, _: "a name like " + pattern.removesuffix(r"(?!\n)"),
     "format": lambda _, error: f"a regular expression ({error.cause})",
     "minimum": lambda bound, _: f"a number of at least {bound:g}",

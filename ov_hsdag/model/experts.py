@@ -32,7 +32,7 @@ class Experts:
         return self.all * (1.0 - (1.0 - self.chosen / self.all) ** self.tokens)
 
     def products(self, graph: ComputationGraph) -> NDArray[np.int32]:
-        """Nodes that compute for each expert, int32, ascending: the tile up to the product with the router's weights."""
+        """Nodes that compute for each expert, from the tile to the product with the router's weights, int32, sorted."""
         inside = {self.tile}
         for node in self.nodes.tolist():
             first, last = graph.input_ptr[node], graph.input_ptr[node + 1]
