@@ -1,8 +1,8 @@
-"""What a model wants of the devices that run it: its runtime_options, which HETERO loses.
+"""The runtime_options of a model, which are properties for the devices that run it, and which HETERO loses.
 
 optimum-intel writes options such as KV_CACHE_PRECISION into a model's rt_info, and a device that compiles the model
-takes them as properties. HETERO compiles submodels, which have no such entry: unless it is given the options as
-properties, a language model keeps its states in another precision than on one device, and computes other tokens.
+takes them as properties. HETERO compiles submodels, which have no such entry. Unless it gets the options as properties,
+a language model keeps its states in another precision than on one device, and computes other tokens.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ov_hsdag.devices.property_values import DEVICE_PROPERTIES, device_propertie
 from ov_hsdag.utils.lazy import ov
 
 RUNTIME_OPTIONS = "runtime_options"
-"""The model-level rt_info entry that plugins read properties from."""
+"""The model-level rt_info entry from which plugins read properties."""
 
 
 def runtime_options(model: ov.Model) -> dict[str, str]:
-    """The options that a model carries: name of a property → its value as text. Empty where it carries none."""
+    """Returns the options of a model: values as text by property. Empty if the model has none."""
     if not model.has_rt_info([RUNTIME_OPTIONS]):
         return {}
     options = plain(model.get_rt_info([RUNTIME_OPTIONS]))
@@ -32,11 +32,21 @@ def runtime_options(model: ov.Model) -> dict[str, str]:
 def compile_properties(
     core: ov.Core, model: ov.Model, device: str, config: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A compile_model configuration with which HETERO runs a model as a single device does.
+    """Completes a compile_model configuration so that HETERO runs a model as a single device does.
 
-    HETERO hands a property to every device that knows it, so the model's options are added to the configuration. What
-    the caller configures wins, for all devices or for one, as does what was set on the Core for a device. Virtual
-    devices get their limits (`virtual.compile_properties`). On other devices options are left to the plugin.
+    HETERO hands a property to every device that knows it, so the model's options are added to the configuration.
+    Options that the caller configured, for all devices or for one, take precedence; so do those that were set on the
+    Core for a device. Virtual devices get their limits (`virtual.compile_properties`). On other devices than HETERO,
+    options are left to the plugin.
+
+    Args:
+        core: the Core that will compile the model.
+        model: the model.
+        device: device string to compile for.
+        config: the caller's configuration.
+
+    Returns:
+        The completed configuration.
     """
     completed = virtual.compile_properties(device, config)
     names = virtual.hetero_names(device, completed)
@@ -53,7 +63,7 @@ def compile_properties(
 
 
 def _set_on_core(core: ov.Core, devices: Sequence[str], options: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Of the options those set on the Core for a device, which go first: it has other values than a new one."""
+    """Selects the options that were set on the Core for a device: their values differ from those of a new Core."""
     found: dict[str, dict[str, Any]] = {}
     fresh: ov.Core | None = None
     for device in devices:

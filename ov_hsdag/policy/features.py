@@ -1,8 +1,8 @@
-"""What a policy sees of a placement problem: arrays over coarse groups, edges, and devices.
+"""The features of a placement problem for the policy: arrays over coarse groups, edges and devices.
 
-All features are ratios, shares or logarithms, so that what is learned on one model and machine carries over to others:
-multiplying every time or every tensor's size by a constant changes no feature but those that compare flops with bytes.
-Times in logarithms are clipped; nothing is ever infinite.
+All features are ratios, shares or logarithms, so that a policy learned on one model and machine can be used for others.
+Multiplying all times, or all tensors' sizes, by a constant changes only features that compare flops with bytes.
+Logarithms of times are clipped, so no feature is infinite.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from ov_hsdag.placers.contiguous import CoarsePartitions, Contiguous
 from ov_hsdag.problem.coarse import CoarseView, crossing, off_diagonal, share
 from ov_hsdag.problem.problem import PlacementProblem
 
-# Changes with the meaning or the number of features. 3 has more features of pairs than 2, behind those.
+# Version of the features; it changes with their meaning or number. Version 3 has the features of 2, and further ones of
+# pairs behind them.
 FEATURE_VERSION = 3
 
-# Operation types by what they do; each line is one feature. Types in none of them count as the last one.
+# Families of operation types: each line is one feature. Types in no family count as one further feature, the last.
 _TYPE_FAMILIES = """
 Parameter
 Result
@@ -71,15 +72,15 @@ RandomUniform Multinomial
 """
 TYPE_COLUMN = {name: n for n, line in enumerate(_TYPE_FAMILIES.split("\n")[1:-1]) for name in line.split()}
 TYPE_COLUMNS = max(TYPE_COLUMN.values()) + 2
-"""Number of families of operation types."""
+"""Number of features of operation types, one for types in no family included."""
 
 MOST_NODES = 1000
-"""Nodes of the graphs that the network sees: larger ones are coarsened further, to about seven tenths of it."""
+"""Largest number of nodes of the graphs that the network gets; larger graphs are coarsened to about 0.7 of it."""
 
-# Dimensions of the output shape that are seen, counted from the last.
+# Number of dimensions of the output shape that are features, counted from the last.
 _DIMENSIONS = 5
 
-# Logarithms of ratios end at a factor of e^8, some 3,000.
+# Largest absolute value of logarithms of ratios: a factor of e^8, some 3,000.
 _CLIP = 8.0
 
 
@@ -88,17 +89,17 @@ class PolicyInput:
     """Features of one placement problem."""
 
     node_x: NDArray[np.float32]  # features of coarse groups, float32 [coarse, F]
-    # producing and consuming coarse group of each edge, int64 [2, edges]; each pair once, no loops
+    # producing and consuming coarse group of each edge, int64 [2, edges]; each pair once, without self-loops
     edge_index: NDArray[np.int64]
     edge_x: NDArray[np.float32]  # features of edges, float32 [edges, FE]
     pair_x: NDArray[np.float32]  # features of each group on each device, float32 [coarse, devices, FP]
     device_x: NDArray[np.float32]  # features of devices, float32 [devices, FD]
-    coarse: NDArray[np.int32]  # node of each colocation group, int32 [groups]; see `coarse_groups`
-    partition: NDArray[np.uint8]  # device of each colocation group in the best contiguous partition, uint8 [groups]
+    coarse: NDArray[np.int32]  # coarse group of each co-location group, int32 [groups]; see `coarse_groups`
+    partition: NDArray[np.uint8]  # device of each co-location group in the best contiguous partition, uint8 [groups]
 
 
 def policy_input(problem: PlacementProblem) -> PolicyInput:
-    """Features of a problem in which each group has a device that supports it."""
+    """Computes the features of a problem. Each of its co-location groups must have a device that supports it."""
     coarse = coarse_groups(problem)
     partitions = CoarsePartitions.of(problem, coarse)
     view = partitions.view
@@ -110,7 +111,7 @@ def policy_input(problem: PlacementProblem) -> PolicyInput:
         _output_shapes(problem.graph, view),
         position[:, None],
         _structure(structure, view.size),
-        _work(problem, view, structure),  # the last, as those before it are what HSDAG's paper has
+        _work(problem, view, structure),  # last, so that the features of HSDAG's paper come first
     ]
     found = _Contiguous.of(partitions)
     partition = problem.where_supported(Contiguous().place(problem))
@@ -129,26 +130,26 @@ def policy_input(problem: PlacementProblem) -> PolicyInput:
 
 
 def coarse_groups(problem: PlacementProblem) -> NDArray[np.int32]:
-    """Node of the network's graph that each colocation group belongs to, int32 [groups]: its coarse group.
+    """Returns the node of the network's graph for each co-location group, int32 [groups]: its coarse group.
 
-    Where these are more than `MOST_NODES`, the edges of the dearest transfers are contracted first.
+    If there are more than `MOST_NODES` coarse groups, edges are contracted, those of the dearest transfers first.
     """
     if int(problem.coarse.max()) < MOST_NODES:
         return problem.coarse
     alike = np.array_equal(problem.chains, problem.coarse)  # making a space takes longer than contracting
     space = problem.search_space if alike else _native.SearchSpace(problem.native, problem.coarse)
-    # Contracting ends up to twice above its target, where what is left would be too much in one node.
+    # Contracting may end at up to twice its target, if further nodes would become too large.
     return space.contracted(7 * MOST_NODES // 10)
 
 
 def _log(ratio: Any) -> Floats:
-    """Logarithm of a ratio, clipped and scaled to [-1, 1]; 0 / anything is the lower end."""
+    """Logarithm of a ratio, clipped and scaled to [-1, 1]; 0 and nan become the lower end and 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.nan_to_num(np.clip(np.log(ratio), -_CLIP, _CLIP), nan=0.0) / _CLIP
 
 
 def _types(graph: ComputationGraph, view: CoarseView) -> Floats:
-    """Share of each family of types among a group's nodes, constants aside, [size, families + 1]."""
+    """Share of each family of types among a group's nodes without constants, [size, families + 1]."""
     seen = graph.kinds != NodeKind.CONSTANT
     columns = {name: TYPE_COLUMN.get(name, TYPE_COLUMNS - 1) for name in set(graph.types)}
     column = np.fromiter(map(columns.__getitem__, graph.types), np.int64, graph.nodes)
@@ -158,7 +159,10 @@ def _types(graph: ComputationGraph, view: CoarseView) -> Floats:
 
 
 def _output_shapes(graph: ComputationGraph, view: CoarseView) -> Floats:
-    """Logarithms of the last dimensions of a group's last operation's first output, padded with 0, and the rank."""
+    """Logarithms of the last dimensions of a group's output, padded with 0, and its rank, [size, 6].
+
+    The output is the first one of the group's last operation.
+    """
     with_output = np.diff(graph.output_ptr) > 0
     last = np.full(view.size, -1, np.int64)
     for chosen in (with_output, with_output & (graph.kinds != NodeKind.CONSTANT)):
@@ -177,7 +181,7 @@ def _output_shapes(graph: ComputationGraph, view: CoarseView) -> Floats:
 
 
 def _structure(structure: dict[str, Any], size: int) -> Floats:
-    """Degrees, fractal dimension, closeness (also on a log scale: it spans orders of magnitude), [size, 5]."""
+    """Degrees, fractal dimension, closeness and its logarithm, as it spans orders of magnitude, [size, 5]."""
     closeness = structure["closeness"]
     columns = [
         np.log2(1 + structure["in_degree"]) / 4,
@@ -190,7 +194,7 @@ def _structure(structure: dict[str, Any], size: int) -> Floats:
 
 
 def _work(problem: PlacementProblem, view: CoarseView, structure: dict[str, Any]) -> Floats:
-    """Times, bytes and places that the paper's features lack, [size, …]."""
+    """Times, bytes and positions that the paper's features lack, [size, …]."""
     graph = problem.graph
     total = view.best.sum()
     flops, weights = view.sums(graph.flops), view.sums(view.problem.node_held.max(axis=1))
@@ -224,7 +228,8 @@ def _work(problem: PlacementProblem, view: CoarseView, structure: dict[str, Any]
 def _progress(view: CoarseView, position: NDArray[np.int32]) -> tuple[Floats, tuple[Floats, Floats]]:
     """Share of the work up to each group, and the cost of a cut of the topological order right behind it.
 
-    That is the mean time of the transfers across, as a logarithm: to all of the work, and to an average cut.
+    The cost is the mean time of the transfers across the cut, as two logarithms: relative to the whole work, and to an
+    average cut.
     """
     order = np.argsort(position)
     done = np.empty(view.size)
@@ -240,13 +245,13 @@ def _progress(view: CoarseView, position: NDArray[np.int32]) -> tuple[Floats, tu
 class _Contiguous:
     """The best contiguous partition of the topological order (`CoarsePartitions.best`)."""
 
-    place: Floats  # middle of each group in the work done in topological order, 0 … 1 [size]
-    begin: Floats  # of each device's part, likewise [D]
-    end: Floats  # equal to `begin` where it has none
-    inside: NDArray[np.bool_]  # groups of each device's part, bool [size, D]
-    rank: NDArray[np.int64]  # place of each device in the sequence [D]
+    place: Floats  # share of the work done up to the middle of each group in topological order, 0 … 1 [size]
+    begin: Floats  # share of the work before each device's part, 0 … 1 [D]
+    end: Floats  # share of the work up to the part's end; equal to `begin` if the device has no part [D]
+    inside: NDArray[np.bool_]  # whether a group is in a device's part, bool [size, D]
+    rank: NDArray[np.int64]  # position of each device in the sequence of parts [D]
     value: float  # estimate of the objective, µs
-    room: Floats  # what a device's memory holds of what the model needs, at most 1 [D]
+    room: Floats  # share of the model's memory that a device's memory can hold, at most 1 [D]
 
     @classmethod
     def of(cls, partitions: CoarsePartitions) -> _Contiguous:
@@ -303,7 +308,7 @@ def _pairs(view: CoarseView, found: _Contiguous) -> Floats:
     with np.errstate(invalid="ignore"):
         gain = np.nan_to_num((elsewhere - us) / (np.abs(elsewhere - us) + moving + 1e-30), nan=0.0)
     begun, left = found.place[:, None] - found.begin, found.end - found.place[:, None]
-    # Infinite over infinite above: support decides.
+    # Infinite times gave nan or infinities above, so the gain follows from support there.
     gain = np.where(supported, np.where(np.isfinite(elsewhere), gain, 1.0), -1.0)
     columns = [
         supported.astype(np.float64),
@@ -316,7 +321,7 @@ def _pairs(view: CoarseView, found: _Contiguous) -> Floats:
         gain,
         begun,
         left,
-        np.tanh(10 * begun),  # most of the range for small distances
+        np.tanh(10 * begun),  # uses most of its range for small distances
         np.tanh(10 * left),
         found.inside.astype(np.float64),
     ]
@@ -324,9 +329,14 @@ def _pairs(view: CoarseView, found: _Contiguous) -> Floats:
 
 
 def _moves(partitions: CoarsePartitions, device: NDArray[np.int64]) -> Floats:
-    """What moving a group alone to each device changes of a placement, [size, D, 4]; device: of groups [size].
+    """Changes of a placement's costs when a single group moves to each device, [size, D, 4].
 
-    The sum of all times; the largest time of a device; that device's share of it now; and its memory after the move.
+    They are the change of the sum of all times; the change of the largest time of a device; the device's share of that
+    time now; and its memory after the move.
+
+    Args:
+        partitions: the coarse problem.
+        device: device of each group now, [size].
     """
     view, us = partitions.view, partitions.us
     problem = view.problem
@@ -337,26 +347,27 @@ def _moves(partitions: CoarsePartitions, device: NDArray[np.int64]) -> Floats:
     fixed, rate = off_diagonal(problem.transfer_us), off_diagonal(problem.transfer_us_per_byte)
 
     def summed(group: NDArray[Any], values: Floats, rows: int = size) -> Floats:
-        """Sums of rows by group, [R, D] → [rows, D]."""
+        """Sums rows by group, [R, D] → [rows, D]."""
         return np.stack([np.bincount(group, column, rows) for column in values.T], axis=1)
 
-    # A tensor goes to each device once, whoever reads it there.
+    # A tensor goes to each device once, however many groups read it there.
     readers = summed(view.received, own[target], len(view.producer))
     alone = readers[view.received] == own[target]
     per_byte = rate[device[source]] * view.tensor_bytes[view.received][:, None]
     received = summed(target * count + device[source], alone * (fixed[device[source]] + per_byte), size * count)
-    # Times of transfers between the device that a group is moved to and each device, [size, D, D].
+    # Times of transfers between the device to which a group moves and each device, [size, D, D].
     between = received.reshape(size, count, count).transpose(0, 2, 1)
     us_to = ((readers > 0) * (fixed[place] + rate[place] * view.tensor_bytes[:, None]) for place in places)
     sent = np.stack([summed(view.producer, one) for one in us_to], axis=1)
     between = between + sent
-    # A group with no neighbour on its device is a submodel there, and one between two of its device leaves two behind.
+    # A group without a neighbour on its new device becomes a submodel there. A group between two groups of its old
+    # device leaves two submodels behind.
     reads, feeds = summed(target, own[source]) > 0, summed(source, own[target]) > 0
     computing = us + problem.submodel_us * ~(reads | feeds)
     behind = np.where(own > 0, 0.0, (problem.submodel_us[device] * (reads & feeds)[rows, device])[:, None])
     total = computing + between.sum(axis=2)
     change = total - total[rows, device][:, None] + behind
-    # Both ends of a transfer are busy. Of each device (last axis), after each move:
+    # Work of each device (last axis) after each move; both ends of a transfer are busy.
     shares = problem.transfer_shares
     busy = between * shares
     busy[:, places, places] = computing + between.sum(axis=2) * shares
@@ -376,14 +387,14 @@ def _moves(partitions: CoarsePartitions, device: NDArray[np.int64]) -> Floats:
 
 
 def _signed(ratio: Floats) -> Floats:
-    """Logarithm of a size beside its sign, for what is about 0 and may be negative."""
+    """Logarithm of the absolute value with the sign, for values around 0."""
     return np.asarray(np.sign(ratio) * np.log1p(10 * np.abs(ratio)).clip(0, _CLIP) / _CLIP)
 
 
 def _devices(problem: PlacementProblem, view: CoarseView, found: _Contiguous) -> Floats:
     """Features of devices, [D, 20]."""
     devices = len(problem.devices)
-    # Time of the model on each device; where it has to leave work to others, they are as fast as they can.
+    # Time of the model on each device. Groups that it does not run take their least time on others.
     alone = np.where(np.isfinite(view.us), view.us, view.best[:, None]).sum(axis=0)
     total = view.best.sum()
     limited = np.isfinite(problem.memory_limits)

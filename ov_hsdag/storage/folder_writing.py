@@ -1,7 +1,7 @@
-"""Write a copy of an exported folder in which some models are others, whole or not at all.
+"""Writes a copy of an exported folder with some models replaced, atomically.
 
-The copy is made in a temporary folder beside its place and renamed. What it shares with the source is the data of
-weights alone, by hard links: files that people edit are copied.
+The copy is made in a temporary folder beside its place and renamed. It shares only the data of weights with the source,
+by hard links; files that users edit are copied.
 """
 
 from __future__ import annotations
@@ -26,33 +26,41 @@ from ov_hsdag.utils.lazy import op, ov
 from ov_hsdag.utils.reading import TABLES, file_digest, read_json
 
 MARKER = "ov_hsdag_folder.json"
-"""Lists the files that were written, with digests of those that people edit: a folder that has it, and nothing that was
-added or edited since, may be replaced."""
+"""Name of the record of written files, with digests of those that users edit.
 
-# Made by optimum-intel and openvino.genai in the folders that they run, of the models in them: of no use for others.
+A folder with this record may be replaced, unless something was added to it or edited since.
+"""
+
+# Folders that optimum-intel and openvino.genai make for the models that they run; they do not belong to other models.
 _CACHES = ("model_cache",)
 
-# Data that nobody edits. They are shared where the file system can.
+# Suffixes of data that nobody edits, which is shared if the file system supports it.
 _LINKED = (".bin", ".safetensors", ".gguf")
 
-_LARGE = 1 << 16  # constants of more bytes are not written only to be found again
+# Bytes of a constant above which a placeholder is written for it, as its data is in the old file already.
+_LARGE = 1 << 16
 
-# What placeholders may lack, as no file has it: affinities, a constant's place in its file, marks of folding, names.
+# Runtime information that placeholders may lack, because no file has it: affinities, a constant's place in its file,
+# marks of folding, and names of fused nodes.
 _NEEDLESS = frozenset({"affinity", "WeightlessCacheAttribute_0", "can_be_folded", "fused_names_0"})
 
 _MAPPED = "ov_hsdag mapped "
-"""Begins the name of a placeholder; the rest is a number."""
+"""Prefix of a placeholder's name; the rest is a number."""
 
-# Where more than this share of the weights is new, they are written as OpenVINO wrote them.
+# Share of new weights, relative to the old file, above which the .bin stays as OpenVINO wrote it.
 _MOST_NEW = 0.5
 
-_HEAD = 64  # bytes that are compared first
+_HEAD = 64  # bytes that are compared first, which is quicker than comparing whole constants
 
 
 def check_folder_output(output: Path, source: Path) -> None:
-    """Raise UserError where a folder cannot be written, or would replace anything but an empty one or one written so.
+    """Checks that a folder can be written, and would replace only an empty folder or one that `write_folder` wrote.
 
-    Neither may it be the source or inside that, nor may the source hold what cannot be copied. Leaves nothing behind.
+    It may not be the source or inside of it, and the source may not have anything that cannot be copied. Leaves nothing
+    behind.
+
+    Raises:
+        UserError: a check fails.
     """
     _refuse_uncopyable(source)
     with writing(output):
@@ -64,7 +72,7 @@ def check_folder_output(output: Path, source: Path) -> None:
             raise refused(output, "it is inside the input")
         if target.exists() and not target.is_dir():
             raise UserError(f"cannot write '{output}': it is a file, and the output of a folder is a folder")
-        if os.path.ismount(target):  # which cannot be renamed
+        if os.path.ismount(target):  # a mount point cannot be renamed
             raise UserError(f"cannot write '{output}': a file system is mounted there; name a folder in it")
         directory = refuse_impossible(target)
         if not os.access(directory, os.W_OK | os.X_OK):
@@ -76,12 +84,23 @@ def check_folder_output(output: Path, source: Path) -> None:
 def write_folder(
     output: Path, source: Path, models: Mapping[str, tuple[ov.Model, bool]], *, hard_links: bool = True
 ) -> dict[str, bool]:
-    """Write a copy of a folder with other models in it: all but hidden files, caches of models and folders written so.
+    """Writes a copy of a folder with other models in it.
 
-    output: The folder to write; see :func:`check_folder_output`. models: By the path of the .xml file in the source:
-    what takes its place, and whether its weights are compressed to FP16 as in openvino.save_model. hard_links: Share
-    files of weights with the source, where the file system can. Returns for each of the models whether its .bin is the
-    file of the source.
+    Hidden files, caches of models, and folders that this function wrote are left out.
+
+    Args:
+        output: the folder to write; see :func:`check_folder_output`.
+        source: the exported folder.
+        models: by the path of an .xml file in the source, the model that takes its place, and whether its weights are
+            compressed to FP16 as in openvino.save_model.
+        hard_links: whether to share files of weights with the source, if the file system supports it.
+
+    Returns:
+        For each of `models`, whether its .bin is the file of the source.
+
+    Raises:
+        UserError: the folder cannot be written, see :func:`check_folder_output`.
+        RunError: OpenVINO cannot save a model.
     """
     check_folder_output(output, source)
     target = Path(os.path.realpath(output))
@@ -104,7 +123,7 @@ def write_folder(
             record = {"version": 1, "files": files, "digests": digests}
             (new / MARKER).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             for path in _files(new):
-                if path.stat().st_nlink == 1:  # what is shared is on the disk already
+                if path.stat().st_nlink == 1:  # shared files are on the disk already
                     sync_file(path)
             _exchange(new, target, output)
     finally:
@@ -113,7 +132,7 @@ def write_folder(
 
 
 def _refuse_foreign(target: Path, shown: Path) -> None:
-    """Raise UserError where a folder holds what was not written so."""
+    """Raises UserError if a folder has files that `write_folder` did not write, or that were changed since."""
     there = {path.relative_to(target).as_posix() for path in _files(target)}
     if not there:
         return
@@ -131,7 +150,7 @@ def _refuse_foreign(target: Path, shown: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """All that is no folder in a folder, at any depth, caches left out."""
+    """Yields everything in a folder that is not a folder, at any depth, without caches."""
     for directory, names, files in os.walk(folder):
         linked = [name for name in names if (Path(directory) / name).is_symlink()]
         names[:] = [name for name in names if name not in (*_CACHES, *linked)]
@@ -139,7 +158,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _copied(source: Path) -> Iterator[Path]:
-    """What of a folder is copied, folders by their own names."""
+    """Yields the entries of a folder that are copied; folders are not descended into."""
     for entry in sorted(source.iterdir()):
         if entry.name.startswith(".") or entry.name in (MARKER, *_CACHES):
             continue
@@ -148,7 +167,7 @@ def _copied(source: Path) -> Iterator[Path]:
 
 
 def _refuse_uncopyable(source: Path) -> None:
-    """Raise UserError where a folder holds something that cannot be copied, and name it."""
+    """Raises UserError for an entry of a folder that cannot be copied."""
     real = Path(os.path.realpath(source))
     try:
         for entry in _copied(source):
@@ -166,7 +185,7 @@ def _refuse_uncopyable(source: Path) -> None:
 
 
 def _copy_others(source: Path, new: Path, own: Collection[Path], hard_links: bool) -> None:
-    """Copy what is not there yet, links followed. own: files of the copy that are not copied."""
+    """Copies entries that are not in the copy yet, and follows links; `own` are files that are not copied."""
     for entry in _copied(source):
         copy = new / entry.name
         if entry.is_dir():
@@ -177,9 +196,9 @@ def _copy_others(source: Path, new: Path, own: Collection[Path], hard_links: boo
 
 
 def _copy(source: Path, copy: Path, hard_links: bool) -> bool:
-    """Copy a file, or link it where it holds data of weights. Returns whether the two are one file."""
+    """Copies a file, or links it if it holds data of weights. Returns whether the two are one file."""
     if hard_links and source.suffix in _LINKED:
-        with contextlib.suppress(OSError):  # another file system, one without links, another owner's file
+        with contextlib.suppress(OSError):  # on another file system, one without links, or for another owner's file
             os.link(os.path.realpath(source), copy)
             return True
     shutil.copyfile(source, copy)
@@ -202,16 +221,17 @@ def _exchange(new: Path, target: Path, shown: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-# A constant whose data is in the file that the model was read from: its friendly name, and where it begins there.
+# A constant with data in the file that the model was read from: its friendly name and its offset there.
 _Mapped = tuple[str, int]
 
 
 def _write_model(model: ov.Model, xml: Path, old_xml: Path, compress: bool, shown: Path, hard_links: bool) -> bool:
-    """Save a model beside weights that it shares with the one that it was made of, see `_share_weights`.
+    """Saves a model, with weights shared with the model that it was made from, see `_share_weights`.
 
-    Gigabytes that are in the old file already are not written: placeholders stand for them until the .xml says where.
+    Gigabytes that are in the old file already are not written. Placeholders stand for them until their offsets are in
+    the .xml.
     """
-    zeros = np.zeros(max(map(_large, model.get_ops()), default=0), np.uint8)  # OpenVINO refers to it, and keeps it not
+    zeros = np.zeros(max(map(_large, model.get_ops()), default=0), np.uint8)  # must outlive `light`, which refers to it
     light, mapped = _with_placeholders(model, old_xml.with_suffix(".bin"), compress, zeros)
     if mapped:
         save_model(light, xml, compress, shown, sync=False)
@@ -229,10 +249,14 @@ def _write_model(model: ov.Model, xml: Path, old_xml: Path, compress: bool, show
 def _with_placeholders(
     model: ov.Model, old_bin: Path, compress: bool, zeros: NDArray[np.uint8]
 ) -> tuple[ov.Model, dict[str, _Mapped]]:
-    """A copy of a model with zeros for large constants that are mapped from `old_bin`; what they are, by their names.
+    """Copies a model, with zeros in place of large constants that are mapped from `old_bin`.
 
-    Equal constants are written once, so that all zeros of a size take the place of one. Where the system does not say
-    what is mapped, there are none. The copy refers to `zeros`, as many bytes as the largest constant has.
+    Equal constants are written once, so all zeros of one size take the place of a single constant. If the system does
+    not report mapped files, nothing is replaced. The copy refers to `zeros`, which has the size of the largest
+    constant.
+
+    Returns:
+        The copy; and the constants that were replaced, by the placeholders' names.
     """
     areas = _mapped_areas(old_bin)
     if not areas:
@@ -264,7 +288,7 @@ def _large(node: ov.Node) -> int:
 
 
 def _mapped_areas(path: Path) -> list[tuple[int, int, int]]:
-    """Begin, end and offset in the file of memory of this process that is mapped from a file."""
+    """Begin, end and file offset of each memory area of this process that is mapped from a file."""
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
         real = os.path.realpath(path)
@@ -280,11 +304,20 @@ def _mapped_areas(path: Path) -> list[tuple[int, int, int]]:
 
 
 def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mapping[str, _Mapped]) -> bool | None:
-    """Let a saved model use the .bin of the model that it was made of: whether both are one file, None where it cannot.
+    """Lets a saved model use the .bin of the model that it was made from.
 
-    Placing keeps weights, but OpenVINO's clean-up makes some small constants, and the order of all changes: offsets in
-    the .xml become those of equal data in the old .bin. Where all are there, that file is linked; else the new .bin is
-    the old one, whose blocks the file system may share, with the few others behind it. mapped: placeholders, by name.
+    Placing keeps weights, but OpenVINO's transformations add some small constants and change the order of all. So
+    offsets in the .xml become those of equal data in the old .bin. If all data is there, that file is linked. Otherwise
+    the new .bin is the old one, whose blocks the file system may share, with the new constants behind it.
+
+    Args:
+        new_xml: the saved model.
+        old_xml: the model that it was made from.
+        hard_links: whether files may be linked.
+        mapped: the constants that placeholders stand for, by the placeholders' names.
+
+    Returns:
+        Whether both .bin files are one file; None if the weights cannot be shared.
     """
     new_bin, old_bin = new_xml.with_suffix(".bin"), old_xml.with_suffix(".bin")
     if not old_bin.is_file() or not old_bin.stat().st_size or not new_bin.stat().st_size:
@@ -326,7 +359,7 @@ def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mappi
 
 
 def _find(data: NDArray[np.uint8], old: NDArray[np.uint8], candidates: Collection[int]) -> int | None:
-    """Where equal data begins, at one of the candidates."""
+    """The offset of equal data, among the candidates; None if there is none."""
     for at in candidates:
         same = old[at : at + len(data)]
         if np.array_equal(data[:_HEAD], same[:_HEAD]) and np.array_equal(data, same):
@@ -335,7 +368,7 @@ def _find(data: NDArray[np.uint8], old: NDArray[np.uint8], candidates: Collectio
 
 
 def _clone(source: Path, copy: Path) -> None:
-    """Copy a file; file systems that can (Btrfs, XFS) let both share their blocks until one is written."""
+    """Copies a file; file systems that can (Btrfs, XFS) let both share their blocks until one is written."""
     with open(source, "rb") as old, open(copy, "xb") as new:
         left = os.fstat(old.fileno()).st_size
         try:
