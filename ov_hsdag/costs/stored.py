@@ -26,7 +26,7 @@ from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import TABLES, parse_json, read_bytes, read_json
 
-FORMAT_VERSION = 1  # of files; other versions are refused
+FORMAT_VERSION = 1  # format of the files; other versions are refused
 
 SUFFIX = ".costs.json"  # takes the place of a model's suffix
 
@@ -229,6 +229,7 @@ class ModelCosts:
 
 _LONGEST_US = 1e15  # longest accepted time, µs, as in profiles; sums of such times are finite
 
+# Keys of the costs of boundaries in a file, and attributes of `BoundaryCosts`.
 _BOUNDARY_KEYS = ("submodel_us", "transfer_us", "transfer_us_per_byte")
 
 

@@ -25,17 +25,18 @@ from ov_hsdag.devices.property_values import DEVICE_PROPERTIES, device_propertie
 from ov_hsdag.utils.errors import RunError, UserError, one_line, shortened
 from ov_hsdag.utils.lazy import ov
 
-VIRTUAL_DEVICES_VARIABLE = "OV_HSDAG_VIRTUAL_DEVICES"
+VIRTUAL_DEVICES_VARIABLE = "OV_HSDAG_VIRTUAL_DEVICES"  # environment variable with the declaration
 
 MEMORY = "MEMORY"
 """Property of a virtual device that is not OpenVINO's: its memory, as "2GiB"."""
 
+# Names that OpenVINO's CPU plugin accepts.
 _VIRTUAL_NAME = re.compile(r"[A-Za-z0-9_]*CPU[A-Za-z0-9_]*")
 
 # Longest declaration, in characters: OpenVINO gets values from it, and each declared device loads a plugin.
 _MOST_TEXT = 10_000
 
-_VIRTUAL_PRECISIONS = ("f32", "f16", "bf16")
+_VIRTUAL_PRECISIONS = ("f32", "f16", "bf16")  # precisions in which a CPU can infer
 
 # Properties that are taken from the definition in a placed model's file; all others are ignored.
 _KEPT = ("INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", MEMORY)
@@ -49,7 +50,7 @@ _SPLIT_MODEL_PROPERTIES = {"EXCLUSIVE_ASYNC_REQUESTS": False}
 # Attribute of a Core with the plugins that were registered on it.
 _REGISTERED = "_ov_hsdag_plugins"
 
-_VIRTUAL_DEFAULTS = {"ENABLE_CPU_PINNING": "NO"}
+_VIRTUAL_DEFAULTS = {"ENABLE_CPU_PINNING": "NO"}  # for the reason above
 
 
 def virtual_devices(text: str | None = None) -> dict[str, dict[str, str]]:

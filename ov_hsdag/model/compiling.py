@@ -26,7 +26,7 @@ from ov_hsdag.utils.child import Child, ChildError, serve, write_frame
 from ov_hsdag.utils.errors import RunError, one_line
 from ov_hsdag.utils.lazy import ov
 
-_ENTRY = "ov_hsdag.model.compiling:main"
+_ENTRY = "ov_hsdag.model.compiling:main"  # the function that the process runs
 
 Result = TypeVar("Result")
 

@@ -31,6 +31,7 @@ _LATENTS = 64
 """Height and width of latents where a diffusion model's configuration has none: 512 pixels, eight per latent."""
 
 Lookup = Callable[[str], int | None]
+"""Finds a size by its key in the configuration; None where it has none."""
 
 
 def sizes_beside(model: ov.Model, path: Path, shapes: Mapping[str, Sequence[int]] | None) -> dict[str, tuple[int, ...]]:

@@ -194,7 +194,7 @@ def _part(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
     numbers = np.flatnonzero(kept).tolist()
     inside = {nodes.order[number].get_instance_id() for number in numbers}
     instead: dict[tuple[int, int], ov.Node] = {}
-    cut: list[tuple[Any, Any]] = []  # input ports and what fed them
+    cut: list[tuple[Any, Any]] = []  # input ports and the outputs that fed them
     ends: dict[str, list[ov.Node]] = {"Parameter": [], "Result": [], "Assign": []}
     try:
         for number in numbers:

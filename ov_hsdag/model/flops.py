@@ -20,7 +20,7 @@ _FREE = frozenset({
 })  # fmt: skip
 
 # Arithmetic operations per element of the output, where there are more than one: polynomial approximations,
-# exponentials and divisions. Estimates, which matter only beside the bytes that such nodes move.
+# exponentials and divisions. These are estimates.
 _PER_OUTPUT = {
     "Exp": 8, "Log": 8, "Erf": 12, "Gelu": 14, "Tanh": 10, "Sigmoid": 10, "Swish": 11, "HSwish": 4, "Mish": 16,
     "SoftPlus": 12, "Elu": 9, "Selu": 9, "Power": 10, "Sqrt": 4, "Divide": 4, "Softmax": 12, "LogSoftmax": 14,
@@ -120,6 +120,7 @@ def _recurrent(gates: int) -> Callable[[Shapes, Shapes], float]:
     return rule
 
 
+# Functions that count the operations of a type, from the shapes of inputs and outputs.
 _RULES: dict[str, Callable[[Shapes, Shapes], float]] = {
     "Convolution": _convolution(1),
     "BinaryConvolution": _convolution(1),

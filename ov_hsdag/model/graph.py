@@ -40,6 +40,7 @@ class NodeKind(IntEnum):
 
 Metadata = dict[str, Any]
 
+# Kinds of the operation types that are not `NodeKind.OP`.
 KINDS = {
     "Parameter": NodeKind.PARAMETER,
     "Constant": NodeKind.CONSTANT,

@@ -17,7 +17,7 @@ from ov_hsdag.utils.lazy import ov
 
 ATTRIBUTE = "alt_width"  # one of the two names that OpenVINO writes into <data>; no plugin reads it
 PREFIX = "ov_hsdag:"
-VERSION = 1  # of the format, which the library checks
+VERSION = 1  # version of the format, which the library checks
 
 
 def write(model: ov.Model, nodes: Mapping[str, Sequence[str]]) -> None:

@@ -16,6 +16,7 @@ CONVOLUTIONS = {
 """Axis of the weights that has the input's channels, by type; None where groups multiply the channels."""
 
 _POOLINGS = frozenset({"AvgPool", "MaxPool"})
+"""Types whose windows may be as large as their input."""
 
 # Operations that keep a tensor's sizes if their other input is a constant that is no larger.
 _SAME_SIZES = frozenset({"Convert", "Add", "Subtract", "Multiply", "Divide", "FakeQuantize", "Relu", "Clamp"})

@@ -22,6 +22,7 @@ from ov_hsdag.utils.lazy import op, opset13, ov
 # A dimension that cannot be 0, in the text of a shape: "1..", "2..8".
 _BOUNDED_BELOW = re.compile(r"\b[1-9]\d*\.\.")
 
+# Names of inserted nodes.
 _NAME = re.compile(r"/relaxed_shape_\d+(/\w+)?$")
 
 # Inserted nodes sometimes make HETERO split a model in other places, where more nodes are needed. No known model took

@@ -477,7 +477,7 @@ class Inference:
             return None
         copy = self._fresh()
         variables = [(variable, variable.info) for variable in copy.get_variables()]
-        replaced: list[tuple[Any, Any]] = []  # input ports and what fed them
+        replaced: list[tuple[Any, Any]] = []  # input ports and the outputs that fed them
         parameters = []
         for output in (output for number in numbers for output in self._copied[number].outputs()):
             parameters.append(op.Parameter(output.get_element_type(), output.get_partial_shape()))

@@ -66,8 +66,8 @@ class StatefulInputs:
     """Generates inputs of a stateful model that fit together.
 
     Attributes:
-        past: tokens that the states hold before the inference of the example shapes: the mask has so many more than
-            there are new tokens.
+        past: tokens that the states hold before the inference of the example shapes: the length of the mask minus the
+            number of new tokens.
     """
 
     def __init__(self, model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, sequences: int = 1) -> None:

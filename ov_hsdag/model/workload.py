@@ -16,7 +16,7 @@ TOKENS = ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inputs_emb
 MASKS = ("attention_mask", "decoder_attention_mask")
 """Names of attention masks: int64 [batch, past + tokens], in models without attention [batch, tokens]."""
 
-_LIKE_TOKENS = ("token_type_ids",)
+_LIKE_TOKENS = ("token_type_ids",)  # inputs with the shape of tokens
 POSITIONS, BEAMS = "position_ids", "beam_idx"
 """Names of positions, int64 [batch, tokens] or [planes, batch, tokens]; and of sequences' numbers, int32 [batch]."""
 
@@ -26,7 +26,7 @@ CACHE_POSITIONS = "cache_position"
 _TIMED_PROMPT = 256
 """Tokens of the longest timed prompt where only a context is known; longer prompts would take too long to time."""
 
-_KEYS = ("prompt", "generate", "batch")
+_KEYS = ("prompt", "generate", "batch")  # of a workload's text, and attributes of `Workload`
 
 PROMPT = "prompt"
 """Name of the phase that reads a prompt."""

@@ -28,7 +28,7 @@ from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import SETTINGS, WEIGHTS, read_bytes, read_json
 
-FORMAT_VERSION = 2  # of policy folders, see `FILES`
+FORMAT_VERSION = 2  # format of policy folders, see `FILES`
 
 # Versions of features that networks can be trained with: each begins with the features of the one before.
 _FEATURES = (2, FEATURE_VERSION)

@@ -70,6 +70,7 @@ ReadValue Assign
 If Loop TensorIterator
 RandomUniform Multinomial
 """
+# Number of the feature of each operation type.
 TYPE_COLUMN = {name: n for n, line in enumerate(_TYPE_FAMILIES.split("\n")[1:-1]) for name in line.split()}
 TYPE_COLUMNS = max(TYPE_COLUMN.values()) + 2
 """Number of features of operation types, one for types in no family included."""

@@ -19,9 +19,9 @@ from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.reading import ARRAYS, parse_json, read_arrays
 
-OBJECTIVES = ("latency", "throughput")
+OBJECTIVES = ("latency", "throughput")  # of one request; of many in flight
 
-FORMAT_VERSION = 1  # of files, see `PlacementProblem.save`; other versions are refused
+FORMAT_VERSION = 1  # format of the files, see `PlacementProblem.save`; other versions are refused
 
 # Share of a model's work, or of its weights, above which a chain is cut, so that a model without branches has some
 # forty coarse groups; see `PlacementProblem.coarse`.

@@ -56,6 +56,7 @@ class Failure(str):
         return Failure(f"{what}: {self}", self.kind)
 
 
+# Failures of candidates that were not run; files have their texts, see `read_failure`.
 NO_TIME_TO_COMPILE = Failure("there was no time left to compile it", FailureKind.OUT_OF_TIME)
 NO_TIME_TO_MEASURE = Failure("there was no time left to measure it", FailureKind.OUT_OF_TIME)
 NOT_MEASURED = Failure("it was not measured", FailureKind.NOT_MEASURED)

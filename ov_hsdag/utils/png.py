@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"  # first bytes of every PNG file
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """Number of channels by colour type: gray, RGB, palette, gray and alpha, RGB and alpha."""
