@@ -261,8 +261,8 @@ class ModelCalibration:
                 us = self._profile.device(name).submodel_us
                 # Operations are counted on one of several equal devices.
                 counted = not self._equal(name, self.alone) and self._has_memory({name: 2})
-                found = self._node_times(self._prepared.model, name, name, share, submodel_us=us, counted=counted)
-                self.alone[name] = found
+                times = self._node_times(self._prepared.model, name, name, share, submodel_us=us, counted=counted)
+                self.alone[name] = times
             except RuntimeError as error:
                 failed += 1
                 errors.append(f"{name}: {one_line(error)}")
@@ -273,8 +273,8 @@ class ModelCalibration:
                 raise RunError("the time is too short to run the model on any device")
             why = f"no device runs the whole model: {'; '.join(errors)}"
             raise NotRunnableError(why) if failed == len(errors) else RunError(why)
-        for name, found in self.alone.items():
-            self.alone[name] = self._as_alike(name, found)
+        for name, times in self.alone.items():
+            self.alone[name] = self._as_alike(name, times)
         self.times = dict(self.alone)
         for name in names:
             if name not in self.alone and self._has_memory({name: 1}, times=1.0):
@@ -287,19 +287,23 @@ class ModelCalibration:
 
     def _pooled(self, times: Mapping[str, NodeTimes]) -> dict[str, NodeTimes]:
         """Gives equal devices the mean of their times, because their differences come from other programs."""
-        found = dict(times)
-        for name, own in times.items():
+        pooled = dict(times)
+        for name, device_times in times.items():
             equal = self._equal(name, times)
-            latencies = [one.latency_us for one in equal]
-            if own.copies and max(latencies) < UNEQUAL * min(latencies):
-                us = np.mean([one.us for one in equal], axis=0)
-                found[name] = replace(own, us=us, latency_us=float(np.mean(latencies)))
-        return found
+            latencies = [equal_times.latency_us for equal_times in equal]
+            if device_times.copies and max(latencies) < UNEQUAL * min(latencies):
+                us = np.mean([equal_times.us for equal_times in equal], axis=0)
+                pooled[name] = replace(device_times, us=us, latency_us=float(np.mean(latencies)))
+        return pooled
 
     def _equal(self, name: str, times: Mapping[str, NodeTimes]) -> list[NodeTimes]:
         """Times of devices with the same identity whose operations were counted."""
-        of = self._identity
-        return [one for other, one in times.items() if one.copies and of[other] == of[name]]
+        identity_of = self._identity
+        return [
+            other_times
+            for other, other_times in times.items()
+            if other_times.copies and identity_of[other] == identity_of[name]
+        ]
 
     def _node_times(self, model: ov.Model, runs_on: str, name: str, deadline: Deadline, **options: Any) -> NodeTimes:
         """Times of the device `name` in a model that is compiled for `runs_on`.
@@ -323,23 +327,23 @@ class ModelCalibration:
             **options,
         )
 
-    def _as_alike(self, name: str, found: NodeTimes) -> NodeTimes:
+    def _as_alike(self, name: str, measured: NodeTimes) -> NodeTimes:
         """Divides the time of a device whose operations were not counted like that of an equal or similar device.
 
         The other device's ratios of measured to predicted times are assumed for it. A similar device is one of the same
         kind.
         """
-        kind, alike = kind_of(name), self._equal(name, self.alone)
-        if not alike and not found.copies:
-            alike = [one for other, one in self.alone.items() if one.copies and kind and kind_of(other) == kind]
-            self.as_another += [name] if alike else []
-        if found.copies or not alike:
-            return found
-        us, weights = alike[0].us, self._weights[alike[0].device]
-        if self._identity[alike[0].device] != self._identity[name]:
+        kind, similar_times = kind_of(name), self._equal(name, self.alone)
+        if not similar_times and not measured.copies:
+            similar_times = [one for other, one in self.alone.items() if one.copies and kind and kind_of(other) == kind]
+            self.as_another += [name] if similar_times else []
+        if measured.copies or not similar_times:
+            return measured
+        us, weights = similar_times[0].us, self._weights[similar_times[0].device]
+        if self._identity[similar_times[0].device] != self._identity[name]:
             us = np.where(weights > 0, us / np.maximum(weights, 1e-9), 1.0) * self._weights[name]
-        us = adding_up(us, found.latency_us, self._profile.device(name).submodel_us)
-        return replace(alike[0], device=name, us=us, latency_us=found.latency_us)
+        us = adding_up(us, measured.latency_us, self._profile.device(name).submodel_us)
+        return replace(similar_times[0], device=name, us=us, latency_us=measured.latency_us)
 
     def _has_memory(self, copies: Mapping[str, int], times: float = _COMPILED_TIMES) -> bool:
         """Whether compiled copies of the model fit into memory, all at once in this process.
@@ -410,12 +414,14 @@ class ModelCalibration:
 
     def warn_of_missing(self) -> None:
         """Warns of measurements that lacked time or memory. Callers report devices without any costs."""
-        told = "there was no time or memory to measure"
+        introduction = "there was no time or memory to measure"
         if self.as_another:
             names = ", ".join(self.as_another)
-            warnings.warn(f"{told} single operations on {names}: a device of the same kind counts there", stacklevel=3)
+            warnings.warn(
+                f"{introduction} single operations on {names}: a device of the same kind counts there", stacklevel=3
+            )
         missing = []
-        if coarse := [name for name, found in self.times.items() if found.copies == 0]:
+        if coarse := [name for name, device_times in self.times.items() if device_times.copies == 0]:
             missing.append(
                 f"single operations on {', '.join(coarse)} (the whole model was measured there, and its time is divided"
                 " among them as the profile says)"
@@ -423,7 +429,7 @@ class ModelCalibration:
         if self.factors is None and len(self.times) == len(self._prepared.devices) > 1:
             missing.append("what submodels and transfers cost (that is the profile's)")
         if missing:
-            warnings.warn(f"{told} {', nor '.join(missing)}", stacklevel=3)
+            warnings.warn(f"{introduction} {', nor '.join(missing)}", stacklevel=3)
 
     def costs(self) -> ModelCosts:
         """Returns the measured costs."""
@@ -446,19 +452,19 @@ class ModelCalibration:
         """
         prepared, profile, names = self._prepared, self._profile, tuple(times)
         graph, roofline = prepared.graph, self._roofline
-        found, own = [], []
+        device_fusions, layouts = [], []
         for name, measured in times.items():
             device = profile.device(name)
             if measured.copies:
-                found.append(fusions(graph, measured.parts, measured.us, roofline.alone_us(device)))
-                own.append(measured.own_layout)
+                device_fusions.append(fusions(graph, measured.parts, measured.us, roofline.alone_us(device)))
+                layouts.append(measured.own_layout)
             else:
                 slower = measured.us.sum() / max(self._weights[name].sum(), 1e-9)
-                found.append((roofline.fused_with, roofline.fusion_penalty_us(device) * slower))
-                own.append(own_layout(graph))
-        fused_with, penalty_us = (np.stack(columns, axis=1) for columns in zip(*found, strict=True))
+                device_fusions.append((roofline.fused_with, roofline.fusion_penalty_us(device) * slower))
+                layouts.append(own_layout(graph))
+        fused_with, penalty_us = (np.stack(columns, axis=1) for columns in zip(*device_fusions, strict=True))
         fused_with, penalty_us = with_layouts(
-            graph, fused_with, penalty_us, np.stack(own, axis=1), profile.layout_us_per_byte(names)
+            graph, fused_with, penalty_us, np.stack(layouts, axis=1), profile.layout_us_per_byte(names)
         )
         transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
         return PlacementProblem(

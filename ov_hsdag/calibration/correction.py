@@ -126,13 +126,13 @@ class Corrector:
     def terms(self, placements: NDArray[np.uint8]) -> Terms:
         """Returns the simulator's terms of placements, uint8 [placements, groups] or [groups]."""
         batch = np.atleast_2d(placements)
-        found = self.problem.breakdown(batch)
+        breakdown = self.problem.breakdown(batch)
         shape = (len(batch), self._devices, KINDS, PARTS)
         device = batch[:, self.problem.groups].astype(np.int64)
         cell = np.ravel_multi_index((np.arange(len(batch))[:, None], device, self._kind, self._part), shape)
-        work = np.bincount(cell.ravel(), (found.node_us + found.fusion_us).ravel(), math.prod(shape))
-        *_, submodels, transfers = found.busy_us.transpose(2, 0, 1)
-        return Terms(np.asarray(work, np.float64).reshape(shape), transfers, submodels, found.evaluation.submodels)
+        work = np.bincount(cell.ravel(), (breakdown.node_us + breakdown.fusion_us).ravel(), math.prod(shape))
+        *_, submodels, transfers = breakdown.busy_us.transpose(2, 0, 1)
+        return Terms(np.asarray(work, np.float64).reshape(shape), transfers, submodels, breakdown.evaluation.submodels)
 
     @property
     def spread(self) -> Floats:
@@ -196,29 +196,29 @@ class Corrector:
         Returns:
             The posterior.
         """
-        own = _NOISE + _NOISE_PER_SUBMODEL * np.maximum(terms.submodels - self._devices, 0)
-        noise = np.minimum(np.hypot(own, uncertain), _MOST_NOISE)
+        usual_noise = _NOISE + _NOISE_PER_SUBMODEL * np.maximum(terms.submodels - self._devices, 0)
+        noise = np.minimum(np.hypot(usual_noise, uncertain), _MOST_NOISE)
         measured, spread = np.log(ratios), self.spread
 
         def off(factors: Floats) -> Floats:
             return self.log_ratio(factors, terms) - measured
 
-        known = np.isfinite(busy_us) & (busy_us > 0) if busy_us is not None else np.zeros((0, 0), np.bool_)
-        log_busy = np.log(busy_us[known]) if busy_us is not None else np.zeros(0)
-        busy_noise = np.broadcast_to(np.hypot(_NOISE, busy_uncertain), known.shape[::-1]).T[known]
+        busy_known = np.isfinite(busy_us) & (busy_us > 0) if busy_us is not None else np.zeros((0, 0), np.bool_)
+        log_busy = np.log(busy_us[busy_known]) if busy_us is not None else np.zeros(0)
+        busy_noise = np.broadcast_to(np.hypot(_NOISE, busy_uncertain), busy_known.shape[::-1]).T[busy_known]
 
         def busy_off(factors: Floats) -> Floats:
             if not len(log_busy):
                 return log_busy
-            return (np.log(self._busy_us(factors, terms)[known]) - log_busy) / busy_noise
+            return (np.log(self._busy_us(factors, terms)[busy_known]) - log_busy) / busy_noise
 
         def residuals(scaled: Floats) -> Floats:
             return np.concatenate([off(spread * scaled) / noise, busy_off(spread * scaled), scaled])
 
         # Effects that the simulator leaves out make outliers; a robust loss limits their influence on the factors.
-        found = optimize.least_squares(residuals, np.zeros(len(spread)), loss="soft_l1", f_scale=2.0, max_nfev=40)
-        values, vectors = np.linalg.eigh(found.jac.T @ found.jac)
-        mean = spread * found.x
+        solution = optimize.least_squares(residuals, np.zeros(len(spread)), loss="soft_l1", f_scale=2.0, max_nfev=40)
+        values, vectors = np.linalg.eigh(solution.jac.T @ solution.jac)
+        mean = spread * solution.x
         root = spread[:, None] * (vectors / np.sqrt(np.maximum(values, 1e-9)))
         return Fit(mean, root, float(off(mean).std()) if len(ratios) else 0.0)
 

@@ -30,19 +30,19 @@ def profile_document(
     Returns:
         The JSON value.
     """
-    how = when_measured()
+    measurement = when_measured()
     return {
         "version": 1,
         "devices": {
-            name: _entry(core, known.device(name), found, boundaries, number, how)
+            name: _entry(core, known.device(name), found, boundaries, number, measurement)
             for number, (name, found) in enumerate(figures.items())
         },
         "links": [
             {
                 "from": a,
                 "to": b,
-                "us": {"value": round(float(boundaries.tensor_us[i, j]), 3), "source": how + _CHAINS},
-                "gbps": {"value": _rate(boundaries.us_per_byte[i, j]), "source": how + _CHAINS},
+                "us": {"value": round(float(boundaries.tensor_us[i, j]), 3), "source": measurement + _CHAINS},
+                "gbps": {"value": _rate(boundaries.us_per_byte[i, j]), "source": measurement + _CHAINS},
             }
             for (i, a), (j, b) in permutations(enumerate(figures), 2)
         ],
@@ -54,47 +54,47 @@ _CHAINS = "; least squares over chains of small operations that are cut at every
 
 
 def _entry(
-    core: ov.Core, known: DeviceProfile, figures: Figures, boundaries: Boundaries, number: int, how: str
+    core: ov.Core, prior: DeviceProfile, figures: Figures, boundaries: Boundaries, number: int, measurement: str
 ) -> dict[str, Any]:
-    precision = known.precision
+    precision = prior.precision
 
     def kept(key: str) -> dict[str, Any]:
-        return {"value": getattr(known, key), "source": known.sources.get(key, "the built-in profile")}
+        return {"value": getattr(prior, key), "source": prior.sources.get(key, "the built-in profile")}
 
-    layers = how + "; fitted to a built-in set of layers"
+    layers = measurement + "; fitted to a built-in set of layers"
     # Efficiencies cannot exceed 1. So where measured rates exceed the datasheet's peak, the peak is raised.
     fastest = float(figures.rate_gflops.max())
-    peak = max(known.peak_gflops[precision], fastest)
+    peak = max(prior.peak_gflops[precision], fastest)
     peak_source = kept("peak_gflops")["source"]
     if peak == fastest:
-        peak_source = f"{precision}: {how}, the fastest of a built-in set of layers; others: {peak_source}"
+        peak_source = f"{precision}: {measurement}, the fastest of a built-in set of layers; others: {peak_source}"
     rates, bands = (dict(zip(figures.kinds, fitted, strict=True)) for fitted in (figures.rate_gflops, figures.gbps))
-    efficiency = {**known.efficiency, **{f"{kind}@{precision}": _round(rate / peak) for kind, rate in rates.items()}}
-    usual = float(np.median([band for kind, band in bands.items() if kind in _STREAMING] or [known.memory_gbps]))
+    efficiency = {**prior.efficiency, **{f"{kind}@{precision}": _round(rate / peak) for kind, rate in rates.items()}}
+    usual = float(np.median([band for kind, band in bands.items() if kind in _STREAMING] or [prior.memory_gbps]))
     elementwise = float(np.median([rate for kind, rate in rates.items() if kind in _STREAMING]))
     efficiency[f"default@{precision}"] = _round(min(elementwise / peak, 1.0))
     gbps = {"default": _round(usual), **{kind: _round(rate) for kind, rate in bands.items()}}
     layout = float(boundaries.layout_us_per_byte[number])
     entry: dict[str, Any] = {
-        "kind": known.kind,
-        "description": f"{known.name}: {discovery.full_name(core, known.name)}, measured",
+        "kind": prior.kind,
+        "description": f"{prior.name}: {discovery.full_name(core, prior.name)}, measured",
         "precision": precision,
-        "peak_gflops": {"value": {**known.peak_gflops, precision: _round(peak)}, "source": peak_source},
+        "peak_gflops": {"value": {**prior.peak_gflops, precision: _round(peak)}, "source": peak_source},
         "efficiency": {"value": efficiency, "source": layers},
         "memory_gbps": kept("memory_gbps"),
         "gbps": {"value": gbps, "source": layers},
         "memory_bytes": kept("memory_bytes"),
         "launch_us": {"value": _round(figures.launch_us), "source": layers},
-        "submodel_us": {"value": _round(float(boundaries.submodel_us[number])), "source": how + _CHAINS},
+        "submodel_us": {"value": _round(float(boundaries.submodel_us[number])), "source": measurement + _CHAINS},
         "link_us": kept("link_us"),
         "link_gbps": kept("link_gbps"),
     }
     if layout > 0:
-        entry["layout_gbps"] = {"value": _rate(layout), "source": how + _CHAINS}
-    if known.supported is not None:
-        entry["supported"] = list(known.supported)
-    if known.unsupported:
-        entry["unsupported"] = list(known.unsupported)
+        entry["layout_gbps"] = {"value": _rate(layout), "source": measurement + _CHAINS}
+    if prior.supported is not None:
+        entry["supported"] = list(prior.supported)
+    if prior.unsupported:
+        entry["unsupported"] = list(prior.unsupported)
     return entry
 
 

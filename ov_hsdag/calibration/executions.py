@@ -106,8 +106,8 @@ class CompiledModels:
         Returns:
             Whether `get` would return it.
         """
-        known = self._kept.get((device, split, counters))
-        return known is not None and known.counted <= _MOST_COUNTED
+        kept_copy = self._kept.get((device, split, counters))
+        return kept_copy is not None and kept_copy.counted <= _MOST_COUNTED
 
     def get(
         self,
@@ -142,11 +142,11 @@ class CompiledModels:
             self._kept.pop(key, None)  # a copy whose counters are too coarse would only take memory
         begin = now()
         properties = virtual.compile_properties(device, {"PERF_COUNT": True} if counters else {})
-        found = Compiled(self._core.compile_model(model, device, properties), now() - begin)
+        new_copy = Compiled(self._core.compile_model(model, device, properties), now() - begin)
         room = len(self._kept) < self._room and (discovery.free_bytes(self._core, "CPU") or 0) > self._free
         if room and not again:
-            self._kept[key] = found
-        return found
+            self._kept[key] = new_copy
+        return new_copy
 
 
 class TimedModel:
@@ -183,9 +183,9 @@ class TimedModel:
         """
         self._compiled, self._of = compiled, (model, device, split)
         self._inputs, self.deadline = inputs, deadline
-        own = compiled.get(*self._of, now=deadline.now)
-        self.compiling = own.seconds
-        self._request = SingleRequest(own.model, inputs)
+        plain_copy = compiled.get(*self._of, now=deadline.now)
+        self.compiling = plain_copy.seconds
+        self._request = SingleRequest(plain_copy.model, inputs)
         first = self.run()
         # The first inference is slow, because it allocates memory.
         self.typical = min(first, self.run()) if deadline.left > 4 * first else first
@@ -293,15 +293,15 @@ class Counters:
         return {key: max(whole * mean - before * first.get(key, 0.0), 0.0) / runs for key, mean in last.items()}
 
     def _read(self) -> dict[tuple[int, str], float]:
-        found: dict[tuple[int, str], float] = {}
+        mean_us: dict[tuple[int, str], float] = {}
         for item in self._single.request.profiling_info:
             if item.status.name != "EXECUTED":
                 continue
             match = _SUBMODEL.match(item.node_name)
             key = (int(match[1]) if match else 0, item.node_name[match.end() :] if match else item.node_name)
             # Plugins cut off fractions of µs, which are half a µs on average.
-            found[key] = found.get(key, 0.0) + item.real_time.total_seconds() * 1e6 + 0.5
-        return found
+            mean_us[key] = mean_us.get(key, 0.0) + item.real_time.total_seconds() * 1e6 + 0.5
+        return mean_us
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,10 +378,10 @@ def _with_lost(items: list[Execution], graph: ComputationGraph) -> list[Executio
     for node in reversed(range(graph.nodes)):
         if node in home or graph.kinds[node] != NodeKind.OP:
             continue
-        at = next((home[target] for target in consumers.get(node, ()) if target in home), None)
-        if at is not None and items[at].nodes:
-            home[node] = at
-            added.setdefault(at, []).append(node)
+        executing = next((home[target] for target in consumers.get(node, ()) if target in home), None)
+        if executing is not None and items[executing].nodes:
+            home[node] = executing
+            added.setdefault(executing, []).append(node)
     for number, nodes in added.items():
         items[number] = replace(items[number], nodes=tuple(sorted((*items[number].nodes, *nodes))))
     return items
@@ -428,7 +428,7 @@ def _served(name: str, nodes: Mapping[str, _RuntimeNode], submodels: Mapping[str
 
     It is the reader of its result in the same submodel, else the operation that it reads.
     """
-    own = submodels.get(name, 0)
+    own_submodel = submodels.get(name, 0)
 
     def nearest(step: str, same: bool) -> int:
         front, seen = [name], {name}
@@ -437,11 +437,11 @@ def _served(name: str, nodes: Mapping[str, _RuntimeNode], submodels: Mapping[str
             front = [other for other in dict.fromkeys(following) if other not in seen]
             seen.update(front)
             if same:
-                front = [other for other in front if submodels.get(other, own) == own]
+                front = [other for other in front if submodels.get(other, own_submodel) == own_submodel]
             # A Result stands for the outside, so the node before it is served.
-            found = [nodes[other].originals for other in front if nodes[other].originals and nodes[other].consumers]
-            if found:
-                return found[0][-1 if step == "inputs" else 0]
+            originals = [nodes[other].originals for other in front if nodes[other].originals and nodes[other].consumers]
+            if originals:
+                return originals[0][-1 if step == "inputs" else 0]
         return -1
 
     for step, same in (("consumers", True), ("inputs", True), ("consumers", False), ("inputs", False)):

@@ -108,20 +108,20 @@ def calibrate(
     core = core or new_core()
     examples = example_shapes(models, shapes or {})
     for name in discovery.absent(core, names):
-        there = ", ".join(core.available_devices) or "none"
-        raise UserError(f'device "{name}" is not at hand: calibrating measures; this machine has {there}')
+        available_devices = ", ".join(core.available_devices) or "none"
+        raise UserError(f'device "{name}" is not at hand: calibrating measures; this machine has {available_devices}')
     tell, total = report or (lambda _: None), len(names) + 1 + len(_NETWORKS) + len(models)
-    known = builtin_profile(names, core)
+    builtin = builtin_profile(names, core)
     # Models are analysed before minutes of measuring, so that an operation which no device runs is an error at once.
     analyses = [
-        prepare(model.clone(), names, core, known, shapes=example)
+        prepare(model.clone(), names, core, builtin, shapes=example)
         for model, example in zip(models, examples, strict=True)
     ]
     measured = []
     with Calibrating(core, names) as calibrating:
-        figures, boundaries = calibrating.start().call(_devices, known, total, doing="calibrating", report=tell)
+        figures, boundaries = calibrating.start().call(_devices, builtin, total, doing="calibrating", report=tell)
         number = count(total - len(models) + 1)
-        document = profile_document(core, known, figures, boundaries)
+        document = profile_document(core, builtin, figures, boundaries)
         profile = Profile.of(document, "the calibration")
         for model, analysis in zip(models, analyses, strict=True):
             advance = _stage(tell, number, total, model.get_friendly_name())
@@ -137,12 +137,12 @@ def _stage(tell: Callable[[str], None], number: Iterator[int], total: int, name:
     return lambda step: tell(f"{at}: {step}")
 
 
-def _devices(here: Here, known: Profile, total: int) -> tuple[dict[str, Figures], Boundaries]:
+def _devices(here: Here, prior: Profile, total: int) -> tuple[dict[str, Figures], Boundaries]:
     """Runs in the compiling process: measures layers and boundaries.
 
     Args:
         here: the context of the process.
-        known: a profile of the devices, with prior figures.
+        prior: a profile of the devices, with prior figures.
         total: number of stages, including those of models.
 
     Raises:
@@ -150,9 +150,12 @@ def _devices(here: Here, known: Profile, total: int) -> tuple[dict[str, Figures]
     """
     stage, core = partial(_stage, here.report, count(1), total), here.core
     try:
-        figures = {name: _figures(core, one, stage(f"layers on {name}")) for name, one in known.devices.items()}
+        figures = {
+            name: _figures(core, prior_device, stage(f"layers on {name}"))
+            for name, prior_device in prior.devices.items()
+        }
         boundaries = measure_boundaries(core, tuple(figures), stage("boundaries"))
-        return figures, _corrected(core, known, figures, boundaries, stage)
+        return figures, _corrected(core, prior, figures, boundaries, stage)
     except RuntimeError as error:
         raise RunError(f"calibrating failed: {one_line(error)}") from error
 
@@ -195,7 +198,7 @@ def _figures(core: ov.Core, device: DeviceProfile, advance: Callable[[str], None
 
 def _corrected(
     core: ov.Core,
-    known: Profile,
+    prior: Profile,
     figures: Mapping[str, Figures],
     boundaries: Boundaries,
     stage: Callable[[str], Callable[[str], None]],
@@ -204,9 +207,11 @@ def _corrected(
 
     def factors(network: int) -> NDArray[np.float64]:
         """Factors on the costs of boundaries in a probe network, see `fit_scale_factors`, float64 [5]."""
-        name, made = _NETWORKS[network]
-        profile = Profile.of(profile_document(core, known, figures, boundaries), "the calibration")
-        calibration = ModelCalibration(prepare(made(), tuple(figures), core, profile), core, profile, stage(name))
+        name, build_network = _NETWORKS[network]
+        profile = Profile.of(profile_document(core, prior, figures, boundaries), "the calibration")
+        calibration = ModelCalibration(
+            prepare(build_network(), tuple(figures), core, profile), core, profile, stage(name)
+        )
         calibration.measure_operations()
         calibration.measure_boundaries()
         return np.ones(5) if calibration.factors is None else calibration.factors

@@ -103,8 +103,8 @@ def node_times(
             break
         executions = executed
         if inside is not None:
-            own = tuple(item for item in executions.items if item.nodes and inside[list(item.nodes)].all())
-            executions = Executions(own, 0.0)
+            inside_items = tuple(item for item in executions.items if item.nodes and inside[list(item.nodes)].all())
+            executions = Executions(inside_items, 0.0)
         copies.append(_divide(executions.alike(graph), weights))
         advance(deadline.describe(f"measuring operations on {device}, run {len(copies) + 1}"))
     if executions is None and inside is not None:
@@ -176,16 +176,16 @@ def _count(
     runs = int(np.clip(_SECONDS / typical / 2, _FEWEST_RUNS, _MOST_RUNS))
     warm_up = WARM_UP
     affordable = (left - plain.compiling_counted(again=again)) / typical
-    beside = True  # whether a plain inference runs beside each counted one
+    with_plain_runs = True  # whether a plain inference runs beside each counted one
     if affordable < warm_up + 2 * runs:
         if affordable < 2 or not few:
             return None
-        beside = affordable >= 3
+        with_plain_runs = affordable >= 3
         warm_up, runs = 1, max(int((affordable - 1) / 2), 1)
     try:
         compiled, counters = plain.counted(warm_up, again=again)
         for _ in range(runs):
-            if beside:
+            if with_plain_runs:
                 seconds.append(plain.run())
             counted_seconds.append(counters.run())
     except OutOfTime:  # the machine became slower than `affordable` assumed

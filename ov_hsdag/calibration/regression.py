@@ -72,13 +72,13 @@ def fit_figures(samples: Samples, rate_gflops: Floats, gbps: Floats, launch_us: 
 
     # The roofline's maximum has a kink at which the optimizer can stop. So it starts three times: bound by arithmetic,
     # in between, and bound by memory.
-    found = [
+    fits = [
         optimize.least_squares(
             residuals, np.concatenate([np.full(types, shift), np.full(types, -shift), [0.0]]), loss="soft_l1"
         )
         for shift in (-0.5, 0.0, 0.5)
     ]
-    theta = start + min(found, key=lambda result: result.cost).x * spread
+    theta = start + min(fits, key=lambda result: result.cost).x * spread
     error = np.abs(np.expm1(log_us(theta) - measured))
     rate, band, launch = np.exp(theta[:types]), np.exp(theta[types:-1]), float(np.exp(theta[-1]))
     return Figures(samples.kinds, rate, band, launch, float(np.median(error)))

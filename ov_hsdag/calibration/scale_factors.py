@@ -66,13 +66,13 @@ def terms(
         devices, µs, float64 [placements, 6].
     """
     batch = np.stack(placements)
-    found = problem.breakdown(batch)
-    known = np.array([alone is None or name in alone for name in problem.devices])[batch[:, problem.groups]]
-    own, helped = (np.where(chosen, found.node_us, 0.0).sum(axis=1) for chosen in (known, ~known))
-    *_, calls, transfers = found.latency_us.T
+    breakdown = problem.breakdown(batch)
+    runs_alone = np.array([alone is None or name in alone for name in problem.devices])[batch[:, problem.groups]]
+    alone_us, helped_us = (np.where(chosen, breakdown.node_us, 0.0).sum(axis=1) for chosen in (runs_alone, ~runs_alone))
+    *_, calls, transfers = breakdown.latency_us.T
     ends = layout_ends(problem.graph)
-    layouts, fusions = (found.fusion_us[:, chosen].sum(axis=1) for chosen in (ends, ~ends))
-    return np.stack([own, calls, transfers, layouts, fusions, helped], axis=1)
+    layouts, fusions = (breakdown.fusion_us[:, chosen].sum(axis=1) for chosen in (ends, ~ends))
+    return np.stack([alone_us, calls, transfers, layouts, fusions, helped_us], axis=1)
 
 
 def fit_scale_factors(parts: Floats, us: Floats) -> Floats:
@@ -95,8 +95,8 @@ def fit_scale_factors(parts: Floats, us: Floats) -> Floats:
         predicted = parts @ np.exp(scaled * _SPREAD)
         return np.concatenate([(np.log(predicted) - measured) / _NOISE, scaled])
 
-    found = optimize.least_squares(residuals, np.zeros(len(_SPREAD)), loss="soft_l1", f_scale=2.0)
-    factors = np.exp(found.x * _SPREAD)
+    solution = optimize.least_squares(residuals, np.zeros(len(_SPREAD)), loss="soft_l1", f_scale=2.0)
+    factors = np.exp(solution.x * _SPREAD)
     return np.append(factors[1:-1], factors[-1] / factors[0])
 
 
@@ -117,24 +117,24 @@ def draw(problem: PlacementProblem, seed: int = 2026, hurry: bool = False) -> li
 
     def partition(cuts: NDArray[np.int64], first: int) -> NDArray[np.uint8]:
         """The placement with these cuts, with the devices in turn from `first` on."""
-        wanted = np.empty(problem.group_count, np.int64)
-        wanted[order] = (np.searchsorted(cuts, everyone, side="right") + first) % len(problem.devices)
-        return problem.where_supported(wanted)
+        devices_in_turn = np.empty(problem.group_count, np.int64)
+        devices_in_turn[order] = (np.searchsorted(cuts, everyone, side="right") + first) % len(problem.devices)
+        return problem.where_supported(devices_in_turn)
 
     def broken(placement: NDArray[np.uint8]) -> bool:
         return bool(problem.evaluate(placement, most_work=MOST_WORK).broken[0])
 
     def contiguous(parts: int, first: int) -> NDArray[np.uint8]:
         """A partition with `parts` parts of random sizes; with fewer, or repaired, if HETERO cannot run it."""
-        found = partition(np.sort(random.choice(everyone[1:], parts - 1, replace=False)), first)
-        if not broken(found):
-            return found
+        placement = partition(np.sort(random.choice(everyone[1:], parts - 1, replace=False)), first)
+        if not broken(placement):
+            return placement
         cuts = everyone[:0]
         for cut in random.permutation(everyone[1:])[:_CUTS]:
             more = np.sort(np.append(cuts, cut))
             if len(more) < parts and not broken(partition(more, first)):
                 cuts = more
-        return partition(cuts, first) if len(cuts) else problem.legalized(found)
+        return partition(cuts, first) if len(cuts) else problem.legalized(placement)
 
     away = experts_away(problem)
     # Repairing random assignments of decoders with states takes seconds and ends on one device.
@@ -196,14 +196,14 @@ def measure_latencies(
     """
     hetero = f"HETERO:{','.join(problem.devices)}"
     model, unit = model.clone(), 0.0
-    found, sums, ran = list[Floats](), list[float](), list[NDArray[np.uint8]]()
+    relative_seconds, sums, ran = list[Floats](), list[float](), list[NDArray[np.uint8]]()
     try:
         yardsticks = [TimedModel(compiled, model, name, inputs, deadline) for name in alone]
         singles = np.stack([problem.single(problem.devices.index(name)) for name in alone])
         unit = float(problem.evaluate(singles).latency_us.sum())
-        compiling = max(one.compiling for one in yardsticks)
+        compiling = max(timed.compiling for timed in yardsticks)
         # The estimate assumes that a placement takes as long as the slowest device.
-        one_round = sum(one.typical for one in yardsticks) + max(one.typical for one in yardsticks)
+        one_round = sum(timed.typical for timed in yardsticks) + max(timed.typical for timed in yardsticks)
         for number, placement in enumerate(placements):
             split = placement.tobytes()
             takes = 0.0 if compiled.keeps(hetero, split) else compiling
@@ -221,18 +221,18 @@ def measure_latencies(
             compiling = max(compiling, placed.compiling)
             rounds, refill = plan
             rivals = (placed, *yardsticks)
-            seconds = np.array([[one.run(refill=refill) for one in rivals] for _ in range(rounds)])
+            seconds = np.array([[timed.run(refill=refill) for timed in rivals] for _ in range(rounds)])
             # Other programs only make runs slower, so a low quantile is closer to the undisturbed time.
             seconds = np.quantile(seconds, 0.25, axis=0)
-            found.append(seconds / seconds[1:].sum())
+            relative_seconds.append(seconds / seconds[1:].sum())
             ran.append(placement)
             if refill:
                 sums.append(float(seconds[1:].sum()) * 1e6)
             del placed, rivals  # frees its memory before the next is compiled
     except OutOfTime:  # the machine became slower than the plan assumed
         pass
-    latencies = np.reshape(found, (-1, 1 + len(alone))) * (np.median(sums) if sums else unit)
-    return latencies[:, 0], np.median(latencies[:, 1:], axis=0) if found else np.empty(0), ran
+    latencies = np.reshape(relative_seconds, (-1, 1 + len(alone))) * (np.median(sums) if sums else unit)
+    return latencies[:, 0], np.median(latencies[:, 1:], axis=0) if relative_seconds else np.empty(0), ran
 
 
 def _plan(left: float, placements: int, compiling: float, one_round: float) -> tuple[int, bool] | None:

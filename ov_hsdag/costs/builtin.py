@@ -46,9 +46,9 @@ def builtin_profile(names: Sequence[str], core: ov.Core | None = None) -> Profil
     if present == ["CPU"] != list(names):
         core = None
     cards = assumed_cards(names, core)
-    found = {name: _builtin_for(name, declared, core) for name in names if name not in cards}
-    found |= {name: load_builtin(_CARD).standing_in() for name in cards}
-    return Profile({name: replace(found[name], name=name) for name in names})
+    profiles = {name: _builtin_for(name, declared, core) for name in names if name not in cards}
+    profiles |= {name: load_builtin(_CARD).standing_in() for name in cards}
+    return Profile({name: replace(profiles[name], name=name) for name in names})
 
 
 def assumed_cards(names: Sequence[str], core: ov.Core | None) -> list[str]:
@@ -61,9 +61,9 @@ def _builtin_for(name: str, declared: Mapping[str, Mapping[str, str]], core: ov.
     base = name.partition(".")[0]
     if base in _DEFAULTS:
         return _physical(name, base, core)
-    known = core is not None and discovery.full_name(core, name) is not None
-    if name in declared or (is_virtual(name) and known):
-        return _virtual(name, declared.get(name, {}), core if known else None)
+    present = core is not None and discovery.full_name(core, name) is not None
+    if name in declared or (is_virtual(name) and present):
+        return _virtual(name, declared.get(name, {}), core if present else None)
     hint = f"declare it in {virtual.VIRTUAL_DEVICES_VARIABLE}" if is_virtual(name) else "give a profile that has it"
     known_names = {*_DEFAULTS, "GPU.0", *declared, *(core.available_devices if core is not None else ())}
     raise UserError(
@@ -145,8 +145,8 @@ def costs_line(
     if others and given:
         parts.append(f"{given} for {', '.join(others)}")
     elif others:
-        known = builtin_profile(names, core)
-        profiles = ", ".join(f"{known.device(name).builtin} for {name}" for name in others)
+        builtin = builtin_profile(names, core)
+        profiles = ", ".join(f"{builtin.device(name).builtin} for {name}" for name in others)
         cards = "GPUs that are not here count as discrete cards; " if assumed_cards(names, core) else ""
         parts.append(f"built-in profiles {profiles} ({cards}{flag} gives others)")
     return f"costs: {', '.join(parts)}"

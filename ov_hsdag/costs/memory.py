@@ -67,18 +67,18 @@ class States:
             for wanted in ("ReadValue", "Assign")
         )
         assigned = {name: int(graph.input_output[graph.input_ptr[node]]) for name, node in assigns.items()}
-        found = [(reads[name], assigned[name]) for name in reads if name in assigned]
+        states = [(reads[name], assigned[name]) for name in reads if name in assigned]
         alias, joined = np.zeros(graph.outputs, bool), np.zeros(graph.outputs, bool)
-        shapes = [graph.output_shapes[output] for _, output in found]
-        sizes = np.array([graph.output_bytes[output] for _, output in found], np.float64)
+        shapes = [graph.output_shapes[output] for _, output in states]
+        sizes = np.array([graph.output_bytes[output] for _, output in states], np.float64)
         # The graph of a workload has the bytes of its largest inference and the shapes of another one, so the number of
         # elements follows from the bytes.
-        width = np.array([_BYTES.get(graph.output_types[output], 4.0) for _, output in found])
+        width = np.array([_BYTES.get(graph.output_types[output], 4.0) for _, output in states])
         elements = sizes / width
         rows = np.array([max(shape[-1], 1) if shape else 1 for shape in shapes], np.float64)
-        cache = np.array([_mark_cache(graph, read, output, alias) for read, output in found], bool)
-        joined[[output for (_, output), is_cache in zip(found, cache, strict=True) if is_cache]] = True
-        nodes = np.array([read for read, _ in found], np.int64)
+        cache = np.array([_mark_cache(graph, read, output, alias) for read, output in states], bool)
+        joined[[output for (_, output), is_cache in zip(states, cache, strict=True) if is_cache]] = True
+        nodes = np.array([read for read, _ in states], np.int64)
         return cls(nodes, elements, sizes, cache, elements / rows, alias, joined)
 
 
@@ -87,11 +87,11 @@ def _mark_cache(graph: ComputationGraph, read: int, assigned: int, alias: NDArra
     joined = int(graph.output_node[assigned])
     if graph.types[joined] != "Concat":
         return False
-    own = [int(graph.output_ptr[read]), assigned]
+    cache_outputs = [int(graph.output_ptr[read]), assigned]
     for output in graph.input_output[graph.input_ptr[joined] : graph.input_ptr[joined + 1]].tolist():
         source = int(graph.output_node[output])
         if graph.types[source] == "Gather" and graph.input_source[graph.input_ptr[source]] == read:  # beams
-            own.append(output)
+            cache_outputs.append(output)
             break
         if source == read:
             break
@@ -100,7 +100,7 @@ def _mark_cache(graph: ComputationGraph, read: int, assigned: int, alias: NDArra
     repeated, attentions = _attentions(graph, assigned)
     if not attentions:
         return False
-    alias[[*own, *repeated]] = True
+    alias[[*cache_outputs, *repeated]] = True
     return True
 
 
@@ -110,11 +110,11 @@ def _attentions(graph: ComputationGraph, output: int) -> tuple[list[int], list[i
     passed: list[int] = []
     for _ in range(_REPEATED):
         following = []
-        for one in level:
-            for node in graph.consumers(one).tolist():
+        for level_output in level:
+            for node in graph.consumers(level_output).tolist():
                 if graph.types[node] == "ScaledDotProductAttention":
                     attentions.append(node)
-                elif graph.types[node] in _REPEATING and graph.input_output[graph.input_ptr[node]] == one:
+                elif graph.types[node] in _REPEATING and graph.input_output[graph.input_ptr[node]] == level_output:
                     following.append(int(graph.output_ptr[node]))
         passed += following
         level = following
@@ -129,12 +129,12 @@ def attention_scores(graph: ComputationGraph, states: States) -> dict[int, int]:
     products and a softmax, with `_SCORES` tensors of f32. Each tensor has an element per head, new token and token
     (docs/facts.md).
     """
-    found: dict[int, int] = {}
+    scores: dict[int, int] = {}
     for joined in np.flatnonzero(states.joined).tolist():
         attentions = _attentions(graph, joined)[1]
         if len(set(attentions)) > 1:
-            found |= {node: _score_bytes(graph, node) for node in attentions}
-    return found
+            scores |= {node: _score_bytes(graph, node) for node in attentions}
+    return scores
 
 
 def _score_bytes(graph: ComputationGraph, attention: int) -> int:
@@ -166,11 +166,11 @@ def kv_precisions(model: ov.Model, core: ov.Core, profile: Profile, names: Seque
     Returns:
         A precision of `KV_PRECISIONS` for each device.
     """
-    own = _known(runtime_options(model).get("KV_CACHE_PRECISION", ""))
+    model_choice = _known(runtime_options(model).get("KV_CACHE_PRECISION", ""))
     devices = [profile.device(name) for name in names]
     return tuple(
         device.kv_precision
-        or own
+        or model_choice
         or _known(discovery.property_text(core, name, "KV_CACHE_PRECISION"))
         or _default(device)
         for name, device in zip(names, devices, strict=True)

@@ -110,14 +110,14 @@ class DeviceProfile:
         kept = (_ESTIMATE, _IN_HOST_MEMORY)
         return replace(self, sources={key: one if one.startswith(kept) else guess for key, one in self.sources.items()})
 
-    def _sped_up(self, factor: float, how: str) -> DeviceProfile:
+    def _sped_up(self, factor: float, description: str) -> DeviceProfile:
         return replace(
             self,
-            description=f"{how}: {self.description}",
+            description=f"{description}: {self.description}",
             peak_gflops={name: rate * factor for name, rate in self.peak_gflops.items()},
             gbps={name: rate * factor for name, rate in self.gbps.items()},
             sources={
-                key: f"{source}; {how}" if key in ("peak_gflops", "gbps") else source
+                key: f"{source}; {description}" if key in ("peak_gflops", "gbps") else source
                 for key, source in self.sources.items()
             },
         )
@@ -167,9 +167,9 @@ class Profile:
         for index, entry in enumerate(document.get("links", ())):
             for end in ("from", "to"):
                 if entry[end] not in profiles:
-                    known = ", ".join(profiles)
+                    names = ", ".join(profiles)
                     raise UserError(
-                        f"{path}: $.links[{index}].{end}: expected one of {shortened(known)}, got {shown(entry[end])}"
+                        f"{path}: $.links[{index}].{end}: expected one of {shortened(names)}, got {shown(entry[end])}"
                     )
             links.append(Link(entry["from"], entry["to"], float(entry["us"]["value"]), float(entry["gbps"]["value"])))
         return cls(profiles, tuple(links), str(path))

@@ -28,16 +28,21 @@ def check(schema: dict[str, Any], value: Any) -> None:
         lambda text: not isinstance(text, str) or re.compile(text)
     )
     errors = Draft202012Validator(schema, format_checker=formats).iter_errors(value)
-    found = min(islice(errors, _MOST), key=lambda error: len(error.absolute_path), default=None)
-    if found is None:
+    violation = min(islice(errors, _MOST), key=lambda error: len(error.absolute_path), default=None)
+    if violation is None:
         return
-    path = reduce(child_path, found.absolute_path, "$") + (" (key)" if "propertyNames" in found.schema_path else "")
-    got = shown(found.instance)
-    if found.validator == "additionalProperties":
-        got = f"the unknown key {shown(next(key for key in found.instance if key not in found.schema['properties']))}"
-    elif found.validator == "required":
-        got = shown(sorted(found.instance))
-    raise Violation(f"{path}: expected {_EXPECTED[found.validator](found.validator_value, found)}, got {got}")
+    path = reduce(child_path, violation.absolute_path, "$") + (
+        " (key)" if "propertyNames" in violation.schema_path else ""
+    )
+    got = shown(violation.instance)
+    if violation.validator == "additionalProperties":
+        properties = violation.schema["properties"]
+        got = f"the unknown key {shown(next(key for key in violation.instance if key not in properties))}"
+    elif violation.validator == "required":
+        got = shown(sorted(violation.instance))
+    raise Violation(
+        f"{path}: expected {_EXPECTED[violation.validator](violation.validator_value, violation)}, got {got}"
+    )
 
 
 def shown(value: Any) -> str:

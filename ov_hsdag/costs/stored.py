@@ -103,16 +103,16 @@ def identity(core: ov.Core, device: str) -> dict[str, Any]:
         A JSON-able dictionary, which is compared as a whole.
     """
     properties = dict(virtual.virtual_devices().get(device, {}))
-    told = {key: discovery.property_text(core, device, key) for key in _PROPERTIES}
-    properties |= {key: text for key, text in told.items() if text is not None}
-    found: dict[str, Any] = {
+    reported = {key: discovery.property_text(core, device, key) for key in _PROPERTIES}
+    properties |= {key: text for key, text in reported.items() if text is not None}
+    conditions: dict[str, Any] = {
         "full_name": discovery.full_name(core, device) or "",
         "openvino": ov.__version__,
         "properties": dict(sorted(properties.items())),
     }
     if kind_of(device) == "CPU":
-        found["usable_cores"] = cpu.usable_cores()
-    return found
+        conditions["usable_cores"] = cpu.usable_cores()
+    return conditions
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,8 +161,8 @@ class ModelCosts:
         """
         if self.graph != graph_hash(graph):
             return {}
-        found = {name: self.device(name) for name in names}
-        return {name: costs for name, costs in found.items() if costs and costs.identity == identity(core, name)}
+        measured = {name: self.device(name) for name in names}
+        return {name: costs for name, costs in measured.items() if costs and costs.identity == identity(core, name)}
 
     def device(self, name: str) -> DeviceCosts | None:
         """The costs of a device, whether they hold or not; "GPU" and "GPU.0" are the same."""
@@ -170,10 +170,10 @@ class ModelCosts:
 
     def boundaries_of(self, names: Sequence[str]) -> BoundaryCosts | None:
         """The measured costs of boundaries, with the devices in this order; None if they are for other devices."""
-        known = [_plain(name) for name in self.boundaries.names] if self.boundaries else []
-        if self.boundaries is None or set(known) != set(map(_plain, names)):
+        measured_names = [_plain(name) for name in self.boundaries.names] if self.boundaries else []
+        if self.boundaries is None or set(measured_names) != set(map(_plain, names)):
             return None
-        order = [known.index(_plain(name)) for name in names]
+        order = [measured_names.index(_plain(name)) for name in names]
         grid = np.ix_(order, order)
         return BoundaryCosts(
             tuple(names),

@@ -17,15 +17,15 @@ def cpu_limit(groups: Path = _GROUPS, own: Path = _OWN) -> float:
         groups: folder of the control groups.
         own: file with the groups of this process, see cgroups(7).
     """
-    found = [math.inf]
+    limits = [math.inf]
     for folder in _folders("cpu", groups, own):
         limit = _numbers(folder / "cpu.max", 2) or tuple(
             number for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us") for number in _numbers(folder / name, 1)
         )
         quota, period = limit if len(limit) == 2 else (0.0, 0.0)
         if quota > 0 and period > 0:
-            found.append(quota / period)
-    return min(found)
+            limits.append(quota / period)
+    return min(limits)
 
 
 def memory_limit(groups: Path = _GROUPS, own: Path = _OWN) -> float:
@@ -78,7 +78,7 @@ def _folders(controller: str, groups: Path, own: Path) -> Iterator[Path]:
 def _numbers(file: Path, count: int) -> tuple[float, ...]:
     """The numbers of a file, inf for "max"; () if there is no such file, or it does not have `count` numbers."""
     try:
-        found = tuple(math.inf if word == "max" else float(word) for word in file.read_text().split())
+        numbers = tuple(math.inf if word == "max" else float(word) for word in file.read_text().split())
     except (OSError, ValueError):
         return ()
-    return found if len(found) == count else ()
+    return numbers if len(numbers) == count else ()

@@ -99,9 +99,9 @@ def in_upper_case(text: str) -> str:
 
 def closest_names(name: str, known: Collection[str]) -> str:
     """Suggests known names for an unknown one: "; did you mean …?", or "" if no name is similar."""
-    by_case = {one.upper(): one for one in known}
+    by_case = {similar_name.upper(): similar_name for similar_name in known}
     like = sorted(difflib.get_close_matches(name.upper(), by_case, 2))
-    return f"; did you mean {' or '.join(by_case[one] for one in like)}?" if like else ""
+    return f"; did you mean {' or '.join(by_case[similar_name] for similar_name in like)}?" if like else ""
 
 
 def kind_of(name: str) -> str | None:

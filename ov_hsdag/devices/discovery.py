@@ -95,9 +95,9 @@ def free_bytes(core: ov.Core, name: str) -> int | None:
     most the free part of that.
     """
     if kind_of(name) != "CPU":
-        own = memory_bytes(core, name)
+        device_bytes = memory_bytes(core, name)
         host = free_bytes(core, "CPU") if uses_host_memory(core, name) else None
-        return own if host is None else host if own is None else min(own, host)
+        return device_bytes if host is None else host if device_bytes is None else min(device_bytes, host)
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file)
@@ -123,8 +123,8 @@ def usable_bytes(core: ov.Core, name: str, most: int) -> int | None:
     Returns:
         Bytes: `USABLE` of the free memory or of `most`, whichever is less; None if neither is known.
     """
-    known = [bytes_ for bytes_ in (free_bytes(core, name), most) if bytes_ is not None and bytes_ > 0]
-    return int(USABLE * min(known)) if known else None
+    positive_limits = [bytes_ for bytes_ in (free_bytes(core, name), most) if bytes_ is not None and bytes_ > 0]
+    return int(USABLE * min(positive_limits)) if positive_limits else None
 
 
 def uses_host_memory(core: ov.Core, name: str) -> bool:
@@ -152,8 +152,8 @@ def request_cores() -> int:
     memory, all usable ones remain; elsewhere OpenVINO is asked.
     """
     usable = cpu.usable_cores()
-    told = None if cpu.alike() else _threads_of_a_request(tuple(sorted(cpu.usable_cpus())))
-    return usable if told is None else max(min(usable, told), 1)
+    threads = None if cpu.alike() else _threads_of_a_request(tuple(sorted(cpu.usable_cpus())))
+    return usable if threads is None else max(min(usable, threads), 1)
 
 
 # A program that prints the number of threads of a request. It runs in a separate process, because forked children of a

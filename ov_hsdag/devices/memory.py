@@ -79,10 +79,10 @@ def parse_amount(amount: str, shown: str) -> int:
     forgotten = match is not None and not match[2] and Decimal(number) < _LEAST_PLAIN
     if unit not in _UNITS or forgotten:
         raise _refused(shown)
-    found = int(min(Decimal(number) * _UNITS[unit], Decimal(MOST)))
-    if not found:
+    amount_bytes = int(min(Decimal(number) * _UNITS[unit], Decimal(MOST)))
+    if not amount_bytes:
         raise UserError(f"memory limit '{shown}' leaves no memory: give a positive amount")
-    return found
+    return amount_bytes
 
 
 def _refused(shown: str) -> UserError:

@@ -53,18 +53,18 @@ def compile_properties(
     options = {name: value for name, value in runtime_options(model).items() if name not in completed}
     if not names or not options:
         return completed
-    own = _set_on_core(core, names, options)
-    given = device_properties(completed)
-    if own and given is not None:
-        for name, properties in own.items():
-            given[name] = {**properties, **given.get(name, {})}
-        completed[DEVICE_PROPERTIES] = given
+    core_properties = _set_on_core(core, names, options)
+    per_device = device_properties(completed)
+    if core_properties and per_device is not None:
+        for name, properties in core_properties.items():
+            per_device[name] = {**properties, **per_device.get(name, {})}
+        completed[DEVICE_PROPERTIES] = per_device
     return {**options, **completed}
 
 
 def _set_on_core(core: ov.Core, devices: Sequence[str], options: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Selects the options that were set on the Core for a device: their values differ from those of a new Core."""
-    found: dict[str, dict[str, Any]] = {}
+    set_values: dict[str, dict[str, Any]] = {}
     fresh: ov.Core | None = None
     for device in devices:
         for name in options:
@@ -72,5 +72,5 @@ def _set_on_core(core: ov.Core, devices: Sequence[str], options: Mapping[str, st
                 value = core.get_property(device, name)
                 fresh = fresh or virtual.new_core()
                 if value != fresh.get_property(device, name):
-                    found.setdefault(device, {})[name] = value
-    return found
+                    set_values.setdefault(device, {})[name] = value
+    return set_values

@@ -43,9 +43,9 @@ def like(description: Mapping[str, Any]) -> ov.Core:
             core.register_plugin(plugin, name)
     for path in description.get("extensions", ()):
         core.add_extension(path)
-    for name, wanted in description.get("properties", {}).items():
+    for name, properties in description.get("properties", {}).items():
         present = _settable(core, name)
-        for key, text in wanted.items():
+        for key, text in properties.items():
             if present.get(key) != text:
                 with contextlib.suppress(RuntimeError):  # plugins do not accept all values that they report
                     core.set_property(name, {key: text})
@@ -54,14 +54,14 @@ def like(description: Mapping[str, Any]) -> ov.Core:
 
 def _settable(core: ov.Core, name: str) -> dict[str, str]:
     """The properties of a device that can be set, as text by name; {} if there is no such device."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     with contextlib.suppress(RuntimeError, TypeError, AttributeError):
         for key, access in core.get_property(name, "SUPPORTED_PROPERTIES").items():
             if access == "RW" and key not in _LEFT_OUT:
                 with contextlib.suppress(RuntimeError, TypeError):  # Python does not know the types of some
                     text = _text(core.get_property(name, key))
-                    found |= {} if text is None else {key: text}
-    return found
+                    values |= {} if text is None else {key: text}
+    return values
 
 
 def _text(value: Any) -> str | None:

@@ -124,8 +124,8 @@ def _of_openvino(properties: Mapping[str, str]) -> dict[str, str]:
 
 def definition(names: Collection[str]) -> str:
     """Formats the declarations of the declared virtual devices with these names; "" if there are none."""
-    found = {name: properties.items() for name, properties in virtual_devices().items() if name in names}
-    return ";".join(f"{name}:{','.join(map('='.join, properties))}" for name, properties in found.items())
+    selected = {name: properties.items() for name, properties in virtual_devices().items() if name in names}
+    return ";".join(f"{name}:{','.join(map('='.join, properties))}" for name, properties in selected.items())
 
 
 def register_defined(core: ov.Core, text: str, names: Collection[str]) -> None:
@@ -246,14 +246,14 @@ def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> 
     virtual = {name: limits for name, limits in virtual_devices().items() if name in names} if names else {}
     if not virtual:
         return completed
-    given = device_properties(completed)
-    if given is None:  # OpenVINO will report the error
+    per_device = device_properties(completed)
+    if per_device is None:  # OpenVINO will report the error
         return completed
     for name, limits in virtual.items():
         wanted: dict[str, Any] = {**_VIRTUAL_DEFAULTS, **_SPLIT_MODEL_PROPERTIES, **_of_openvino(limits)}
-        kept = {key: value for key, value in wanted.items() if key not in completed}
-        given[name] = {**kept, **given.get(name, {})}
-    completed[DEVICE_PROPERTIES] = given
+        defaults = {key: value for key, value in wanted.items() if key not in completed}
+        per_device[name] = {**defaults, **per_device.get(name, {})}
+    completed[DEVICE_PROPERTIES] = per_device
     return completed
 
 

@@ -11,12 +11,12 @@ from ov_hsdag.utils.lazy import ov
 
 def affinities_of(model: ov.Model) -> dict[str, str]:
     """The affinity of each node that has one, by friendly name."""
-    found = {}
+    affinity = {}
     for node in model.get_ops():
         rt_info = node.get_rt_info()
         if "affinity" in rt_info:
-            found[node.get_friendly_name()] = rt_info["affinity"].astype(str)
-    return found
+            affinity[node.get_friendly_name()] = rt_info["affinity"].astype(str)
+    return affinity
 
 
 def set_affinities(model: ov.Model, affinity: Mapping[str, str]) -> dict[str, str]:

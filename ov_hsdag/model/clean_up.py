@@ -127,12 +127,12 @@ def _restore(model: ov.Model, before: ov.Model) -> None:
     The copy cannot be used afterwards. Parameters and Results remain those of `model`, because callers hold on to
     inputs and outputs.
     """
-    for own, copied in zip(model.get_parameters(), before.get_parameters(), strict=True):
-        own.set_partial_shape(copied.get_partial_shape())
+    for kept, copied in zip(model.get_parameters(), before.get_parameters(), strict=True):
+        kept.set_partial_shape(copied.get_partial_shape())
         for reader in copied.output(0).get_target_inputs():
-            reader.replace_source_output(own.output(0))
-    for own, copied in zip(model.get_results(), before.get_results(), strict=True):
-        own.input(0).replace_source_output(copied.input_value(0))
+            reader.replace_source_output(kept.output(0))
+    for kept, copied in zip(model.get_results(), before.get_results(), strict=True):
+        kept.input(0).replace_source_output(copied.input_value(0))
     for sink in model.get_sinks():
         model.remove_sink(sink)
     for variable in model.get_variables():

@@ -49,22 +49,22 @@ def sizes_beside(model: ov.Model, path: Path, shapes: Mapping[str, Sequence[int]
     lookup = _lookup(path.parent) if model.is_dynamic() else None
     if lookup is None:
         return {}
-    found: dict[str, tuple[int, ...]] = {}
+    example_shapes: dict[str, tuple[int, ...]] = {}
     for port in model.inputs:
         shape = port.get_partial_shape()
         names = {port.get_node().get_friendly_name(), *port.get_names()}
         if shape.is_static or shape.rank.is_dynamic or names & set(shapes or {}):
             continue
         for name in sorted(names & _SIZES.keys()):
-            told = _SIZES[name](lookup, len(shape))
-            if told is not None and len(told) == len(shape):
-                found[name] = tuple(
-                    int(one.get_length()) if one.is_static else size for one, size in zip(shape, told, strict=True)
+            sizes = _SIZES[name](lookup, len(shape))
+            if sizes is not None and len(sizes) == len(shape):
+                example_shapes[name] = tuple(
+                    int(one.get_length()) if one.is_static else size for one, size in zip(shape, sizes, strict=True)
                 )
-    if found:
+    if example_shapes:
         with contextlib.suppress(UserError):
-            if fitting_input_shapes(model, {**(shapes or {}), **found}) is not None:
-                return found
+            if fitting_input_shapes(model, {**(shapes or {}), **example_shapes}) is not None:
+                return example_shapes
     return {}
 
 

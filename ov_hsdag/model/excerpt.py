@@ -75,22 +75,22 @@ def structures(*models: ov.Model) -> list[NDArray[np.uint64]]:
     Returns:
         A sorted array of colours for each model, uint64 [nodes]; arrays are equal for equal models.
     """
-    known: dict[object, int] = {}
+    numbers: dict[object, int] = {}
     return [
-        np.sort(_colours(_signatures(nodes, known, whole=False), nodes.edges, _COMPARED_RADIUS))
+        np.sort(_colours(_signatures(nodes, numbers, whole=False), nodes.edges, _COMPARED_RADIUS))
         for nodes in map(Nodes, models)
     ]
 
 
-def _signatures(nodes: Nodes, known: dict[object, int], *, whole: bool = True) -> NDArray[np.uint64]:
+def _signatures(nodes: Nodes, numbers: dict[object, int], *, whole: bool = True) -> NDArray[np.uint64]:
     """Numbers that are equal for nodes which are alike by themselves, uint64 [nodes].
 
     Args:
         nodes: the nodes.
-        known: number of each signature that was seen before; new ones are added.
+        numbers: number of each signature that was seen before; new ones are added.
         whole: whether shapes of constants and marks in rt_info count.
     """
-    found = np.empty(len(nodes), np.uint64)
+    signatures = np.empty(len(nodes), np.uint64)
     for index, (node, type_name, outputs) in enumerate(zip(nodes.order, nodes.types, nodes.outputs, strict=True)):
         key: object
         if type_name == "Constant":
@@ -104,8 +104,8 @@ def _signatures(nodes: Nodes, known: dict[object, int], *, whole: bool = True) -
                 attributes.pop(name, None)
             marks = sorted({*node.get_rt_info()} - {_FOR_CACHES}) if whole else ()
             key = (str(node.get_type_info()), repr(attributes), outputs, tuple(marks))
-        found[index] = known.setdefault(key, len(known))
-    return found
+        signatures[index] = numbers.setdefault(key, len(numbers))
+    return signatures
 
 
 def constant_bytes(node: ov.Node) -> bytes:
@@ -132,10 +132,10 @@ def _colours(signatures: NDArray[np.uint64], edges: Edges, radius: int) -> NDArr
     to_input = _mixed((edges.port * 4096 + edges.output).astype(np.uint64))
     to_consumer = _mixed(to_input)
     for _ in range(radius):
-        found = _mixed(colour)
-        np.add.at(found, edges.node, _mixed(colour[edges.source] ^ to_input))
-        np.add.at(found, edges.source, _mixed(colour[edges.node] ^ to_consumer))
-        colour = _mixed(found)
+        mixed = _mixed(colour)
+        np.add.at(mixed, edges.node, _mixed(colour[edges.source] ^ to_input))
+        np.add.at(mixed, edges.source, _mixed(colour[edges.node] ^ to_consumer))
+        colour = _mixed(mixed)
     return colour
 
 

@@ -58,13 +58,13 @@ class Experts:
 
 def experts(graph: ComputationGraph) -> tuple[Experts, ...]:
     """Returns the blocks of experts of a graph, in its order, without blocks whose sizes are not known."""
-    found = []
+    blocks = []
     for tile, scatter, total, nodes in graph.legality.experts:
         shape = graph.output_shapes[graph.output_ptr[scatter]]
         indices = graph.output_shapes[graph.input_output[graph.input_ptr[scatter] + 1]]
         if shape and indices and 0 < indices[-1] < shape[-1]:
-            found.append(Experts(nodes, tile, scatter, total, shape[-1], indices[-1], math.prod(indices[:-1])))
-    return tuple(found)
+            blocks.append(Experts(nodes, tile, scatter, total, shape[-1], indices[-1], math.prod(indices[:-1])))
+    return tuple(blocks)
 
 
 @dataclass(frozen=True, eq=False)

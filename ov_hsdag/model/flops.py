@@ -44,14 +44,14 @@ def node_flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
         UserError: the node has more operations than any machine can compute (`_MOST`).
     """
     try:
-        found = float(_flops(node, inputs, outputs))
+        flops = float(_flops(node, inputs, outputs))
     except (IndexError, ValueError):  # a rank that the model leaves open
-        found = float(sum(map(math.prod, outputs)))
+        flops = float(sum(map(math.prod, outputs)))
     except OverflowError:
-        found = math.inf
-    if not found <= _MOST:
+        flops = math.inf
+    if not flops <= _MOST:
         raise UserError(f"'{node.get_friendly_name()}' has no end on any machine; give other example shapes")
-    return found
+    return flops
 
 
 _MOST = 1e30  # operations; times that are computed from so many are still finite

@@ -75,11 +75,11 @@ def check_arrays(owner: Any, sizes: Mapping[str, int], prefix: str = "") -> None
     Raises:
         ValueError: a length, shape or dtype differs, or a value is not an array.
     """
-    for one in fields(owner):
-        value, name = getattr(owner, one.name), prefix + one.name
-        if "axes" not in one.metadata or (value is None and one.default is None):
+    for attribute in fields(owner):
+        value, name = getattr(owner, attribute.name), prefix + attribute.name
+        if "axes" not in attribute.metadata or (value is None and attribute.default is None):
             continue
-        shape, dtype = [sizes[axis] for axis in one.metadata["axes"]], one.metadata["dtype"]
+        shape, dtype = [sizes[axis] for axis in attribute.metadata["axes"]], attribute.metadata["dtype"]
         if dtype is None:
             if len(value) != shape[0]:
                 raise ValueError(f"expected {shape[0]} values in '{name}'")
@@ -193,7 +193,7 @@ class ComputationGraph:
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the fields alone: derived values are derived again, and native objects cannot be pickled."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
 
     @cached_property
     def native(self) -> _native.Graph:
@@ -282,31 +282,31 @@ class ComputationGraph:
             The graph of the changed model. Originals whose readers all read copies may be gone.
         """
         names = tuple(node.get_friendly_name() for node in model.get_ordered_ops())
-        own = np.array([copied[name] if name in copied else self._indices[name] for name in names], np.int64)
-        outputs, ports = np.diff(self.output_ptr)[own], np.diff(self.input_ptr)[own]
+        original_of = np.array([copied[name] if name in copied else self._indices[name] for name in names], np.int64)
+        outputs, ports = np.diff(self.output_ptr)[original_of], np.diff(self.input_ptr)[original_of]
         output_ptr = np.concatenate([[0], np.cumsum(outputs)]).astype(np.int32)
         input_ptr = np.concatenate([[0], np.cumsum(ports)]).astype(np.int32)
         # Number in this graph of each output and each input of the new graph.
-        of_output = np.arange(output_ptr[-1]) + np.repeat(self.output_ptr[own] - output_ptr[:-1], outputs)
-        of_input = np.arange(input_ptr[-1]) + np.repeat(self.input_ptr[own] - input_ptr[:-1], ports)
+        old_output = np.arange(output_ptr[-1]) + np.repeat(self.output_ptr[original_of] - output_ptr[:-1], outputs)
+        old_input = np.arange(input_ptr[-1]) + np.repeat(self.input_ptr[original_of] - input_ptr[:-1], ports)
         # The new number of each original that is still there, else -1: some fed only ports that copies feed now.
         position = np.full(self.nodes, -1, np.int64)
         original = np.array([name not in copied for name in names], bool)
-        position[own[original]] = np.flatnonzero(original)
-        fed = self.input_output[of_input]
+        position[original_of[original]] = np.flatnonzero(original)
+        fed = self.input_output[old_input]
         source, port = position[self.output_node[fed]], fed - self.output_ptr[self.output_node[fed]]
         by_name = {name: index for index, name in enumerate(names)}
         for name, place, feeding in inputs:
             source[input_ptr[by_name[name]] + place] = by_name[feeding]
-        known: dict[str, Any] = {"names": names, "input_ptr": input_ptr, "output_ptr": output_ptr}
-        known["input_output"] = (output_ptr[source] + port).astype(np.int32)
-        places = {"nodes": own, "outputs": of_output}
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.name not in known and value is not None:
-                at = places[one.metadata["axes"][0]]
-                known[one.name] = _rows(value, at)
-        return ComputationGraph(**known)
+        arrays: dict[str, Any] = {"names": names, "input_ptr": input_ptr, "output_ptr": output_ptr}
+        arrays["input_output"] = (output_ptr[source] + port).astype(np.int32)
+        places = {"nodes": original_of, "outputs": old_output}
+        for attribute in fields(self):
+            value = getattr(self, attribute.name)
+            if attribute.name not in arrays and value is not None:
+                at = places[attribute.metadata["axes"][0]]
+                arrays[attribute.name] = _rows(value, at)
+        return ComputationGraph(**arrays)
 
     def renumbered(self, order: NDArray[np.integer[Any]]) -> ComputationGraph:
         """Returns the same graph with its nodes in another topological order.
@@ -315,11 +315,11 @@ class ComputationGraph:
             order: numbers of the nodes in this graph, in the new order, [nodes].
         """
         outputs = pieces(self.output_ptr, order)
-        taken = {"nodes": order, "outputs": outputs}
+        rows = {"nodes": order, "outputs": outputs}
         changed: dict[str, Any] = {
-            one.name: _rows(getattr(self, one.name), taken[one.metadata["axes"][0]])
-            for one in fields(self)
-            if one.metadata["axes"][0] in taken and getattr(self, one.name) is not None
+            attribute.name: _rows(getattr(self, attribute.name), rows[attribute.metadata["axes"][0]])
+            for attribute in fields(self)
+            if attribute.metadata["axes"][0] in rows and getattr(self, attribute.name) is not None
         }
         for name in ("input_ptr", "output_ptr"):
             sizes = np.diff(getattr(self, name))[order]
@@ -411,8 +411,8 @@ def _extracted(nodes: Nodes, sized: Sequence[ov.Node], least: _Least | None) -> 
         sized: the same nodes, with static shapes where these are known.
         least: shapes that a submodel knows, see `_Least`; None where it knows what the model declares.
     """
-    known: dict[tuple[str, ...], _Tensor] = {}
-    known_flops: dict[object, float] = {}
+    tensor_of: dict[tuple[str, ...], _Tensor] = {}
+    flops_of: dict[object, float] = {}
     tensors: list[_Tensor] = []
     output_ptr, variables = [0], []
     kinds, open_lengths = np.zeros(len(nodes), np.uint8), np.zeros(len(nodes), np.bool_)
@@ -423,26 +423,26 @@ def _extracted(nodes: Nodes, sized: Sequence[ov.Node], least: _Least | None) -> 
         # For HETERO and for costs, a Result has no tensor of its own.
         for number, (declared, element) in enumerate(outputs if kind is not NodeKind.RESULT else ()):
             counted = declared if sized[index] is node else str(sized[index].get_output_partial_shape(number))
-            own = None if least is None else least.get((index, number))
-            key = (declared, counted, "" if own is None else str(own), element)
-            if key not in known:
+            least_shape = None if least is None else least.get((index, number))
+            key = (declared, counted, "" if least_shape is None else str(least_shape), element)
+            if key not in tensor_of:
                 partial = node.get_output_partial_shape(number)
-                known[key] = _tensor(node, number, sized[index], partial if least is None else own)
-            tensors.append(known[key])
+                tensor_of[key] = _tensor(node, number, sized[index], partial if least is None else least_shape)
+            tensors.append(tensor_of[key])
         output_ptr.append(len(tensors))
         variables.append(str(node.get_attributes().get("variable_id", "")) if type_name in _STATEFUL else "")
         if kind is NodeKind.CONSTANT:
             weight_bytes[index] = tensors[-1].output_bytes
         elif kind is NodeKind.OP:
             edges = range(ptr[index], ptr[index + 1])
-            read = tuple([tensors[output_ptr[source[edge]] + port[edge]].output_shapes for edge in edges])
-            made = tuple([tensor.output_shapes for tensor in tensors[output_ptr[index] :]])
-            alike: object = (type_name, read, made)
+            input_shapes_read = tuple([tensors[output_ptr[source[edge]] + port[edge]].output_shapes for edge in edges])
+            output_shapes_made = tuple([tensor.output_shapes for tensor in tensors[output_ptr[index] :]])
+            alike: object = (type_name, input_shapes_read, output_shapes_made)
             if type_name in SUBGRAPHS:
                 alike, weight_bytes[index] = index, body_weight_bytes(node)
-            if alike not in known_flops:
-                known_flops[alike] = node_flops(node, read, made)
-            flops[index] = known_flops[alike]
+            if alike not in flops_of:
+                flops_of[alike] = node_flops(node, input_shapes_read, output_shapes_made)
+            flops[index] = flops_of[alike]
             open_lengths[index] = type_name == "Gather" and takes_open_lengths(node)
     columns = dict(zip(_Tensor._fields, zip(*tensors, strict=True) if tensors else [()] * 6, strict=True))
     if sum(columns["output_bytes"]) > _native.MOST_BYTES:
@@ -469,24 +469,24 @@ def _extracted(nodes: Nodes, sized: Sequence[ov.Node], least: _Least | None) -> 
     )
 
 
-def _tensor(node: ov.Node, port: int, sized: ov.Node, known: ov.PartialShape | None) -> _Tensor:
+def _tensor(node: ov.Node, port: int, sized: ov.Node, least_shape: ov.PartialShape | None) -> _Tensor:
     """Extracts the properties of an output.
 
     Args:
         node: the node, with declared shapes.
         port: number of the output.
         sized: the same node, with a static shape where that is known.
-        known: the shape that a submodel infers without values; None if it is static there.
+        least_shape: the shape that a submodel infers without values; None if it is static there.
     """
     partial, element = node.get_output_partial_shape(port), node.get_output_element_type(port)
-    shape, fits = bounded(sized.get_output_partial_shape(port)), _fits_empty(partial, known)
+    shape, fits = bounded(sized.get_output_partial_shape(port)), _fits_empty(partial, least_shape)
     is_text = element.get_type_name() == "string"
     return _Tensor(
         output_shapes=shape,
         output_ranks=partial.rank.get_length() if partial.rank.is_static else -1,
         output_types=element.get_type_name(),
         output_movable=not is_text and fits,
-        output_relaxable=not is_text and not fits and _fits_empty(relaxed(partial), known),
+        output_relaxable=not is_text and not fits and _fits_empty(relaxed(partial), least_shape),
         output_bytes=_tensor_bytes(shape, element, partial.is_dynamic),
     )
 
@@ -495,16 +495,16 @@ def _tensor(node: ov.Node, port: int, sized: ov.Node, known: ov.PartialShape | N
 _STATEFUL = frozenset({"ReadValue", "Assign"})
 
 
-def _fits_empty(shape: ov.PartialShape, known: ov.PartialShape | None) -> bool:
-    """Whether the smallest tensor of shape `known` also has the declared shape; HETERO begins with such tensors.
+def _fits_empty(shape: ov.PartialShape, least_shape: ov.PartialShape | None) -> bool:
+    """Whether the smallest tensor of shape `least_shape` also has the declared shape; HETERO begins with such tensors.
 
     Args:
         shape: the declared shape.
-        known: the shape that a submodel infers; None if it is static.
+        least_shape: the shape that a submodel infers; None if it is static.
     """
-    if known is None or known.is_static:
+    if least_shape is None or least_shape.is_static:
         return True
-    return known.rank.is_static and all(
+    return least_shape.rank.is_static and all(
         own.is_static or (declared.is_dynamic and declared.get_min_length() <= 0)
-        for declared, own in zip(shape, known, strict=True)
+        for declared, own in zip(shape, least_shape, strict=True)
     )

@@ -34,7 +34,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     Raises:
         UserError: a text cannot be read, a size is not positive, or an input is given twice.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         end = 0
         while end < len(text) or not text:
@@ -45,13 +45,13 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
                 )
             end = match.end()
             name, sizes = match["name"], match["sizes"].split(",") if match["sizes"].strip() else []
-            if name in found:
+            if name in shapes:
                 twice = f"input '{name}'" if name else "the input without a name"
                 raise UserError(f"shape '{text}': {twice} has a shape already")
             if not all(re.fullmatch(r"\s*0*[1-9][0-9]*\s*", size) for size in sizes):
                 raise UserError(f"shape '{text}': an example shape has positive whole numbers, got [{match['sizes']}]")
-            found[name] = tuple(map(int, sizes))
-    return found
+            shapes[name] = tuple(map(int, sizes))
+    return shapes
 
 
 def example_shapes(
@@ -74,14 +74,14 @@ def example_shapes(
     unknown = set(shapes) - {""}
     for model in models:
         names = {name for port in model.inputs for name in (port.get_node().get_friendly_name(), *port.get_names())}
-        own = {name: tuple(shape) for name, shape in shapes.items() if name in names}
-        unknown -= set(own)
+        model_shapes = {name: tuple(shape) for name, shape in shapes.items() if name in names}
+        unknown -= set(model_shapes)
         if "" in shapes:
             if len(model.inputs) != 1:
                 inputs = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
                 raise UserError(f'a shape needs the name of its input, as in "name=[1,128]"; inputs: {inputs}')
-            own[model.inputs[0].get_node().get_friendly_name()] = tuple(shapes[""])
-        result.append(own or None)
+            model_shapes[model.inputs[0].get_node().get_friendly_name()] = tuple(shapes[""])
+        result.append(model_shapes or None)
     for name in unknown:
         input_shapes(models[0], {name: shapes[name]})  # raises an error that lists the model's inputs
     for model, own_shapes in zip(models, result, strict=True):
@@ -105,12 +105,12 @@ def with_earlier_shapes(
     Returns:
         Example shapes by input name.
     """
-    found = dict(shapes)
+    combined = dict(shapes)
     for name, shape in earlier.items() if not shapes else ():
         with contextlib.suppress(UserError):
             input_shapes(model, {name: shape})
-            found[name] = shape
-    return found
+            combined[name] = shape
+    return combined
 
 
 def random_inputs(
@@ -173,17 +173,17 @@ def timed_inputs(
     """
     if samples is not None:
         return [TimedInputs(samples.inferences)]
-    found = []
+    timed = []
     for phase in phases or (Phase("", shapes or {}, 1.0),):
         if not phase.count:
             continue
         if is_stateful(model):
             inputs = StatefulInputs(model, phase.shapes or None)
             before, steps = inputs.timed()
-            found.append(TimedInputs(steps, before, inputs.past, phase.name, phase.count))
+            timed.append(TimedInputs(steps, before, inputs.past, phase.name, phase.count))
         else:
-            found.append(TimedInputs([random_inputs(model, shapes=phase.shapes)], (), 0, phase.name, phase.count))
-    return found
+            timed.append(TimedInputs([random_inputs(model, shapes=phase.shapes)], (), 0, phase.name, phase.count))
+    return timed
 
 
 def conversations(

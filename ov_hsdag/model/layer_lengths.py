@@ -27,18 +27,18 @@ def read_lengths_in_layers(nodes: Nodes) -> bool:
         return False
     number = {node.get_instance_id(): index for index, node in enumerate(nodes.order)}
     reads = {variable_of(node): node for node in nodes.of_type("ReadValue")}
-    found = False
+    changed = False
     for assign in nodes.of_type("Assign"):
         read, joined = reads.get(variable_of(assign)), assign.input_value(0).get_node()
         if read is not None and joined.get_type_name() == "Concat":
-            found |= _begin_with_layer(nodes, number, read, joined)
+            changed |= _begin_with_layer(nodes, number, read, joined)
     for kind, by_constants in (("Broadcast", _repeat_by_constants), ("Reshape", _reshape_by_constants)):
         for node in nodes.of_type(kind):
             if node.input_value(1).get_node().get_type_name() != "Constant":
-                found |= by_constants(node)
+                changed |= by_constants(node)
     for tile, total in blocks:
-        found |= _end_as_begun(tile, total)
-    return found
+        changed |= _end_as_begun(tile, total)
+    return changed
 
 
 def _begin_with_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joined: ov.Node) -> bool:
@@ -57,11 +57,18 @@ def _begin_with_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joine
     index = batch.input_value(1).get_node()
     if index.get_type_name() != "Constant" or index.get_data().reshape(-1).tolist() != [0]:
         return False
-    own = ops.gather(ops.shape_of(new, sizes.get_output_element_type(0).get_type_name()), index, batch.input_value(2))
+    batch_size = ops.gather(
+        ops.shape_of(new, sizes.get_output_element_type(0).get_type_name()), index, batch.input_value(2)
+    )
     rest = [sizes.input_value(port) for port in range(1, sizes.get_input_size())]
-    joined_sizes = ops.concat([own, *rest], 0)
+    joined_sizes = ops.concat([batch_size, *rest], 0)
     value = ops.broadcast(first.input_value(0), joined_sizes)
-    for node, part in ((own.input_value(0).get_node(), "shape"), (own, "batch"), (joined_sizes, "sizes"), (value, "")):
+    for node, part in (
+        (batch_size.input_value(0).get_node(), "shape"),
+        (batch_size, "batch"),
+        (joined_sizes, "sizes"),
+        (value, ""),
+    ):
         node.set_friendly_name(f"{read.get_friendly_name()}/first/{part}".rstrip("/"))
     read.input(0).replace_source_output(value.output(0))
     return True
@@ -95,9 +102,9 @@ def _reshape_by_constants(reshape: ov.Node) -> bool:
     if len(pattern) != len(after):
         return False
     sizes = []
-    for place, (size, asked) in enumerate(zip(after, pattern, strict=True)):
+    for place, (size, pattern_size) in enumerate(zip(after, pattern, strict=True)):
         same = place < len(before) and before[place].is_dynamic
-        known = asked if size.is_dynamic else int(size.get_length())
+        known = pattern_size if size.is_dynamic else int(size.get_length())
         sizes.append(known if known is not None else 0 if same else -1)
     # Where open dimensions are split or joined, their sizes do not follow from the tensor.
     if sizes.count(-1) > 1 or _known(before) != _known(after) or any(size == 0 for size in pattern):
@@ -117,10 +124,10 @@ def _elements(pattern: ov.Node) -> list[int | None]:
     An element is None where it is the size of a tensor.
     """
     if pattern.get_type_name() == "Constant":
-        return [int(one) for one in pattern.get_data().reshape(-1)]
+        return [int(element) for element in pattern.get_data().reshape(-1)]
     if pattern.get_type_name() == "Concat":
         parts = [_elements(value.get_node()) for value in pattern.input_values()]
-        return [one for part in parts for one in part] if all(parts) else []
+        return [element for part in parts for element in part] if all(parts) else []
     shape = pattern.get_output_partial_shape(0)
     taken = pattern.input_value(0).get_node() if pattern.get_type_name() == "Gather" else pattern
     measured = taken.get_type_name() == "ShapeOf" and len(shape) == 1 and shape.is_static
@@ -159,7 +166,7 @@ def _end_as_begun(tile: ov.Node, total: ov.Node) -> bool:
     if tokens.get_type_name() != "Reshape" or len(_readers(total)) != 1:
         return False
     entered, end = tokens.input_value(0), _readers(total)[0]
-    found = False
+    changed = False
 
     def reshaped(value: ov.Output, name: str) -> ov.Node:
         size = ops.shape_of(entered)
@@ -176,13 +183,13 @@ def _end_as_begun(tile: ov.Node, total: ov.Node) -> bool:
         name = end.get_friendly_name()
         both = ops.add(reshaped(total.output(0), f"{name}/experts"), reshaped(shared, f"{name}/shared"))
         _put(both, end)
-        end, found = both.input_value(0).get_node(), True
+        end, changed = both.input_value(0).get_node(), True
     elif end.get_type_name() == "Reshape" and end.get_output_partial_shape(0) == entered.get_partial_shape():
         shape = end.input_value(1).get_node()
         if shape.get_type_name() != "ShapeOf" or not _same(shape.input_value(0).get_node(), entered.get_node()):
             by = reshaped(total.output(0), end.get_friendly_name())
             _put(by, end)
-            end, found = by, True
+            end, changed = by, True
     else:
         return False
     following = _readers(end)
@@ -190,7 +197,7 @@ def _end_as_begun(tile: ov.Node, total: ov.Node) -> bool:
     shared, last = _added(first, end), _readers(first)[0] if len(_readers(first)) == 1 else None
     before = None if shared is None or last is None else _added(last, first)
     if shared is None or last is None or before is None:
-        return found
+        return changed
     kept = ops.add(before, shared)
     kept.set_friendly_name(first.get_friendly_name())
     _put(ops.add(kept, end), last)
@@ -207,17 +214,17 @@ def _sum_of_experts(tile: ov.Node) -> ov.Node | None:
     """Finds the sum of the experts whose tokens a Tile copies, weighted by a router; None for other Tiles."""
     node = tile
     for _ in range(_LONGEST):
-        readers = [one for one in _readers(node) if one.get_type_name() != "ShapeOf"]
+        readers = [ancestor for ancestor in _readers(node) if ancestor.get_type_name() != "ShapeOf"]
         if not readers:
             return None
         node, before = readers[0], node
         if node.get_type_name() != "ReduceSum":
             continue
         weights = [value.get_node() for value in before.input_values()] if before.get_type_name() == "Multiply" else []
-        for one in weights:
-            while one.get_type_name() in ("Unsqueeze", "Reshape", "Transpose", "Convert"):
-                one = one.input_value(0).get_node()
-            if one.get_type_name() == "ScatterElementsUpdate":
+        for ancestor in weights:
+            while ancestor.get_type_name() in ("Unsqueeze", "Reshape", "Transpose", "Convert"):
+                ancestor = ancestor.input_value(0).get_node()
+            if ancestor.get_type_name() == "ScatterElementsUpdate":
                 return node
         return None
     return None

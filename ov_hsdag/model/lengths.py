@@ -30,8 +30,8 @@ def takes_open_lengths(node: ov.Node) -> bool:
     A submodel knows as much about such numbers when they are its inputs as when it computes them, so they can cross to
     another submodel in place of the tensor. transformations/src/model_graph.cpp has the same rule.
     """
-    taken = _taken(node)
-    return bool(taken) and all(_is_open(dimension) for _, dimension in taken)
+    lengths = _taken(node)
+    return bool(lengths) and all(_is_open(dimension) for _, dimension in lengths)
 
 
 def part_lengths(nodes: Nodes) -> bool:
@@ -42,19 +42,19 @@ def part_lengths(nodes: Nodes) -> bool:
     Returns:
         Whether there were any.
     """
-    found = False
+    changed = False
     for node in nodes.of_type("Gather"):
-        taken = _taken(node)
-        if not taken or len(node.get_output_partial_shape(0)) != 1:
+        lengths = _taken(node)
+        if not lengths or len(node.get_output_partial_shape(0)) != 1:
             continue
-        if not any(_is_open(one) for _, one in taken) or not any(one.is_static for _, one in taken):
+        if not any(_is_open(one) for _, one in lengths) or not any(one.is_static for _, one in lengths):
             continue
         element, shape, one_element = node.get_output_element_type(0), node.input_value(0), ov.Shape([1])
         name = node.get_friendly_name()
         axis = op.Constant(ov.Type.i64, ov.Shape([]), [0])
         axis.set_friendly_name(f"{name}/axis")
         parts = []
-        for number, (index, dimension) in enumerate(taken):
+        for number, (index, dimension) in enumerate(lengths):
             if dimension.is_static:
                 part = op.Constant(element, one_element, [dimension.get_length()])
             else:
@@ -67,8 +67,8 @@ def part_lengths(nodes: Nodes) -> bool:
         joined.set_friendly_name(name)
         for target in node.output(0).get_target_inputs():
             target.replace_source_output(joined.output(0))
-        found = True
-    return found
+        changed = True
+    return changed
 
 
 def _taken(node: ov.Node) -> list[tuple[int, Any]]:

@@ -51,7 +51,7 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None, *, of_
         generated = {number for number in new if GENERATED.match(names[number])}
     if not generated:
         return
-    taken = {name for number, name in enumerate(names) if number not in generated}
+    used_names = {name for number, name in enumerate(names) if number not in generated}
     position = {node.get_instance_id(): number for number, node in enumerate(order)}
     named = [number not in generated for number in range(len(order))]
     ancestor: dict[int, str] = {}  # name of the first ancestor of each node that was renamed here
@@ -59,11 +59,11 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None, *, of_
 
     def give(number: int, name: str) -> None:
         free, more = name, latest.get(name, 1)
-        while free in taken:
+        while free in used_names:
             more += 1
             free = f"{name}_{more}"
         latest[name] = more
-        taken.add(free)
+        used_names.add(free)
         named[number] = True
         order[number].set_friendly_name(free)
 
@@ -149,7 +149,7 @@ class NameTree:
         """
         tree = cls([], [], [], [])
         entries: dict[tuple[int, str], int] = {}
-        known = dict(zip(names, parameters, strict=True))
+        is_parameter = dict(zip(names, parameters, strict=True))
         before = -1
         for name in names:
             entry, path, scope = -1, "", -1
@@ -160,8 +160,8 @@ class NameTree:
                 path = name[:end].rstrip("/.")
                 if end == len(name) or scope < -1 or follows:
                     continue
-                if path in known:
-                    follows, scope = known[path], -2 - entry
+                if path in is_parameter:
+                    follows, scope = is_parameter[path], -2 - entry
                 elif number < _DEEPEST:
                     scope = entry
             tree.name.append(entry)
@@ -186,9 +186,9 @@ class NameTree:
             self.scope[name] = len(self.part) - 1
 
     def _enter(self, entries: dict[tuple[int, str], int], parent: int, part: str) -> int:
-        found = entries.get((parent, part))
-        if found is None:
-            found = entries[parent, part] = len(self.part)
+        entry = entries.get((parent, part))
+        if entry is None:
+            entry = entries[parent, part] = len(self.part)
             self.parent.append(parent)
             self.part.append(part)
-        return found
+        return entry

@@ -83,15 +83,15 @@ def unique_names(model: ov.Model, nodes: Nodes | None = None) -> bool:
     """
     nodes = nodes or Nodes(model)
     names = list(nodes.names)
-    taken = set(names)
+    used_names = set(names)
     for number, name in enumerate(names):
         first = _uncopied(name)
-        if first and first not in taken:
-            taken.discard(name)
-            taken.add(first)
+        if first and first not in used_names:
+            used_names.discard(name)
+            used_names.add(first)
             names[number] = first
     seen: set[str] = set()
-    free = _Names(taken)
+    free = _Names(used_names)
     for number, name in enumerate(names):
         if name in seen:
             names[number] = free.free(name)
@@ -159,18 +159,20 @@ def replicate(graph: ComputationGraph, homes: NDArray[np.int32], nodes: Nodes) -
     result = dict(zip(graph.names, own_homes.tolist(), strict=True))
     names, copied = _Names(set(graph.names)), {}
     for (_, home, _), copy in zip(replicas, copies, strict=True):
-        for made in copy:
-            original = made.get_friendly_name()
+        for copied_node in copy:
+            original = copied_node.get_friendly_name()
             name = names.free(original)
-            made.set_friendly_name(name)
+            copied_node.set_friendly_name(name)
             result[name], copied[name] = home, graph.index(original)
     instances = [*nodes.order, *(copy[-1] for copy in copies)]
     fed: list[tuple[str, int, str]] = []
     for (number, _, inputs), copy in zip(replicas, copies, strict=True):
         if constant[number]:  # the constants that it is computed from were copied, too
-            for made in copy:
-                sources = enumerate(made.input_values())
-                fed += [(made.get_friendly_name(), port, one.get_node().get_friendly_name()) for port, one in sources]
+            for copied_node in copy:
+                sources = enumerate(copied_node.input_values())
+                fed += [
+                    (copied_node.get_friendly_name(), port, one.get_node().get_friendly_name()) for port, one in sources
+                ]
         for instance, port in inputs:
             target = instances[instance].input(port)
             target.replace_source_output(copy[-1].output(target.get_source_output().get_index()))

@@ -48,7 +48,7 @@ def fixed_by_weights(port: ov.Output) -> dict[int, int]:
     Returns:
         Size by axis.
     """
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     waiting = [(port, 0)]
     while waiting:
         output, depth = waiting.pop()
@@ -59,12 +59,12 @@ def fixed_by_weights(port: ov.Output) -> dict[int, int]:
             node, at = reader.get_node(), reader.get_index()
             type_name = node.get_type_name()
             if at == 0 and CONVOLUTIONS.get(type_name) is not None:
-                found |= _channels(node, CONVOLUTIONS[type_name] or 0)
+                sizes |= _channels(node, CONVOLUTIONS[type_name] or 0)
             elif at == 0 and type_name == "MatMul":
-                found |= _features(node, rank.get_length())
+                sizes |= _features(node, rank.get_length())
             elif type_name in _SAME_SIZES and node.get_output_partial_shape(0).rank == rank:
                 waiting.append((node.output(0), depth + 1))
-    return found
+    return sizes
 
 
 def _channels(node: ov.Node, axis: int) -> dict[int, int]:
@@ -97,16 +97,16 @@ def suggested_sizes(model: ov.Model) -> list[int]:
         Sizes in elements, those from operations near the inputs first; [] where nothing suggests one.
     """
     strides: dict[str, int] = {}  # product of the strides up to and including a node, by its friendly name
-    found: dict[int, None] = {}
+    suggested: dict[int, None] = {}
     for node in islice(model.get_ordered_ops(), _FIRST_OPERATIONS):
         before = max((strides.get(value.get_node().get_friendly_name(), 1) for value in node.input_values()), default=1)
         for size in _suggested_by(node):
             if _LEAST_SUGGESTED <= size * before <= _LARGEST_SUGGESTED:
-                found[size * before] = None
+                suggested[size * before] = None
         strides[node.get_friendly_name()] = before * _stride(node)
-        if len(found) >= _MOST_SUGGESTED:
+        if len(suggested) >= _MOST_SUGGESTED:
             break
-    return list(found)[:_MOST_SUGGESTED]
+    return list(suggested)[:_MOST_SUGGESTED]
 
 
 def _stride(node: ov.Node) -> int:

@@ -267,13 +267,13 @@ class Placement:
     def summary(self) -> str:
         """Says in one line what was chosen and why: "HETERO:GPU,CPU (latency): mincut, 3 submodels, …"."""
         parts = [placer_of(self.chosen)]
-        own = (self.measured or {}).get(self.chosen, {})
-        submodels = own.get("submodels") or (self.predicted or {}).get("submodels")
+        figures = (self.measured or {}).get(self.chosen, {})
+        submodels = figures.get("submodels") or (self.predicted or {}).get("submodels")
         if submodels is not None:
             parts.append(f"{submodels} submodel{'' if submodels == 1 else 's'}")
         measured, predicted = self.measured_gain(self.chosen), self.predicted_gain(self.chosen)
         if measured is not None:
-            parts.append(f"measured {times(measured, own.get('times_best_single_ci'), self.measured_against())}")
+            parts.append(f"measured {times(measured, figures.get('times_best_single_ci'), self.measured_against())}")
             if predicted is not None:
                 parts.append(f"predicted {times(predicted)}")
         elif predicted is not None:
@@ -316,9 +316,9 @@ class Placement:
 
     def measured_against(self) -> str:
         """Names the reference of measured gains: the best single device, or the one that there was time to measure."""
-        singles = {name: one for name in self.devices if (one := (self.measured or {}).get(name))}
-        late = [name for name, one in singles.items() if out_of_time(read_failure(one))]
-        ran = [name for name, one in singles.items() if not one.get("failed")]
+        singles = {name: figures for name in self.devices if (figures := (self.measured or {}).get(name))}
+        late = [name for name, figures in singles.items() if out_of_time(read_failure(figures))]
+        ran = [name for name, figures in singles.items() if not figures.get("failed")]
         return max(ran, key=lambda name: self.measured_gain(name) or 0.0) if late and ran else BEST_SINGLE
 
     def predicted_gain(self, candidate: str) -> float | None:
@@ -330,19 +330,22 @@ class Placement:
         """Compares the policy's proposal with the chosen placement, in a line; "" if no policy was asked."""
         if self.policy is None:
             return ""
-        asked, proposed = f"policy: HSDAG ({self.policy}) proposed", self.baselines.get(HSDAG)
+        introduction, proposed = f"policy: HSDAG ({self.policy}) proposed", self.baselines.get(HSDAG)
         if placer_of(self.chosen) == HSDAG or self._first(HSDAG) == self._first(self.chosen):
-            return f"{asked} what was chosen"
+            return f"{introduction} what was chosen"
         if proposed is None:
-            return f"{asked} nothing that the devices run"
-        own, other = self._gain(self.predicted or {}, self.baselines), self._gain(proposed, self.baselines)
-        if not own or not other:
-            return f"{asked} another placement, not taken{self._why_not_taken()}"
-        behind = own / other - 1
+            return f"{introduction} nothing that the devices run"
+        chosen_gain, proposed_gain = (
+            self._gain(self.predicted or {}, self.baselines),
+            self._gain(proposed, self.baselines),
+        )
+        if not chosen_gain or not proposed_gain:
+            return f"{introduction} another placement, not taken{self._why_not_taken()}"
+        behind = chosen_gain / proposed_gain - 1
         if abs(behind) < _ALIKE:
-            return f"{asked} a placement that is predicted to be as good"
+            return f"{introduction} a placement that is predicted to be as good"
         how = f"{abs(behind):.1%} {'worse' if behind > 0 else 'better'}"
-        return f"{asked} a placement predicted {how}, not taken{self._why_not_taken()}"
+        return f"{introduction} a placement predicted {how}, not taken{self._why_not_taken()}"
 
     def _why_not_taken(self) -> str:
         """The reason why the policy's placement was not taken, measured or not; "" if that is not known."""
@@ -352,10 +355,10 @@ class Placement:
             return f": {self.notes[HSDAG].removesuffix(NOT_TAKEN)}" if HSDAG in self.notes else ""
         if figures.get("failed"):
             return f": when measured, {figures['failed']}"
-        own, other = self.measured_gain(self.chosen), self.measured_gain(name)
-        if not own or not other:
+        chosen_gain, proposed_gain = self.measured_gain(self.chosen), self.measured_gain(name)
+        if not chosen_gain or not proposed_gain:
             return ""
-        return f": measured {times(other)}, and what was chosen {times(own)}, {self.measured_against()}"
+        return f": measured {times(proposed_gain)}, and what was chosen {times(chosen_gain)}, {self.measured_against()}"
 
     def _first(self, name: str) -> str:
         """Returns the first candidate with the same placement."""
@@ -365,11 +368,15 @@ class Placement:
         """How many times better than the best single device the figures are in the objective; None if unknown."""
         key = "throughput_ips" if self.objective == "throughput" else "latency_us"
         single = [others[device].get(key) for device in self.devices if device in others]
-        known = [value for value in single if value and math.isfinite(value)]
-        own = figures.get(key)
-        if not known or not own or not math.isfinite(own):
+        single_values = [value for value in single if value and math.isfinite(value)]
+        value_of_figures = figures.get(key)
+        if not single_values or not value_of_figures or not math.isfinite(value_of_figures):
             return None
-        return float(own / max(known) if self.objective == "throughput" else min(known) / own)
+        return float(
+            value_of_figures / max(single_values)
+            if self.objective == "throughput"
+            else min(single_values) / value_of_figures
+        )
 
 
 Supports = Callable[[str, str], bool]
@@ -393,14 +400,14 @@ def moved(
     present = set(affinity.values())
     lost = [device for device in devices if device in present and device not in targets]
     orders = _orders(devices, present, lost, targets)
-    found = dict(affinity)
+    moved_affinity = dict(affinity)
     counts: dict[str, Counter[str]] = {device: Counter() for device in lost}
     for name, device in affinity.items():
         order = orders.get(device)
         if order is None:
             continue
         able = order if supports is None else (target for target in order if supports(name, target))
-        found[name] = target = next(iter(able), order[-1])
+        moved_affinity[name] = target = next(iter(able), order[-1])
         counts[device][target] += 1
     replaced = []
     for device, moves in counts.items():
@@ -411,22 +418,22 @@ def moved(
                 f"ov_hsdag: the placement uses {device}, which is not among the devices here "
                 f"({', '.join(targets)}); its nodes run: {shares}"
             )
-    return found, replaced
+    return moved_affinity, replaced
 
 
 def _orders(
     devices: Sequence[str], present: set[str], lost: Sequence[str], targets: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
     """Available devices for each missing one, in the order in which they are tried."""
-    taken = present & set(targets)
+    used_targets = present & set(targets)
     orders: dict[str, tuple[str, ...]] = {}
     for device in lost:
-        twins = [target for target in targets if _kind(target) == _kind(device) and target not in taken]
+        twins = [target for target in targets if _kind(target) == _kind(device) and target not in used_targets]
         # The next devices of the placement's list come first, then those that only `targets` has, then earlier ones.
         place = devices.index(device)
         ranked = [*devices[place + 1 :], *(t for t in targets if t not in devices), *devices[:place]]
         orders[device] = tuple(dict.fromkeys([*twins[:1], *(target for target in ranked if target in targets)]))
-        taken.update(twins[:1])
+        used_targets.update(twins[:1])
     return orders
 
 

@@ -65,15 +65,15 @@ def relax_crossing_shapes(model: ov.Model, affinity: Mapping[str, str]) -> dict[
 
 def restore_shapes(model: ov.Model) -> None:
     """Removes the nodes that `relax_crossing_shapes` inserted, in place."""
-    found = [
+    relaxing = [
         node
         for node in model.get_ops()
         if node.get_type_name() == "VariadicSplit" and is_relaxing(node.get_friendly_name())
     ]
-    for node in found:
+    for node in relaxing:
         for reader in node.output(0).get_target_inputs():
             reader.replace_source_output(node.input_value(0))
-    if found:
+    if relaxing:
         model.validate_nodes_and_infer_types()
 
 
@@ -109,9 +109,9 @@ def _relax_once(model: ov.Model, affinity: Mapping[str, str], rule: int) -> dict
         if before:
             end = nodes.order[nodes.names.index(name)]
         else:
-            made = _relaxing(nodes.order[source].output(output), name)
-            inserted |= dict.fromkeys((node.get_friendly_name() for node in made), device)
-            end = made[-1]
+            new_nodes = _relaxing(nodes.order[source].output(output), name)
+            inserted |= dict.fromkeys((node.get_friendly_name() for node in new_nodes), device)
+            end = new_nodes[-1]
         for node, port in crossing:
             nodes.order[node].input(port).replace_source_output(end.output(0))
     return inserted
@@ -135,15 +135,15 @@ def _submodels(nodes: Nodes, affinity: Mapping[str, str], rule: int) -> list[int
     )
     number = {device: index for index, device in enumerate(dict.fromkeys(affinity.values()))}
     devices = np.array([number[affinity[name]] for name in nodes.names], np.uint8)
-    found: list[int] = _native.split(graph, devices, rule)["submodel"].tolist()
-    return found
+    submodel: list[int] = _native.split(graph, devices, rule)["submodel"].tolist()
+    return submodel
 
 
 def _relaxing(tensor: ov.Output, name: str) -> list[ov.Node]:
     """Makes the nodes that relax the shape of a tensor; the last one has the name `name`."""
     shape = tensor.get_partial_shape()
     axes = [axis for axis, (own, open_) in enumerate(zip(shape, relaxed(shape), strict=True)) if own != open_]
-    made: list[ov.Node] = []
+    new_nodes: list[ov.Node] = []
     for axis in axes:
         number = op.Constant(ov.Type.i64, ov.Shape([]), [axis])
         rest = op.Constant(ov.Type.i64, ov.Shape([1]), [-1])
@@ -151,6 +151,6 @@ def _relaxing(tensor: ov.Output, name: str) -> list[ov.Node]:
         number.set_friendly_name(f"{name}/axis_{axis}")
         rest.set_friendly_name(f"{name}/rest_{axis}")
         part.set_friendly_name(name if axis == axes[-1] else f"{name}/part_{axis}")
-        made += number, rest, part
+        new_nodes += number, rest, part
         tensor = part.output(0)
-    return made
+    return new_nodes

@@ -59,24 +59,24 @@ def parse_inputs(texts: Sequence[str]) -> dict[str, list[str]]:
     Raises:
         UserError: a file is of no known kind.
     """
-    found: dict[str, list[str]] = {}
+    paths: dict[str, list[str]] = {}
     for text in texts:
         name, separator, path = text.rpartition("=") if not Path(text).exists() else ("", "", text)
         if not path.lower().endswith(KINDS) or (separator and not name):
             raise UserError(f"cannot read input {quoted(text)}: give it as NAME=FILE, a file of {', '.join(KINDS)}")
-        found.setdefault(name, []).append(path)
-    return found
+        paths.setdefault(name, []).append(path)
+    return paths
 
 
 def describe_files(given: GivenInputs | None) -> list[str]:
     """Formats given files as `parse_inputs` reads them, without their folders; arrays are left out."""
     files = [
-        (name, one)
+        (name, file)
         for name, value in (given or {}).items()
-        for one in (value if isinstance(value, list | tuple) else [value])
-        if isinstance(one, str | os.PathLike)
+        for file in (value if isinstance(value, list | tuple) else [value])
+        if isinstance(file, str | os.PathLike)
     ]
-    return [f"{name}={Path(one).name}" if name else Path(one).name for name, one in files]
+    return [f"{name}={Path(file).name}" if name else Path(file).name for name, file in files]
 
 
 def inputs_of_each(models: Sequence[ov.Model], given: GivenInputs) -> list[GivenInputs]:
@@ -85,12 +85,12 @@ def inputs_of_each(models: Sequence[ov.Model], given: GivenInputs) -> list[Given
     Raises:
         UserError: no model has such an input.
     """
-    known = [{name for port in model.inputs for name in _names(port)} for model in models]
+    input_names = [{name for port in model.inputs for name in _names(port)} for model in models]
     for name in given:
-        if name and not any(name in names for names in known):
+        if name and not any(name in names for names in input_names):
             there = ", ".join(sorted(input_name(port) for model in models for port in model.inputs)) or "none"
             raise UserError(f"inputs are given for unknown input {quoted(name)}; inputs: {there}")
-    return [{name: one for name, one in given.items() if not name or name in names} for names in known]
+    return [{name: one for name, one in given.items() if not name or name in names} for names in input_names]
 
 
 def samples_of(
@@ -157,10 +157,10 @@ def _number(model: ov.Model, name: str) -> int:
     for number, port in enumerate(model.inputs):
         if name and name in _names(port):
             return number
-    there = ", ".join(sorted(map(input_name, model.inputs))) or "none"
+    available_names = ", ".join(sorted(map(input_name, model.inputs))) or "none"
     if not name:
-        raise UserError(f"an input needs its name, as in NAME=FILE; inputs of the model: {there}")
-    raise UserError(f"inputs are given for unknown input {quoted(name)}; inputs of the model: {there}")
+        raise UserError(f"an input needs its name, as in NAME=FILE; inputs of the model: {available_names}")
+    raise UserError(f"inputs are given for unknown input {quoted(name)}; inputs of the model: {available_names}")
 
 
 Sourced = tuple[NDArray[Any], str]
@@ -171,13 +171,13 @@ def _named(model: ov.Model, given: GivenInputs) -> Iterable[tuple[str, list[Sour
     """Yields input names with their arrays; an .npz without a name has an array for each input."""
     for name, value in given.items():
         several = value if isinstance(value, list | tuple) else [value]
-        for one in several:
-            if not isinstance(one, str | os.PathLike):
-                yield name, [(_as_array(one), f"the input {quoted(name)}")]
-            elif not name and len(model.inputs) > 1 and os.fspath(one).lower().endswith(".npz"):
-                yield from ((key, [(array, os.fspath(one))]) for key, array in _read(one, read_arrays).items())
+        for item in several:
+            if not isinstance(item, str | os.PathLike):
+                yield name, [(_as_array(item), f"the input {quoted(name)}")]
+            elif not name and len(model.inputs) > 1 and os.fspath(item).lower().endswith(".npz"):
+                yield from ((key, [(array, os.fspath(item))]) for key, array in _read(item, read_arrays).items())
             else:
-                yield name, [(array, os.fspath(one)) for array in _of_file(os.fspath(one), name)]
+                yield name, [(array, os.fspath(item)) for array in _of_file(os.fspath(item), name)]
 
 
 def _as_array(value: Any) -> NDArray[Any]:
@@ -213,21 +213,21 @@ def _of_file(path: str, name: str) -> list[NDArray[Any]]:
 def _read(path: str | os.PathLike[str], read: Any) -> Any:
     """Reads a file; raises UserError where it cannot be read, is damaged or is empty."""
     try:
-        found = read(path, SAMPLES)
+        content = read(path, SAMPLES)
     except OSError as error:
         raise UserError(f"cannot read input '{path}': {error.strerror or error}") from error
     except (ValueError, MemoryError) as error:
         raise UserError(f"cannot read input '{path}': {one_line(error) or 'it takes too much memory'}") from error
-    if (found.size if isinstance(found, np.ndarray) else len(found)) == 0:
+    if (content.size if isinstance(content, np.ndarray) else len(content)) == 0:
         raise UserError(f"cannot read input '{path}': there is nothing in it")
-    return found
+    return content
 
 
 def _fitted(
     array: NDArray[Any],
     port: ov.Output,
-    wanted: tuple[int, ...] | None,
-    usual: tuple[int, ...] | None,
+    required_shape: tuple[int, ...] | None,
+    default_shape: tuple[int, ...] | None,
     source: str,
 ) -> NDArray[Any]:
     """Brings an array to the shape and type of its input.
@@ -238,8 +238,8 @@ def _fitted(
     Args:
         array: numbers or texts.
         port: the input.
-        wanted: the example shape that the array must have; None if it may have any shape that the input takes.
-        usual: the example shape to which an image is resized where `wanted` is None.
+        required_shape: the example shape that the array must have; None if it may have any shape that the input takes.
+        default_shape: the example shape to which an image is resized where `required_shape` is None.
         source: origin of the array, for messages; the path of a file.
 
     Raises:
@@ -251,24 +251,26 @@ def _fitted(
         takes = "texts" if dtype.kind == "U" else str(dtype)
         raise UserError(f"{source} has values of type {array.dtype}, and input '{input_name(port)}' takes {takes}")
     if dtype.kind == "U":
-        return _texts(array, port, wanted)
+        return _texts(array, port, required_shape)
     if source.lower().endswith(".png"):
-        array = _image(array, port, wanted or usual)
+        array = _image(array, port, required_shape or default_shape)
     elif shape.rank.is_static and array.ndim == len(shape) - 1:
         array = array[None]
-    if not shape.compatible(ov.PartialShape(list(array.shape))) or (wanted and array.shape != tuple(wanted)):
-        takes = str(list(wanted) if wanted else shape)
+    if not shape.compatible(ov.PartialShape(list(array.shape))) or (
+        required_shape and array.shape != tuple(required_shape)
+    ):
+        takes = str(list(required_shape) if required_shape else shape)
         raise UserError(f"{source} is of shape {list(array.shape)}, and input '{input_name(port)}' takes {takes}")
     return _cast(array, dtype, f"{source}, for input '{input_name(port)}'")
 
 
-def _texts(array: NDArray[Any], port: ov.Output, wanted: tuple[int, ...] | None) -> NDArray[Any]:
+def _texts(array: NDArray[Any], port: ov.Output, required_shape: tuple[int, ...] | None) -> NDArray[Any]:
     """Texts in the shape of the input; a single text is repeated to fill it."""
     shape = port.get_partial_shape()
-    if wanted is None and shape.rank.is_static:
-        wanted = tuple(bounded_dimension(one, 1) for one in shape)
-    if array.size == 1 and wanted is not None:
-        return np.full(wanted, array.reshape(-1)[0])
+    if required_shape is None and shape.rank.is_static:
+        required_shape = tuple(bounded_dimension(one, 1) for one in shape)
+    if array.size == 1 and required_shape is not None:
+        return np.full(required_shape, array.reshape(-1)[0])
     if not shape.compatible(ov.PartialShape(list(array.shape))):
         raise UserError(f"texts of shape {list(array.shape)} are given for input '{input_name(port)}' of shape {shape}")
     return array
@@ -290,7 +292,7 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any], what: str) -> NDArray[Any]:
     return np.ascontiguousarray(cast)
 
 
-def _image(pixels: NDArray[np.uint8], port: ov.Output, wanted: tuple[int, ...] | None) -> NDArray[Any]:
+def _image(pixels: NDArray[np.uint8], port: ov.Output, target_shape: tuple[int, ...] | None) -> NDArray[Any]:
     """Resizes an image to its input and gives it the input's layout and number of channels.
 
     The size is that of the input or, where that is open, of the example shape, else the image's own. Pixels are
@@ -302,7 +304,7 @@ def _image(pixels: NDArray[np.uint8], port: ov.Output, wanted: tuple[int, ...] |
         raise UserError(
             f"an image is given for input '{input_name(port)}' of shape {shape}: it takes three or four axes"
         )
-    sizes = list(wanted) if wanted else [int(one.get_length()) if one.is_static else None for one in shape]
+    sizes = list(target_shape) if target_shape else [int(one.get_length()) if one.is_static else None for one in shape]
     batch, sizes = (sizes[0] or 1, sizes[1:]) if len(sizes) == 4 else (None, sizes)
     first = _channels_first(port, sizes)
     channels, height, width = sizes if first else (sizes[2], sizes[0], sizes[1])

@@ -188,8 +188,8 @@ def with_open_sizes(model: ov.Model) -> list[str]:
         Friendly names of the nodes.
     """
     nodes = model.get_ops() if model.is_dynamic() else []
-    found = (node for node in nodes if any(map(_unbounded, (*node.outputs(), *node.input_values()))))
-    return [node.get_friendly_name() for node in found]
+    open_nodes = (node for node in nodes if any(map(_unbounded, (*node.outputs(), *node.input_values()))))
+    return [node.get_friendly_name() for node in open_nodes]
 
 
 def fix_input_shapes(model: ov.Model, shapes: Examples) -> None:
@@ -269,13 +269,13 @@ def fitting_input_shapes(model: ov.Model, shapes: Examples | None = None) -> lis
     Raises:
         UserError: as `input_shapes`, or the example shapes do not fit the model.
     """
-    wanted = assumed_shapes(model, shapes)[0]
+    fitting = assumed_shapes(model, shapes)[0]
     if model.is_dynamic():
         inference = Inference(model, Nodes(model))
         if inference.with_static_inputs(shapes) is None:
             return None
-        wanted = inference.sizes
-    return [tuple(shape) for shape in wanted]
+        fitting = inference.sizes
+    return [tuple(shape) for shape in fitting]
 
 
 def assumed_shapes(model: ov.Model, shapes: Examples | None = None) -> list[list[list[int]]]:
@@ -295,16 +295,16 @@ def assumed_shapes(model: ov.Model, shapes: Examples | None = None) -> list[list
     Raises:
         UserError: as `input_shapes`.
     """
-    found: list[list[list[int]]] = []
+    alternatives: list[list[list[int]]] = []
     given_batch, given_sizes = _given_open_sizes(model, shapes or {})
     others = (size for size in SMALLER_DIMENSIONS if size < UNBOUNDED_DIMENSION)
     usual = (UNBOUNDED_DIMENSION, *given_sizes, *others, *(IMAGE_DIMENSIONS if _takes_images(model) else ()))
     sizes = tuple(dict.fromkeys((*usual, *suggested_sizes(model)))) if is_unbounded(model) else usual
     for batch, at_bounds, size in product(dict.fromkeys((given_batch, UNBOUNDED_BATCH)), (True, False), sizes):
-        wanted = input_shapes(model, shapes or {}, size, at_bounds=at_bounds, batch=batch)
-        if wanted not in found:
-            found.append(wanted)
-    return found
+        alternative = input_shapes(model, shapes or {}, size, at_bounds=at_bounds, batch=batch)
+        if alternative not in alternatives:
+            alternatives.append(alternative)
+    return alternatives
 
 
 def _given_open_sizes(model: ov.Model, shapes: Examples) -> tuple[int, list[int]]:
@@ -336,13 +336,13 @@ def _example_of(port: ov.Output, shapes: Examples) -> list[int] | None:
 
 def _sizes_by_symbol(model: ov.Model, shapes: Examples) -> list[tuple[Any, int]]:
     """Lists symbols of dimensions with the sizes that example shapes give them."""
-    found = []
+    sizes_by_symbol = []
     for port in model.inputs:
         example, shape = _example_of(port, shapes), port.get_partial_shape()
         if example is not None and shape.rank.is_static and len(shape) == len(example):
             sizes = zip(shape, example, strict=True)
-            found += [(dimension.get_symbol(), size) for dimension, size in sizes if dimension.has_symbol()]
-    return found
+            sizes_by_symbol += [(dimension.get_symbol(), size) for dimension, size in sizes if dimension.has_symbol()]
+    return sizes_by_symbol
 
 
 def smaller_shapes(model: ov.Model, shapes: Examples | None = None) -> list[dict[str, tuple[int, ...]]]:
@@ -350,12 +350,12 @@ def smaller_shapes(model: ov.Model, shapes: Examples | None = None) -> list[dict
     names = [parameter.get_friendly_name() for parameter in model.get_parameters()]
     if len(set(names)) < len(names):
         return []
-    found = [[tuple(shape) for shape in wanted] for wanted in assumed_shapes(model, shapes)]
-    counted = fitting_input_shapes(model, shapes) if len(found) > 1 else None
+    alternatives = [[tuple(shape) for shape in alternative] for alternative in assumed_shapes(model, shapes)]
+    counted = fitting_input_shapes(model, shapes) if len(alternatives) > 1 else None
     if counted is None:
         return []
-    smaller = (wanted for wanted in found[found.index(counted) + 1 :] if wanted < counted)
-    return [dict(zip(names, wanted, strict=True)) for wanted in smaller]
+    smaller = (alternative for alternative in alternatives[alternatives.index(counted) + 1 :] if alternative < counted)
+    return [dict(zip(names, alternative, strict=True)) for alternative in smaller]
 
 
 def _takes_images(model: ov.Model) -> bool:
@@ -393,15 +393,15 @@ def input_shapes(
     Raises:
         UserError: `shapes` name no input of the model, or do not fit.
     """
-    left = dict(shapes)
+    remaining = dict(shapes)
     by_symbol = _sizes_by_symbol(model, shapes)
     result = []
     for port in model.inputs:
         names = {port.get_node().get_friendly_name(), *port.get_names()}
-        name = next((name for name in left if name in names), None)
+        name = next((name for name in remaining if name in names), None)
         partial = port.get_partial_shape()
         if name is not None:
-            example = _example(name, left.pop(name))
+            example = _example(name, remaining.pop(name))
             if not partial.compatible(type(partial)(example)):
                 raise UserError(f"example shape {example} does not fit input '{name}' of shape {partial}")
             result.append(example)
@@ -416,9 +416,9 @@ def input_shapes(
                 for axis, dimension in enumerate(partial)
             ]
             result.append(sizes)
-    if left:
+    if remaining:
         known = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
-        raise UserError(f"example shape for unknown input '{next(iter(left))}'; inputs of the model: {known}")
+        raise UserError(f"example shape for unknown input '{next(iter(remaining))}'; inputs of the model: {known}")
     return result
 
 
@@ -491,12 +491,12 @@ class Inference:
         except RuntimeError:
             self._copy = None
             return None  # some operation needs the values, so it would not work without them in a submodel either
-        found = {}
+        open_shapes = {}
         for number, node in enumerate(self._copied):
             for port in range(node.get_output_size()):
                 shape = node.get_output_partial_shape(port)
                 if shape.is_dynamic:
-                    found[number, port] = shape
+                    open_shapes[number, port] = shape
         for reader, output in replaced:
             reader.replace_source_output(output)
         for parameter in parameters:
@@ -505,7 +505,7 @@ class Inference:
             variable.update(info)
         if not self._large:
             self._copy = None  # reshape depends on the shapes of the copy, which are not the declared ones any more
-        return found
+        return open_shapes
 
     def with_static_inputs(self, shapes: Examples | None) -> list[ov.Node] | None:
         """Infers static shapes, as far as static inputs and states determine them.
@@ -526,14 +526,14 @@ class Inference:
         # ov.Model.reshape first generalises operations that were written for one shape, in a time that grows faster
         # than the model. Where that is possible, OpenVINO's common transformations have done it before. So a large
         # model is first tried without.
-        why = ""
+        reason = ""
         ways = (True, False) if "ReadValue" in self._nodes.types else (False,)
         infers = (False, True) if self._large else (True,)
         for sizes, reshapes, sizes_states in product(assumed_shapes(self._model, shapes), infers, ways):
             try:
                 nodes = self._sized([ov.PartialShape(shape) for shape in sizes], reshapes, sizes_states)
             except RuntimeError as error:
-                self._copy, why = None, one_line(error)
+                self._copy, reason = None, one_line(error)
             else:
                 self.sizes = sizes
                 return nodes
@@ -544,8 +544,8 @@ class Inference:
                 if port.get_partial_shape().is_dynamic
                 and not (names := {port.get_node().get_friendly_name(), *port.get_names()}) & set(shapes)
             ]
-            told = f" where {', '.join(assumed)} is assumed (give sizes of that, too)" if assumed else ""
-            raise UserError(f"example shapes do not fit the model{told}: {why}")
+            assumption = f" where {', '.join(assumed)} is assumed (give sizes of that, too)" if assumed else ""
+            raise UserError(f"example shapes do not fit the model{assumption}: {reason}")
         return None
 
     def _fresh(self) -> ov.Model:

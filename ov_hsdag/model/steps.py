@@ -84,7 +84,7 @@ class StatefulInputs:
             UserError: `shapes` name no input, or do not fit.
         """
         self._inputs: list[_Input] = []
-        given = set(shapes or {})
+        named_in_shapes = set(shapes or {})
         counted = counted_input_shapes(model, shapes)
         for port, parameter, shape in zip(model.inputs, model.get_parameters(), counted, strict=True):
             names = {parameter.get_friendly_name(), *port.get_names()}
@@ -92,17 +92,19 @@ class StatefulInputs:
             role = next((name for name in (*TOKENS, MASK, POSITIONS, BEAMS, CACHE_POSITIONS) if name in names), "")
             axis = len(shape) - 2 if role == POSITIONS else 0
             ranked = partial.rank.is_static and 0 <= axis < len(shape)
-            open_batch = ranked and partial[axis].is_dynamic and not names & given and role != CACHE_POSITIONS
+            open_batch = ranked and partial[axis].is_dynamic and not names & named_in_shapes and role != CACHE_POSITIONS
             self._inputs.append(_Input(role, tuple(shape), open_batch, SyntheticInput.of(parameter)))
         # Logits have a value for each token of the vocabulary. Without this size, only tokens 0 and 1 could be drawn.
         last = [port.get_partial_shape()[-1] for port in model.outputs if port.get_partial_shape().rank == 3]
         self._vocabulary = max([2, *(dimension.get_length() for dimension in last[:1] if dimension.is_static)])
-        by_role = {one.role: one.shape for one in self._inputs if one.role}
+        by_role = {described.role: described.shape for described in self._inputs if described.role}
         tokens = next((by_role[role] for role in TOKENS if role in by_role), None)
         self._known = tokens is not None and len(tokens) >= 2
         self.past = max(by_role[MASK][-1] - tokens[1], 0) if self._known and tokens and MASK in by_role else 0
-        batched = [one for one in self._inputs if one.role != CACHE_POSITIONS and one.shape]
-        raised = BEAMS in by_role and all(one.open_batch and one.shape[self._batch_axis(one)] == 1 for one in batched)
+        batched = [described for described in self._inputs if described.role != CACHE_POSITIONS and described.shape]
+        raised = BEAMS in by_role and all(
+            described.open_batch and described.shape[self._batch_axis(described)] == 1 for described in batched
+        )
         batch = tokens[0] if tokens else 1
         self._full = _Sizes(max(batch, sequences) if raised else batch, tokens[1] if self._known and tokens else 0, 0)
         self._grows = context_grows(model)
@@ -111,13 +113,13 @@ class StatefulInputs:
         if self._known and self._window and positions and positions[0] != self._window:
             self.past = self._window  # this is no prompt, and the mask does not show how many tokens came before
         self._growing = self._known and any(
-            one.role in TOKENS and port.get_partial_shape()[1].is_dynamic
-            for one, port in zip(self._inputs, model.inputs, strict=True)
+            described.role in TOKENS and port.get_partial_shape()[1].is_dynamic
+            for described, port in zip(self._inputs, model.inputs, strict=True)
         )
 
     @staticmethod
-    def _batch_axis(one: _Input) -> int:
-        return len(one.shape) - 2 if one.role == POSITIONS and len(one.shape) > 1 else 0
+    def _batch_axis(described: _Input) -> int:
+        return len(described.shape) - 2 if described.role == POSITIONS and len(described.shape) > 1 else 0
 
     def timed(self, seed: int = 0) -> tuple[list[Inputs], list[Inputs]]:
         """Generates the inputs of timed inferences and of the inferences before them.
@@ -165,22 +167,22 @@ class StatefulInputs:
     def _step(self, random: np.random.Generator, sizes: _Sizes, swap: bool = False) -> Inputs:
         return [self._array(random, one, sizes, swap) for one in self._inputs]
 
-    def _array(self, random: np.random.Generator, one: _Input, sizes: _Sizes, swap: bool) -> NDArray[Any]:
-        shape = list(one.shape)
-        if shape and one.open_batch:
-            shape[self._batch_axis(one)] = max(shape[self._batch_axis(one)], sizes.batch)
+    def _array(self, random: np.random.Generator, described: _Input, sizes: _Sizes, swap: bool) -> NDArray[Any]:
+        shape = list(described.shape)
+        if shape and described.open_batch:
+            shape[self._batch_axis(described)] = max(shape[self._batch_axis(described)], sizes.batch)
         if self._known and len(shape) >= 2:
-            if one.role in TOKENS:
+            if described.role in TOKENS:
                 shape[1] = sizes.tokens
-            elif one.role == MASK:
+            elif described.role == MASK:
                 shape[-1] = sizes.past + sizes.tokens if self._grows else sizes.tokens
-            elif one.role == POSITIONS:
+            elif described.role == POSITIONS:
                 shape[-1] = sizes.tokens
         past = sizes.past if self._known else 0
-        if self._known and one.role == CACHE_POSITIONS and len(shape) == 1:
+        if self._known and described.role == CACHE_POSITIONS and len(shape) == 1:
             shape[0] = self._window if self._window and not sizes.past else sizes.tokens
-        made = one.synthetic.values(random, shape, past, self._vocabulary if one.role in TOKENS else 2)
-        return np.ascontiguousarray(made[::-1]) if swap and one.role == BEAMS else made
+        values = described.synthetic.values(random, shape, past, self._vocabulary if described.role in TOKENS else 2)
+        return np.ascontiguousarray(values[::-1]) if swap and described.role == BEAMS else values
 
 
 # Endings of names that transformers, optimum-intel, openvino.genai and TensorFlow's models share.
@@ -313,7 +315,7 @@ def _sentences(random: np.random.Generator, shape: Sequence[int]) -> NDArray[Any
 
 def _rows(parameter: ov.Node) -> int | None:
     """Length of the shortest table whose rows the input selects; see `SyntheticInput.rows`."""
-    found, waiting = [], [parameter]
+    lengths, waiting = [], [parameter]
     while waiting:
         for reader in waiting.pop().output(0).get_target_inputs():
             node, port = reader.get_node(), reader.get_index()
@@ -321,7 +323,7 @@ def _rows(parameter: ov.Node) -> int | None:
                 shape, axis = node.get_input_partial_shape(0), node.input_value(2).get_node()
                 if axis.get_type_name() == "Constant" and shape.rank.is_static:
                     size = shape[int(axis.get_data().item())]
-                    found += [int(size.get_length())] if size.is_static else []
+                    lengths += [int(size.get_length())] if size.is_static else []
             elif node.get_type_name() in _HANDED_ON and port == 0:
                 waiting.append(node)
-    return min(found, default=None)
+    return min(lengths, default=None)

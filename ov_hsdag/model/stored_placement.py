@@ -175,13 +175,13 @@ def read_affinities(path: str | PathLike[str], devices: Sequence[str] | None) ->
             raise UserError(
                 f"affinity file {shown!r}: the device of {quoted(name)} must be a name, got {quoted(device)}"
             )
-    found = tuple(dict.fromkeys(affinity.values()))
+    used_devices = tuple(dict.fromkeys(affinity.values()))
     if devices is None:
-        return found, affinity
-    unknown = [device for device in found if device not in devices]
+        return used_devices, affinity
+    unknown = [device for device in used_devices if device not in devices]
     if unknown:
-        known = shortened(f"HETERO:{','.join(devices)}")
-        raise UserError(f"affinity file {shown!r} uses {listed(unknown)}, which is not in {known}")
+        device_list = shortened(f"HETERO:{','.join(devices)}")
+        raise UserError(f"affinity file {shown!r} uses {listed(unknown)}, which is not in {device_list}")
     return tuple(devices), affinity
 
 
@@ -208,9 +208,12 @@ def _figures(value: Any) -> dict[str, Any]:
     """Checks figures of a placement from JSON: values that are computed with must be numbers."""
     intervals = [value.get(key) for key in _INTERVALS]
     numbers = [value.get(key) for key in _NUMBERS] + list((value.get("memory_bytes") or {}).values())
-    if not all(one is None or (len(one) == 2 and all(map(_is_number, one))) for one in intervals):
+    if not all(
+        value_or_none is None or (len(value_or_none) == 2 and all(map(_is_number, value_or_none)))
+        for value_or_none in intervals
+    ):
         raise TypeError("expected intervals of two numbers")
-    if not all(one is None or _is_number(one) for one in numbers):
+    if not all(value_or_none is None or _is_number(value_or_none) for value_or_none in numbers):
         raise TypeError("expected numbers")
     if not isinstance(value.get("failed"), str | None):
         raise TypeError("expected a reason")

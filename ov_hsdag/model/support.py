@@ -150,20 +150,20 @@ def _compile_alone(
             compiles = process.call(_compiles, numbers, device, doing=f"compiling for {device}")
         except ChildError:  # the plugin has crashed
             compiles = [False] * len(numbers)
-    known = dict(zip(models, compiles, strict=True))
-    return [known[kind] for kind in kinds]
+    compiles_kind = dict(zip(models, compiles, strict=True))
+    return [compiles_kind[kind] for kind in kinds]
 
 
 def _compiles(here: Here, numbers: Sequence[int], device: str) -> list[bool]:
     """Runs in the compiling process: whether the device compiles each of the models, given by their numbers."""
-    found = []
+    compiles = []
     for number in numbers:
         try:
             here.core.compile_model(here.model(number), device, {"CACHE_DIR": ""})  # nobody uses the model later
-            found.append(True)
+            compiles.append(True)
         except RuntimeError:
-            found.append(False)
-    return found
+            compiles.append(False)
+    return compiles
 
 
 # Names of OpenVINO's own operation sets: public ones, and those of transformations.
@@ -187,12 +187,12 @@ def with_open_ranks(model: ov.Model) -> list[str]:
 
 def inner_types(model: ov.Model) -> dict[str, frozenset[str]]:
     """Types of the operations in the bodies (nested ones, too) of each If and loop, by the node's friendly name."""
-    found = {}
+    types_by_name = {}
     for node in model.get_ops():
         inner = {one.get_type_name() for one in _inner_operations(node)}
         if inner:
-            found[node.get_friendly_name()] = frozenset(inner - {"Parameter", "Result", "Constant"})
-    return found
+            types_by_name[node.get_friendly_name()] = frozenset(inner - {"Parameter", "Result", "Constant"})
+    return types_by_name
 
 
 def custom_operations(model: ov.Model) -> list[str]:
@@ -214,9 +214,9 @@ def _is_custom(node: ov.Node) -> bool:
 
 def _inner_operations(node: ov.Node) -> Iterator[ov.Node]:
     for body in bodies_of(node):
-        for one in body.get_ops():
-            yield one
-            yield from _inner_operations(one)
+        for inner in body.get_ops():
+            yield inner
+            yield from _inner_operations(inner)
 
 
 def require_support(

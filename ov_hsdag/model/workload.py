@@ -74,15 +74,15 @@ class Workload:
         Raises:
             UserError: the text cannot be read, or a number is not positive.
         """
-        found: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         for part in text.split(","):
             match = re.fullmatch(r"\s*([a-z]+)\s*=\s*(\d{1,9})\s*", part)
-            if match is None or match[1] not in _KEYS or match[1] in found:
+            if match is None or match[1] not in _KEYS or match[1] in numbers:
                 raise UserError(f"cannot read workload '{text}': give it as \"prompt=1024,generate=256\"")
-            found[match[1]] = int(match[2])
-        if not {"prompt", "generate"} <= found.keys():
+            numbers[match[1]] = int(match[2])
+        if not {"prompt", "generate"} <= numbers.keys():
             raise UserError(f"workload '{text}' needs both, as in \"prompt=1024,generate=256\"")
-        return cls(**found, context=context)
+        return cls(**numbers, context=context)
 
     @classmethod
     def of_context(cls, context: int, batch: int = 1) -> Workload:
@@ -174,26 +174,26 @@ def decoder_shapes(model: ov.Model, batch: int, new: int, total: int) -> dict[st
     Raises:
         UserError: the model has no states, or lacks the inputs of a decoder.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     tokens = False
     for port in model.inputs:
         shape = port.get_partial_shape()
         for name in port.get_names():
             if name in TOKENS or name in _LIKE_TOKENS:
                 rest = tuple(int(size.get_length()) for size in list(shape)[2:] if size.is_static)
-                found[name] = (batch, new, *rest)
+                shapes[name] = (batch, new, *rest)
                 tokens |= name in TOKENS
             elif name in MASKS:
-                found[name] = (batch, total if context_grows(model) else new)
+                shapes[name] = (batch, total if context_grows(model) else new)
             elif name == POSITIONS:
                 first = shape[0] if shape.rank.is_static and len(shape) == 3 else None
                 # Positions may have several planes: Qwen2-VL's rotary embedding has time, height and width.
                 planes = () if first is None else (int(first.get_length()) if first.is_static else 3,)
-                found[name] = (*planes, batch, new)
+                shapes[name] = (*planes, batch, new)
             elif name == BEAMS:
-                found[name] = (batch,)
+                shapes[name] = (batch,)
             elif name == CACHE_POSITIONS:
-                found[name] = (cache_positions(model, new) if new == total else new,)
+                shapes[name] = (cache_positions(model, new) if new == total else new,)
             else:
                 continue
             break
@@ -201,7 +201,7 @@ def decoder_shapes(model: ov.Model, batch: int, new: int, total: int) -> dict[st
         names = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
         lacks = "has no states" if tokens else f"has no input such as {TOKENS[0]} (its inputs: {names})"
         raise UserError(f"a context, or a workload of prompt and tokens, is one of decoders, and this model {lacks}")
-    return found
+    return shapes
 
 
 def cache_positions(model: ov.Model, prompt: int) -> int:

@@ -194,10 +194,10 @@ def _checked(folder: Path, name: str, expected: object) -> bytes:
         raise UserError(f"policy '{folder}' is incomplete: {name} is missing; export or copy it again")
     if not isinstance(expected, dict) or "bytes" not in expected or "sha256" not in expected:
         raise UserError(f"policy '{folder}' does not say what {name} should hold; export it again")
-    size, wanted = path.stat().st_size, f"{expected['bytes']!r:.20}"
+    size, expected_size = path.stat().st_size, f"{expected['bytes']!r:.20}"
     if size != expected["bytes"]:
         raise UserError(
-            f"policy '{folder}' is damaged: {name} has {size} bytes, expected {wanted}{_what(path)};"
+            f"policy '{folder}' is damaged: {name} has {size} bytes, expected {expected_size}{_what(path)};"
             " export or copy it again"
         )
     content = read_bytes(path, WEIGHTS)

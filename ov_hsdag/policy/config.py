@@ -58,18 +58,18 @@ class HSDAGConfig:
         Raises:
             UserError: settings are unknown, missing or out of range.
         """
-        known = {field.name for field in fields(cls)}
+        setting_names = {field.name for field in fields(cls)}
         try:
-            if unknown := sorted(set(values) - known - _RETIRED.keys()):
+            if unknown := sorted(set(values) - setting_names - _RETIRED.keys()):
                 raise KeyError(*unknown)
             for name, only in _RETIRED.items():
                 if values.get(name, only) != only:
                     raise TypeError(f"{name} can only be {only}")
             widths = Widths(**values["widths"])
-            config = cls(**{name: values[name] for name in known & values.keys()} | {"widths": widths})
-            given = {**vars(config), **vars(widths)}
+            config = cls(**{name: values[name] for name in setting_names & values.keys()} | {"widths": widths})
+            settings = {**vars(config), **vars(widths)}
             for name, (least, most) in _RANGES.items():
-                value = given[name]
+                value = settings[name]
                 kinds = (int, float) if isinstance(least, float) else (type(least),)
                 if type(value) not in kinds or not least <= value <= most:
                     raise TypeError(f"{name} has to be from {least} to {most}")

@@ -114,17 +114,17 @@ def policy_input(problem: PlacementProblem) -> PolicyInput:
         _structure(structure, view.size),
         _work(problem, view, structure),  # last, so that the features of HSDAG's paper come first
     ]
-    found = _Contiguous.of(partitions)
+    contiguous = _Contiguous.of(partitions)
     partition = problem.where_supported(Contiguous().place(problem))
     counted = np.bincount(coarse.astype(np.int64) * len(problem.devices) + partition, None, view.us.size)
     parts = share(counted.reshape(view.us.shape), np.bincount(coarse, None, view.size)[:, None])
-    pairs = [_pairs(view, found), _moves(partitions, parts.argmax(1)), parts[..., None]]
+    pairs = [_pairs(view, contiguous), _moves(partitions, parts.argmax(1)), parts[..., None]]
     return PolicyInput(
         node_x=np.concatenate(columns, axis=1).astype(np.float32),
         edge_index=view.edge_index,
-        edge_x=_edges(view, position, found).astype(np.float32),
+        edge_x=_edges(view, position, contiguous).astype(np.float32),
         pair_x=np.concatenate(pairs, axis=2).astype(np.float32),
-        device_x=_devices(problem, view, found).astype(np.float32),
+        device_x=_devices(problem, view, contiguous).astype(np.float32),
         coarse=coarse,
         partition=partition,
     )
@@ -260,22 +260,22 @@ class _Contiguous:
         order = np.argsort(view.position)
         part = share(partitions.us, partitions.us.sum(axis=0)).mean(axis=1)[order]
         done = np.concatenate([[0.0], share(part.cumsum(), part.sum())])
-        found = partitions.best(view.position)
-        rank = np.argsort(found.sequence)
+        best = partitions.best(view.position)
+        rank = np.argsort(best.sequence)
         place = np.empty(view.size)
         place[order] = (done[1:] + done[:-1]) / 2
         return cls(
             place=place,
-            begin=done[found.bounds[:-1][rank]],
-            end=done[found.bounds[1:][rank]],
-            inside=found.devices[view.position][:, None] == np.arange(len(rank)),
+            begin=done[best.bounds[:-1][rank]],
+            end=done[best.bounds[1:][rank]],
+            inside=best.devices[view.position][:, None] == np.arange(len(rank)),
             rank=rank,
-            value=found.value,
+            value=best.value,
             room=np.minimum(partitions.room, 1.0),
         )
 
 
-def _edges(view: CoarseView, position: Floats, found: _Contiguous) -> Floats:
+def _edges(view: CoarseView, position: Floats, contiguous: _Contiguous) -> Floats:
     """Features of edges, [edges, 7]."""
     edges = view.edge_index.shape[1]
     moved = np.bincount(view.edge_of, view.tensor_bytes[view.received], edges)
@@ -291,12 +291,12 @@ def _edges(view: CoarseView, position: Floats, found: _Contiguous) -> Floats:
         share(us, view.best.sum()).clip(0, 1),
         np.log2(shared + 1e-30).clip(0) / 4,
         position[target] - position[source],
-        (found.inside[source] == found.inside[target]).all(axis=1),
+        (contiguous.inside[source] == contiguous.inside[target]).all(axis=1),
     ]
     return np.stack(columns, axis=1)
 
 
-def _pairs(view: CoarseView, found: _Contiguous) -> Floats:
+def _pairs(view: CoarseView, contiguous: _Contiguous) -> Floats:
     """Features of groups on devices, [size, D, 13]; unsupported pairs have the worst values."""
     supported = np.isfinite(view.us)
     us = np.where(supported, view.us, np.inf)
@@ -308,7 +308,7 @@ def _pairs(view: CoarseView, found: _Contiguous) -> Floats:
     moving = view.into + view.out_of
     with np.errstate(invalid="ignore"):
         gain = np.nan_to_num((elsewhere - us) / (np.abs(elsewhere - us) + moving + 1e-30), nan=0.0)
-    begun, left = found.place[:, None] - found.begin, found.end - found.place[:, None]
+    begun, left = contiguous.place[:, None] - contiguous.begin, contiguous.end - contiguous.place[:, None]
     # Infinite times gave nan or infinities above, so the gain follows from support there.
     gain = np.where(supported, np.where(np.isfinite(elsewhere), gain, 1.0), -1.0)
     columns = [
@@ -324,7 +324,7 @@ def _pairs(view: CoarseView, found: _Contiguous) -> Floats:
         left,
         np.tanh(10 * begun),  # uses most of its range for small distances
         np.tanh(10 * left),
-        found.inside.astype(np.float64),
+        contiguous.inside.astype(np.float64),
     ]
     return np.stack(columns, axis=2)
 
@@ -343,7 +343,7 @@ def _moves(partitions: CoarsePartitions, device: NDArray[np.int64]) -> Floats:
     problem = view.problem
     size, count = us.shape
     rows, places = np.arange(size), np.arange(count)
-    own = np.eye(count)[device]
+    is_device = np.eye(count)[device]
     source, target = view.producer[view.received], view.receiver
     fixed, rate = off_diagonal(problem.transfer_us), off_diagonal(problem.transfer_us_per_byte)
 
@@ -352,8 +352,8 @@ def _moves(partitions: CoarsePartitions, device: NDArray[np.int64]) -> Floats:
         return np.stack([np.bincount(group, column, rows) for column in values.T], axis=1)
 
     # A tensor goes to each device once, however many groups read it there.
-    readers = summed(view.received, own[target], len(view.producer))
-    alone = readers[view.received] == own[target]
+    readers = summed(view.received, is_device[target], len(view.producer))
+    alone = readers[view.received] == is_device[target]
     per_byte = rate[device[source]] * view.tensor_bytes[view.received][:, None]
     received = summed(target * count + device[source], alone * (fixed[device[source]] + per_byte), size * count)
     # Times of transfers between the device to which a group moves and each device, [size, D, D].
@@ -363,21 +363,25 @@ def _moves(partitions: CoarsePartitions, device: NDArray[np.int64]) -> Floats:
     between = between + sent
     # A group without a neighbour on its new device becomes a submodel there. A group between two groups of its old
     # device leaves two submodels behind.
-    reads, feeds = summed(target, own[source]) > 0, summed(source, own[target]) > 0
+    reads, feeds = summed(target, is_device[source]) > 0, summed(source, is_device[target]) > 0
     computing = us + problem.submodel_us * ~(reads | feeds)
-    behind = np.where(own > 0, 0.0, (problem.submodel_us[device] * (reads & feeds)[rows, device])[:, None])
+    behind = np.where(is_device > 0, 0.0, (problem.submodel_us[device] * (reads & feeds)[rows, device])[:, None])
     total = computing + between.sum(axis=2)
     change = total - total[rows, device][:, None] + behind
     # Work of each device (last axis) after each move; both ends of a transfer are busy.
     shares = problem.transfer_shares
     busy = between * shares
     busy[:, places, places] = computing + between.sum(axis=2) * shares
-    load = own.T @ us.astype(np.float64)
-    load = load.diagonal() + (sent[rows, device] * shares).sum(axis=0) + own.T @ sent[rows, device].sum(axis=1) * shares
+    load = is_device.T @ us.astype(np.float64)
+    load = (
+        load.diagonal()
+        + (sent[rows, device] * shares).sum(axis=0)
+        + is_device.T @ sent[rows, device].sum(axis=1) * shares
+    )
     after = load + busy - busy[rows, device][:, None]
     after[rows, :, device] += behind
     worst = after.max(axis=2) - load.max()
-    held = (own.T @ partitions.weights).diagonal() + np.where(own > 0, 0.0, partitions.weights)
+    held = (is_device.T @ partitions.weights).diagonal() + np.where(is_device > 0, 0.0, partitions.weights)
     columns = [
         _signed(share(change * size, view.best.sum())),
         _signed(share(worst * size, view.best.sum())),
@@ -392,7 +396,7 @@ def _signed(ratio: Floats) -> Floats:
     return np.asarray(np.sign(ratio) * np.log1p(10 * np.abs(ratio)).clip(0, _CLIP) / _CLIP)
 
 
-def _devices(problem: PlacementProblem, view: CoarseView, found: _Contiguous) -> Floats:
+def _devices(problem: PlacementProblem, view: CoarseView, contiguous: _Contiguous) -> Floats:
     """Features of devices, [D, 20]."""
     devices = len(problem.devices)
     # Time of the model on each device. Groups that it does not run take their least time on others.
@@ -414,12 +418,12 @@ def _devices(problem: PlacementProblem, view: CoarseView, found: _Contiguous) ->
         _log(share(problem.submodel_us, total)),
         _log(share(problem.submodel_us, view.mean_transfer.mean() if len(view.mean_transfer) else 1.0)),
         limited,
-        found.room,
-        np.minimum(found.room.sum(), 3.0) / 3 * ones,
+        contiguous.room,
+        np.minimum(contiguous.room.sum(), 3.0) / 3 * ones,
         share(share(1.0, alone), share(1.0, alone).sum()),
-        found.begin,
-        found.end,
-        found.rank / 4,
-        _log(share(found.value, alone)),
+        contiguous.begin,
+        contiguous.end,
+        contiguous.rank / 4,
+        _log(share(contiguous.value, alone)),
     ]
     return np.stack(columns, axis=1)

@@ -115,8 +115,8 @@ class HSDAGPlacer:
         """
         # One thread, because counting the cores takes longer than ranking.
         best = ranked(problem, self.propose(problem), 1, _MOST_WORK, nodes=_SIMULATED_NODES)[0]
-        found = problem.evaluate(best, most_work=_MOST_WORK)
-        if found.broken[0] and found.submodels[0] <= _MOST_REPAIRED:
+        evaluation = problem.evaluate(best, most_work=_MOST_WORK)
+        if evaluation.broken[0] and evaluation.submodels[0] <= _MOST_REPAIRED:
             best = problem.repair(best)
         if not self.moves:
             return best
@@ -126,11 +126,11 @@ class HSDAGPlacer:
 
     def propose(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """Lists single devices, then the policy's proposals by preference, each once; uint8 [proposals, groups]."""
-        found = self.cluster_logits(problem)
+        proposal = self.cluster_logits(problem)
         count = 0 if problem.group_count > _MANY_GROUPS else self.samples
-        samples = sample(found.logits, count, np.random.default_rng(self.seed))
-        choices = distinct(np.concatenate([lean(found.logits), samples]))
-        return distinct(np.concatenate([problem.singles, found.expanded(problem, choices)]))
+        samples = sample(proposal.logits, count, np.random.default_rng(self.seed))
+        choices = distinct(np.concatenate([lean(proposal.logits), samples]))
+        return distinct(np.concatenate([problem.singles, proposal.expanded(problem, choices)]))
 
     def cluster_logits(self, problem: PlacementProblem) -> ClusterLogits:
         """Runs features, encoder, parsing and placer.

@@ -69,5 +69,5 @@ def _cache() -> Path | None:
 
 def _key(core: ov.Core, devices: Sequence[str]) -> str:
     """Name of the folder, which follows from the devices' identities; the release of OpenVINO does not count."""
-    known = [{**identity(core, name), "openvino": None} for name in devices]
-    return hashlib.sha256(json.dumps([list(devices), known]).encode()).hexdigest()[:_DIGITS]
+    identities = [{**identity(core, name), "openvino": None} for name in devices]
+    return hashlib.sha256(json.dumps([list(devices), identities]).encode()).hexdigest()[:_DIGITS]

@@ -33,10 +33,10 @@ def copies_summary(problem: PlacementProblem) -> dict[str, Any] | None:
         return None
     alone = {name: problem.summary(problem.single(problem.devices.index(name))) for name in names}
     # In the mean time between two results, of whichever copies, every device works all the time.
-    us = 1e6 / max(sum(one["throughput_ips"] for one in alone.values()), 1e-9)
+    us = 1e6 / max(sum(summary["throughput_ips"] for summary in alone.values()), 1e-9)
     period = problem.periods(np.array([[us if name in alone else 0.0 for name in problem.devices]]))
     return {
-        "latency_us": max(one["latency_us"] for one in alone.values()),
+        "latency_us": max(summary["latency_us"] for summary in alone.values()),
         "throughput_ips": round(1e6 / float(period[0]), 3),
         "memory_bytes": {name: alone[name]["memory_bytes"][name] if name in alone else 0 for name in problem.devices},
         "submodels": 0,

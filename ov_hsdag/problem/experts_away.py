@@ -49,7 +49,7 @@ def fewest_away(
     for number, placement in enumerate(away):
         held = np.bincount(placement, problem.group_held[groups, placement], len(problem.devices)).astype(np.int64)
         if (held <= problem.memory_limits).all() and keeps(held):
-            found = problem.evaluate(placement)
-            if found.infeasible[0] == 0 and keeps(found.memory_bytes[0]):
+            evaluation = problem.evaluate(placement)
+            if evaluation.infeasible[0] == 0 and keeps(evaluation.memory_bytes[0]):
                 return number
     return None

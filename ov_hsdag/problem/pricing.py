@@ -167,8 +167,8 @@ class Session:
         """
         devices = device if isinstance(device, DeviceSet) else DeviceSet.parse(device)
         core = core or new_core()
-        known = resolve_profile(profile, devices.names, core)
-        return cls(core, devices, known.with_memory(memory or {}).with_kv_precision(kv_precision))
+        resolved = resolve_profile(profile, devices.names, core)
+        return cls(core, devices, resolved.with_memory(memory or {}).with_kv_precision(kv_precision))
 
     def analyse(
         self,
@@ -345,11 +345,14 @@ class WorkloadProblem:
 
     def summary(self, placement: NDArray[np.integer[Any]]) -> dict[str, dict[str, float]]:
         """Predicts latency_us and throughput_ips of each phase, and its count, for one placement [groups]."""
-        found = {}
+        predictions = {}
         for name, problem in self.phases.items():
             of_one = problem.summary(placement)
-            found[name] = {"count": self.counts[name], **{key: of_one[key] for key in ("latency_us", "throughput_ips")}}
-        return found
+            predictions[name] = {
+                "count": self.counts[name],
+                **{key: of_one[key] for key in ("latency_us", "throughput_ips")},
+            }
+        return predictions
 
 
 @dataclass(frozen=True, eq=False)
@@ -368,23 +371,23 @@ _COSTS = ("node_us", "transfer_us", "transfer_us_per_byte", "submodel_us", "fuse
 def _by_profile(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> dict[str, Any]:
     """Costs by the profile, by their names; see `_COSTS`."""
     transfers = cost_model.transfer_costs(profile, names)
-    found = (cost_model.node_us(profile, graph, names), *transfers, profile.submodel_us(names))
-    return dict(zip(_COSTS, (*found, *cost_model.fusion_costs(profile, graph, names)), strict=True))
+    times = (cost_model.node_us(profile, graph, names), *transfers, profile.submodel_us(names))
+    return dict(zip(_COSTS, (*times, *cost_model.fusion_costs(profile, graph, names)), strict=True))
 
 
 def _overlaid(
     costs: Mapping[str, Any], graph: ComputationGraph, names: Sequence[str], core: ov.Core, measured: ModelCosts | None
 ) -> dict[str, Any]:
     """Replaces costs of the profile by measured ones where these hold."""
-    here = _measured(measured, graph, names, core)
+    valid_costs = _measured(measured, graph, names, core)
     mixed = {**costs, **{key: costs[key].copy() for key in ("node_us", "fused_with", "fusion_penalty_us")}}
-    boundaries = measured.boundaries_of(names) if measured and len(here) == len(names) else None
+    boundaries = measured.boundaries_of(names) if measured and len(valid_costs) == len(names) else None
     if boundaries is not None:
         mixed |= {key: getattr(boundaries, key) for key in ("submodel_us", "transfer_us", "transfer_us_per_byte")}
-    for name, found in here.items():
+    for name, device_costs in valid_costs.items():
         column = list(names).index(name)
         for key in ("node_us", "fused_with", "fusion_penalty_us"):
-            mixed[key][:, column] = getattr(found, key)
+            mixed[key][:, column] = getattr(device_costs, key)
     return mixed
 
 
@@ -412,20 +415,20 @@ def _measured(
     """The measured costs that hold for this model and these devices, by device."""
     if costs is None:
         return {}
-    found = costs.of(graph, devices, core)
+    valid_costs = costs.of(graph, devices, core)
     unmeasured = [name for name in devices if costs.device(name) is None]
-    if found and unmeasured:
+    if valid_costs and unmeasured:
         warnings.warn(
             f"operations are not measured on {', '.join(unmeasured)} (there was no time, it runs none of the"
             " model, or the calibration was one without it): the profile counts there",
             stacklevel=4,
         )
-    other = [name for name in devices if name not in found and name not in unmeasured]
-    if other or not found:
+    stale = [name for name in devices if name not in valid_costs and name not in unmeasured]
+    if stale or not valid_costs:
         warnings.warn(
-            f"the measured costs beside the model do not hold for {', '.join(other or devices)} (another model, device,"
+            f"the measured costs beside the model do not hold for {', '.join(stale or devices)} (another model, device,"
             " number of cores, property or release of OpenVINO) and are not used; ov-hsdag calibrate --model measures"
             " them anew",
             stacklevel=4,
         )
-    return found
+    return valid_costs

@@ -159,7 +159,7 @@ class PlacementProblem:
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the fields alone: derived values are derived again, and native objects cannot be pickled."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
 
     @cached_property
     def found(self) -> dict[str, NDArray[np.uint8]]:
@@ -298,9 +298,9 @@ class PlacementProblem:
         """
         rows = {"nodes": order, "outputs": pieces(self.graph.output_ptr, order)}
         changed: dict[str, Any] = {
-            one.name: getattr(self, one.name)[rows[one.metadata["axes"][0]]]
-            for one in fields(self)
-            if one.metadata.get("axes", ("",))[0] in rows and getattr(self, one.name) is not None
+            attribute.name: getattr(self, attribute.name)[rows[attribute.metadata["axes"][0]]]
+            for attribute in fields(self)
+            if attribute.metadata.get("axes", ("",))[0] in rows and getattr(self, attribute.name) is not None
         }
         first = np.unique(self.groups[order], return_index=True)[1]
         changed["groups"] = inverse(np.argsort(first))[self.groups[order]].astype(np.int32)
@@ -342,8 +342,8 @@ class PlacementProblem:
         Returns:
             The results, [batch].
         """
-        found = self.native.evaluate(np.atleast_2d(np.asarray(placements, np.uint8)), threads, most_work)
-        return Evaluation(**(found | {"period_us": self.periods(found["busy_us"])}))
+        results = self.native.evaluate(np.atleast_2d(np.asarray(placements, np.uint8)), threads, most_work)
+        return Evaluation(**(results | {"period_us": self.periods(results["busy_us"])}))
 
     def breakdown(self, placements: NDArray[np.integer[Any]]) -> Breakdown:
         """Simulates placements like `evaluate`, and returns the terms of the results as well.
@@ -351,9 +351,9 @@ class PlacementProblem:
         Args:
             placements: device numbers, [batch, groups] or one [groups].
         """
-        found = self.native.evaluate(np.atleast_2d(np.asarray(placements, np.uint8)), breakdown=True)
-        terms = found.pop("breakdown")
-        return Breakdown(Evaluation(**(found | {"period_us": self.periods(found["busy_us"])})), **terms)
+        results = self.native.evaluate(np.atleast_2d(np.asarray(placements, np.uint8)), breakdown=True)
+        terms = results.pop("breakdown")
+        return Breakdown(Evaluation(**(results | {"period_us": self.periods(results["busy_us"])})), **terms)
 
     def periods(self, busy_us: Floats) -> Floats:
         """Time between results, µs, float64 [batch].
@@ -459,11 +459,11 @@ class PlacementProblem:
         The best single device replaces a placement that cannot be run and has too many submodels (`_MOST_REPAIRED`) to
         be repaired, if a single device runs the model.
         """
-        found = self.evaluate(placement, most_work=MOST_WORK)
-        if not found.broken[0]:
+        evaluation = self.evaluate(placement, most_work=MOST_WORK)
+        if not evaluation.broken[0]:
             return placement.astype(np.uint8)
         single = self.singles[self.scores(self.singles).argmin()]
-        many = found.submodels[0] > _MOST_REPAIRED and not self.evaluate(single).broken[0]
+        many = evaluation.submodels[0] > _MOST_REPAIRED and not self.evaluate(single).broken[0]
         return single if many else self.repair(placement)
 
     @cached_property
@@ -508,13 +508,15 @@ class PlacementProblem:
     def save(self, path: str | Path) -> None:
         """Writes the problem as .npz: arrays and JSON text under the attributes' names, no pickles."""
         arrays: dict[str, Any] = {"format": np.int64(FORMAT_VERSION)}
-        of_problem = [one for one in fields(self) if one.name != "graph"]
+        of_problem = [attribute for attribute in fields(self) if attribute.name != "graph"]
         for owner, prefix, saved in ((self.graph, "graph.", fields(self.graph)), (self, "", of_problem)):
-            for one in saved:
-                value = getattr(owner, one.name)
-                if one.metadata.get("later") and (value is None or (one.name != "transfer_share" and not value.any())):
+            for attribute in saved:
+                value = getattr(owner, attribute.name)
+                if attribute.metadata.get("later") and (
+                    value is None or (attribute.name != "transfer_share" and not value.any())
+                ):
                     continue
-                key = prefix + (one.metadata.get("key") or one.name)
+                key = prefix + (attribute.metadata.get("key") or attribute.name)
                 arrays[key] = value if isinstance(value, np.ndarray) else np.array(json.dumps(value))
         with atomic_file(path, "wb") as file:
             np.savez_compressed(file, **arrays)
@@ -540,9 +542,9 @@ class PlacementProblem:
                 graph[key] = tuple(graph[key])
             graph["output_shapes"] = tuple(tuple(shape) for shape in graph["output_shapes"])
             values["devices"] = tuple(values["devices"])
-            for one in fields(cls):
-                if one.metadata.get("key") in values:
-                    values[one.name] = values.pop(one.metadata["key"])
+            for attribute in fields(cls):
+                if attribute.metadata.get("key") in values:
+                    values[attribute.name] = values.pop(attribute.metadata["key"])
             problem = cls(graph=ComputationGraph(**graph), **values)
             expect_sound(problem)
             return problem
@@ -619,11 +621,11 @@ def expect_sound(problem: PlacementProblem) -> None:
     sizes_of_shapes = [size for shape in graph.output_shapes for size in shape]
     if not all(type(size) is int and 0 <= size <= _native.MOST_BYTES for size in sizes_of_shapes):
         raise ValueError("expected sizes in 'graph.output_shapes'")
-    for one in fields(problem):
-        value = getattr(problem, one.name)
-        is_time = one.metadata.get("dtype") is np.float64 and value is not None
+    for attribute in fields(problem):
+        value = getattr(problem, attribute.name)
+        is_time = attribute.metadata.get("dtype") is np.float64 and value is not None
         if is_time and not ((value >= 0) & (value <= _LONGEST_US)).all():
-            raise ValueError(f"expected '{one.name}' from 0 to {_LONGEST_US:g}")
+            raise ValueError(f"expected '{attribute.name}' from 0 to {_LONGEST_US:g}")
     if not ((graph.flops >= 0) & np.isfinite(graph.flops)).all():
         raise ValueError("expected finite numbers of operations in 'graph.flops'")
     sizes = (graph.output_bytes, graph.weight_bytes, problem.moved_bytes, problem.held_bytes, problem.live_bytes)

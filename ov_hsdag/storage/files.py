@@ -338,15 +338,15 @@ def save_model(
 @contextlib.contextmanager
 def _release_named(model: ov.Model) -> Iterator[None]:
     """Adds the release to the model's rt_info for the duration of the block, as openvino.save_model does."""
-    known = model.get_rt_info([_RELEASE]).astype(str) if model.has_rt_info([_RELEASE]) else None
+    earlier_release = model.get_rt_info([_RELEASE]).astype(str) if model.has_rt_info([_RELEASE]) else None
     model.set_rt_info(ov.get_version(), [_RELEASE])
     try:
         yield
     finally:
-        if known is None:
+        if earlier_release is None:
             del model.rt_info[_RELEASE]
         else:
-            model.set_rt_info(known, [_RELEASE])
+            model.set_rt_info(earlier_release, [_RELEASE])
 
 
 def _writes_release(xml: Path) -> bool:

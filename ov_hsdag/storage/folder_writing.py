@@ -116,8 +116,8 @@ def write_folder(
             xml.parent.mkdir(parents=True, exist_ok=True)
             shared[name] = _write_model(model, xml, source / name, compress, output / name, hard_links)
         with writing(output):
-            own = {new / name for xml in models for name in (xml, Path(xml).with_suffix(".bin"))}
-            _copy_others(source, new, own, hard_links)
+            written_files = {new / name for xml in models for name in (xml, Path(xml).with_suffix(".bin"))}
+            _copy_others(source, new, written_files, hard_links)
             files = sorted(path.relative_to(new).as_posix() for path in _files(new))
             digests = {name: file_digest(new / name) for name in files if not name.endswith(_LINKED)}
             record = {"version": 1, "files": files, "digests": digests}
@@ -133,18 +133,21 @@ def write_folder(
 
 def _refuse_foreign(target: Path, shown: Path) -> None:
     """Raises UserError if a folder has files that `write_folder` did not write, or that were changed since."""
-    there = {path.relative_to(target).as_posix() for path in _files(target)}
-    if not there:
+    present_files = {path.relative_to(target).as_posix() for path in _files(target)}
+    if not present_files:
         return
     try:
         record = read_json(target / MARKER, TABLES)
-        ours, digests = {MARKER, *record["files"]}, dict(record.get("digests", {}))  # without digests in older folders
+        recorded_files, digests = (
+            {MARKER, *record["files"]},
+            dict(record.get("digests", {})),
+        )  # without digests in older folders
     except (OSError, ValueError, KeyError, TypeError):
         raise refused(shown, "it is there already, and ov-hsdag did not write it") from None
-    foreign = sorted(there - ours)
+    foreign = sorted(present_files - recorded_files)
     if foreign:
         raise refused(shown, f"it holds '{foreign[0]}', which ov-hsdag did not write")
-    changed = sorted(name for name in there & digests.keys() if file_digest(target / name) != digests[name])
+    changed = sorted(name for name in present_files & digests.keys() if file_digest(target / name) != digests[name])
     if changed:
         raise refused(shown, f"its '{changed[0]}' was changed since ov-hsdag wrote it")
 
@@ -184,14 +187,14 @@ def _refuse_uncopyable(source: Path) -> None:
         raise UserError(f"cannot copy '{source}': {error.strerror or error}") from None
 
 
-def _copy_others(source: Path, new: Path, own: Collection[Path], hard_links: bool) -> None:
+def _copy_others(source: Path, new: Path, written_files: Collection[Path], hard_links: bool) -> None:
     """Copies entries that are not in the copy yet, and follows links; `own` are files that are not copied."""
     for entry in _copied(source):
         copy = new / entry.name
         if entry.is_dir():
             copy.mkdir(exist_ok=True)
-            _copy_others(entry, copy, own, hard_links)
-        elif copy not in own:
+            _copy_others(entry, copy, written_files, hard_links)
+        elif copy not in written_files:
             _copy(entry, copy, hard_links)
 
 
@@ -261,7 +264,7 @@ def _with_placeholders(
     areas = _mapped_areas(old_bin)
     if not areas:
         return model, {}
-    found: dict[str, _Mapped] = {}
+    replaced: dict[str, _Mapped] = {}
     copy = model.clone()
     for node in copy.get_ops():
         size, element = _large(node), node.get_element_type() if node.get_output_size() == 1 else None
@@ -273,12 +276,12 @@ def _with_placeholders(
         at = next((address - begin + offset for begin, end, offset in areas if begin <= address < end), None)
         if at is None:
             continue
-        name = f"{_MAPPED}{len(found)}"
+        name = f"{_MAPPED}{len(replaced)}"
         zero = op.Constant(ov.Tensor(zeros[:size], node.get_output_shape(0), element), True)
         zero.set_friendly_name(name)
         node.output(0).replace(zero.output(0))  # its names, too
-        found[name] = node.get_friendly_name(), at
-    return copy, found
+        replaced[name] = node.get_friendly_name(), at
+    return copy, replaced
 
 
 def _large(node: ov.Node) -> int:
@@ -294,13 +297,13 @@ def _mapped_areas(path: Path) -> list[tuple[int, int, int]]:
         real = os.path.realpath(path)
     except OSError:
         return []
-    found = []
+    areas = []
     for line in lines:
         parts = line.split(maxsplit=5)
         if len(parts) == 6 and parts[5] == real:
             begin, end = (int(one, 16) for one in parts[0].split("-"))
-            found.append((begin, end, int(parts[2], 16)))
-    return found
+            areas.append((begin, end, int(parts[2], 16)))
+    return areas
 
 
 def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mapping[str, _Mapped]) -> bool | None:
@@ -336,9 +339,9 @@ def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mappi
             return by_name[name]
         if (at, size) not in places:
             data = np.fromfile(new_bin, np.uint8, size, offset=at)
-            found = _find(data, old, candidates.get(size, ()))
-            places[at, size] = len(old) + len(added) if found is None else found
-            if found is None:
+            old_offset = _find(data, old, candidates.get(size, ()))
+            places[at, size] = len(old) + len(added) if old_offset is None else old_offset
+            if old_offset is None:
                 added.extend(data.tobytes())
         return name, places[at, size]
 

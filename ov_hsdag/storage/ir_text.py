@@ -98,8 +98,10 @@ def rewritten_constants(xml: bytes, change: Callable[[bytes, int, int], tuple[by
         name, offset = change(match[2], int(match[4]), int(match[6]))
         return b"%s%s%s%d%s%s%s" % (match[1], name, match[3], offset, match[5], match[6], match[7])
 
-    text, found = _WRITTEN_CONSTANT.subn(rewritten, xml)
+    text, rewritten_count = _WRITTEN_CONSTANT.subn(rewritten, xml)
     expected = len(re.findall(rb'\btype="Const" version="', xml))
-    if found != expected:
-        raise RunError(f"found the offsets of {found} of {expected} constants in a saved model: cannot replace a model")
+    if rewritten_count != expected:
+        raise RunError(
+            f"found the offsets of {rewritten_count} of {expected} constants in a saved model: cannot replace a model"
+        )
     return text

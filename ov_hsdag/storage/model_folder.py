@@ -51,8 +51,8 @@ def is_model_folder(path: Path) -> bool:
 def models_of(folder: Path) -> dict[str, Path]:
     """The models of an exported folder by part, "model" for openvino_model.xml, without tokenizers."""
     files = sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}"))
-    found = {file.name.removeprefix(_PREFIX).removesuffix(_SUFFIX): file for file in files}
-    return {name: file for name, file in found.items() if name not in _NEVER_PLACED}
+    files_by_part = {file.name.removeprefix(_PREFIX).removesuffix(_SUFFIX): file for file in files}
+    return {name: file for name, file in files_by_part.items() if name not in _NEVER_PLACED}
 
 
 def model_files(path: Path, parts: Sequence[str] = ()) -> list[Path]:
@@ -73,16 +73,18 @@ def model_files(path: Path, parts: Sequence[str] = ()) -> list[Path]:
         if parts:
             raise UserError(f"{path} is one model and has no parts: leave out --part")
         return [path]
-    found = models_of(path)
-    if not found:
+    files_by_part = models_of(path)
+    if not files_by_part:
         raise UserError(f"no model in folder {path}: it has no openvino_model.xml, as optimum-intel exports it")
     if parts:
-        return list(dict.fromkeys(_named(path, found, part) for part in parts))
+        return list(dict.fromkeys(_named(path, files_by_part, part) for part in parts))
     for row in _MAIN:
-        main = [found[name] for name in row if name in found]
+        main = [files_by_part[name] for name in row if name in files_by_part]
         if main:
             return main
-    raise UserError(f"{path} has several models: name those to use with --part, one or several of {', '.join(found)}")
+    raise UserError(
+        f"{path} has several models: name those to use with --part, one or several of {', '.join(files_by_part)}"
+    )
 
 
 @dataclass(frozen=True)
@@ -108,24 +110,24 @@ def pipeline(folder: Path) -> dict[str, Role]:
     Raises:
         UserError: the folder has no model.
     """
-    found = models_of(folder) if is_model_folder(folder) else {}
-    found |= {
+    files_by_part = models_of(folder) if is_model_folder(folder) else {}
+    files_by_part |= {
         path.parent.name: path
         for path in sorted(folder.glob(f"*/{_PREFIX}model{_SUFFIX}"))
         if not path.parent.name.startswith(_NEVER_PLACED)
     }
-    found = {name: path for name, path in found.items() if name not in _NOT_IN_RUNS}
-    if not found:
+    files_by_part = {name: path for name, path in files_by_part.items() if name not in _NOT_IN_RUNS}
+    if not files_by_part:
         raise UserError(f"no model in folder {folder}: it has no openvino_*.xml, as optimum-intel exports them")
     stages: list[list[str]] = [[], [], []]
-    for name in found:
+    for name in files_by_part:
         stages[next((n for n, names in enumerate(_STAGES, 1) if name in names), 0)].append(name)
     roles, before = {}, tuple[str, ...]()
     for stage in stages:
         for name in stage:
             first = name == "decoder_with_past_model" and "decoder_model" in stage
             after = ("decoder_model",) if first else before
-            roles[name] = Role(found[name], _COUNTS.get(name, 1.0), after, _WORKLOADS.get(name))
+            roles[name] = Role(files_by_part[name], _COUNTS.get(name, 1.0), after, _WORKLOADS.get(name))
         before = tuple(stage) or before
     return roles
 
@@ -151,9 +153,9 @@ def longest_context(model: Path) -> int | None:
     return None
 
 
-def _named(folder: Path, found: dict[str, Path], part: str) -> Path:
+def _named(folder: Path, files_by_part: dict[str, Path], part: str) -> Path:
     name = part.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-    for one in (name, f"{name}_model"):
-        if one in found:
-            return found[one]
-    raise UserError(f"{folder} has no part '{part}': it has {', '.join(found)}")
+    for candidate in (name, f"{name}_model"):
+        if candidate in files_by_part:
+            return files_by_part[candidate]
+    raise UserError(f"{folder} has no part '{part}': it has {', '.join(files_by_part)}")

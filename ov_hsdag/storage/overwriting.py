@@ -70,9 +70,9 @@ def refuse_input(
     """
     path = Path(source)
     existing = [target for target in targets if target.exists()]
-    own = [path, *([path.with_suffix(".bin")] if path.suffix == ".xml" else [])]
+    source_files = [path, *([path.with_suffix(".bin")] if path.suffix == ".xml" else [])]
     for target in existing if not replace_source else ():
-        if not target.is_symlink() and any(one.exists() and target.samefile(one) for one in own):
+        if not target.is_symlink() and any(one.exists() and target.samefile(one) for one in source_files):
             raise UserError(f"cannot write '{os.fspath(shown)}': it is the input; choose another output")
     for data in external_data(path) if existing else ():
         for target in existing:
@@ -91,9 +91,9 @@ def external_data(model: str | os.PathLike[str]) -> Iterator[Path]:
         return
     seen = set()
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        found = content.find(_LOCATION)
-        while found >= 0:
-            begin = found + len(_LOCATION)
+        position = content.find(_LOCATION)
+        while position >= 0:
+            begin = position + len(_LOCATION)
             length, begin = _varint(content, begin)
             name = content[begin : begin + length] if length <= _LONGEST_NAME else b""
             if name and name not in seen:
@@ -101,7 +101,7 @@ def external_data(model: str | os.PathLike[str]) -> Iterator[Path]:
                 # If the model is a link, OpenVINO looks beside the link, and other tools beside the linked file.
                 for folder in dict.fromkeys((path.parent.resolve(), path.resolve().parent)):
                     yield folder / os.fsdecode(name)
-            found = content.find(_LOCATION, begin)
+            position = content.find(_LOCATION, begin)
 
 
 def _varint(content: mmap.mmap, position: int) -> tuple[int, int]:

@@ -51,7 +51,7 @@ def described(kind: Any) -> str:
 def _fits(value: object, kind: Any) -> bool:
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return any(_fits(value, one) for one in inner)
+        return any(_fits(value, part) for part in inner)
     if kind in (int, float):
         number = numbers.Integral if kind is int else numbers.Real
         return isinstance(value, number) and not isinstance(value, bool)
@@ -59,10 +59,10 @@ def _fits(value: object, kind: Any) -> bool:
         return isinstance(value, bool)
     if origin is not None and issubclass(origin, Mapping):
         return isinstance(value, Mapping) and all(
-            _fits(key, inner[0]) and _fits(one, inner[1]) for key, one in value.items()
+            _fits(key, inner[0]) and _fits(part, inner[1]) for key, part in value.items()
         )
     if origin is not None and issubclass(origin, Iterable):  # arrays and OpenVINO's shapes fit, too
         if not isinstance(value, Iterable) or isinstance(value, str | bytes):
             return False
-        return origin is not list or all(_fits(one, inner[0]) for one in value)
+        return origin is not list or all(_fits(part, inner[0]) for part in value)
     return isinstance(value, origin or kind)

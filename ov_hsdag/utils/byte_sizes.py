@@ -38,5 +38,5 @@ def round_up(size: float) -> int:
     unit = next((unit for _, unit in _UNITS if size >= unit), 1)
     digits = math.floor(math.log10(max(size / unit, 1))) - 2
     step = unit * 10.0 ** (digits if unit > 1 else max(digits, 0))
-    found = int(round(math.ceil(size / step) * step, 3))
-    return found if found < 2**10 * unit or found >= 2**50 else round_up(found)  # shown in the next unit
+    rounded = int(round(math.ceil(size / step) * step, 3))
+    return rounded if rounded < 2**10 * unit or rounded >= 2**50 else round_up(rounded)  # shown in the next unit

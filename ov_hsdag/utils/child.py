@@ -197,12 +197,12 @@ class Child:
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         self.end()
         if status is None:
-            how = "closed its pipe"
+            ending = "closed its pipe"
         elif status < 0:
-            how = f"was ended by {_signal_name(-status)}"
+            ending = f"was ended by {_signal_name(-status)}"
         else:
-            how = f"ended with status {status}"
-        why = f"{self.called} {how} while {doing}" + (f": {lines[-1][:200]}" if lines else "")
+            ending = f"ended with status {status}"
+        why = f"{self.called} {ending} while {doing}" + (f": {lines[-1][:200]}" if lines else "")
         return self.error(why, FailureKind.KILLED if status == -_SIGKILL else FailureKind.CRASHED)
 
 

@@ -86,12 +86,12 @@ def _unpacked(packed: list[bytes], size: int) -> NDArray[np.uint8]:
     """Decompresses `size` bytes, and never more. Raises ValueError where there are fewer or they are damaged."""
     decompress = zlib.decompressobj()
     try:
-        found = decompress.decompress(b"".join(packed), size)
+        unpacked = decompress.decompress(b"".join(packed), size)
     except zlib.error as error:
         raise ValueError("it is a damaged PNG image: its pixels cannot be unpacked") from error
-    if len(found) < size:
+    if len(unpacked) < size:
         raise ValueError("it is a damaged PNG image: it has fewer pixels than it says")
-    return np.frombuffer(found, np.uint8)
+    return np.frombuffer(unpacked, np.uint8)
 
 
 def _unfiltered(data: NDArray[np.uint8], height: int, width: int, channels: int) -> NDArray[np.uint8]:

@@ -145,12 +145,12 @@ def parse_json(text: str, *, strict: bool = False) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in values:
             raise ValueError(f"it names {quoted(key)} twice")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def _no_constant(text: str) -> NoReturn:
@@ -222,12 +222,12 @@ def _array(data: bytes) -> NDArray[Any]:
     stream = io.BytesIO(data)
     try:
         # For an array that claims to be larger than its data, memory is reserved but never written to.
-        found: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
     except Exception as error:  # NumPy passes on the errors of Python's tokenizer and parser
         raise ValueError(f"an array is damaged: {shortened(str(error)) or type(error).__name__}") from error
-    if found.dtype.kind not in "biufcSU" or stream.read(1):
-        raise ValueError(f"an array has type {shortened(str(found.dtype))} or more bytes than it says")
-    return found
+    if array.dtype.kind not in "biufcSU" or stream.read(1):
+        raise ValueError(f"an array has type {shortened(str(array.dtype))} or more bytes than it says")
+    return array
 
 
 def _too_large(path: str | os.PathLike[str], most: int) -> OSError:
