@@ -40,11 +40,11 @@ Advance = Callable[[str], None]
 _BOUNDARIES_SHARE = 1.5
 
 # Memory of a compiled model as a multiple of its weights, and the share of the free memory that may be used.
-_COMPILED_TIMES, _MEMORY_SHARE = 1.5, 0.8
+_COMPILED_SIZE_FACTOR, _MEMORY_SHARE = 1.5, 0.8
 
 # Largest number of compiled models that are kept for the next phase of a workload, and the number of others that are
 # in memory at the same time.
-_MOST_KEPT, _COMING_AND_GOING = 12, 2
+_MOST_KEPT, _TRANSIENT_MODELS = 12, 2
 
 
 def calibrate_prepared(
@@ -260,7 +260,7 @@ class ModelCalibration:
                     raise RuntimeError("there is not memory enough to compile the model")
                 us = self._profile.device(name).submodel_us
                 # Operations are counted on one of several equal devices.
-                counted = not self._equal(name, self.alone) and self._has_memory({name: 2})
+                counted = not self._times_of_equal_devices(name, self.alone) and self._has_memory({name: 2})
                 times = self._node_times(self._prepared.model, name, name, share, submodel_us=us, counted=counted)
                 self.alone[name] = times
             except RuntimeError as error:
@@ -280,23 +280,23 @@ class ModelCalibration:
             if name not in self.alone and self._has_memory({name: 1}, times=1.0):
                 share = self._deadline.share(1 / (1 + _BOUNDARIES_SHARE))
                 with suppress(RuntimeError, OutOfTime):
-                    helped = self._helped(name, next(iter(self.alone)), share)
+                    helped = self._times_in_split(name, next(iter(self.alone)), share)
                     self.times.update({name: helped} if helped else {})
-        self.times = self._pooled(self.times)
+        self.times = self._with_means_of_equal_devices(self.times)
         self.problem = self._problem(self.times)
 
-    def _pooled(self, times: Mapping[str, NodeTimes]) -> dict[str, NodeTimes]:
+    def _with_means_of_equal_devices(self, times: Mapping[str, NodeTimes]) -> dict[str, NodeTimes]:
         """Gives equal devices the mean of their times, because their differences come from other programs."""
         pooled = dict(times)
         for name, device_times in times.items():
-            equal = self._equal(name, times)
+            equal = self._times_of_equal_devices(name, times)
             latencies = [equal_times.latency_us for equal_times in equal]
             if device_times.copies and max(latencies) < UNEQUAL * min(latencies):
                 us = np.mean([equal_times.us for equal_times in equal], axis=0)
                 pooled[name] = replace(device_times, us=us, latency_us=float(np.mean(latencies)))
         return pooled
 
-    def _equal(self, name: str, times: Mapping[str, NodeTimes]) -> list[NodeTimes]:
+    def _times_of_equal_devices(self, name: str, times: Mapping[str, NodeTimes]) -> list[NodeTimes]:
         """Times of devices with the same identity whose operations were counted."""
         identity_of = self._identity
         return [
@@ -333,7 +333,7 @@ class ModelCalibration:
         The other device's ratios of measured to predicted times are assumed for it. A similar device is one of the same
         kind.
         """
-        kind, similar_times = kind_of(name), self._equal(name, self.alone)
+        kind, similar_times = kind_of(name), self._times_of_equal_devices(name, self.alone)
         if not similar_times and not measured.copies:
             similar_times = [one for other, one in self.alone.items() if one.copies and kind and kind_of(other) == kind]
             self.as_another += [name] if similar_times else []
@@ -345,7 +345,7 @@ class ModelCalibration:
         us = adding_up(us, measured.latency_us, self._profile.device(name).submodel_us)
         return replace(similar_times[0], device=name, us=us, latency_us=measured.latency_us)
 
-    def _has_memory(self, copies: Mapping[str, int], times: float = _COMPILED_TIMES) -> bool:
+    def _has_memory(self, copies: Mapping[str, int], times: float = _COMPILED_SIZE_FACTOR) -> bool:
         """Whether compiled copies of the model fit into memory, all at once in this process.
 
         Args:
@@ -360,7 +360,7 @@ class ModelCalibration:
         free = {memory: discovery.free_bytes(self._core, memory) for memory in needed}
         return all(known is None or needed[memory] <= _MEMORY_SHARE * known for memory, known in free.items())
 
-    def _helped(self, name: str, helper: str, deadline: Deadline) -> NodeTimes | None:
+    def _times_in_split(self, name: str, helper: str, deadline: Deadline) -> NodeTimes | None:
         """Times of a device that does not run the whole model, in a split that gives it everything that it runs.
 
         Returns:
@@ -407,7 +407,7 @@ class ModelCalibration:
             for name, together_us in zip(alone, alone_us.tolist(), strict=True):
                 node_us = adding_up(self.times[name].us, together_us, self._profile.device(name).submodel_us)
                 self.times[name] = replace(self.times[name], us=node_us, latency_us=together_us)
-            self.times = self._pooled(self.times)
+            self.times = self._with_means_of_equal_devices(self.times)
             problem = self._problem(self.times)
             self.factors = fit_scale_factors(terms(problem, ran, alone), us)
             self.problem = scaled(problem, alone, self.factors)
@@ -487,11 +487,11 @@ class ModelCalibration:
 def compiled_models(prepared: ModelAnalysis, core: ov.Core) -> CompiledModels:
     """Returns a store that keeps as many compiled copies of the model as there is memory for.
 
-    Copies that are in use only for a while need memory as well (`_COMING_AND_GOING`).
+    Copies that are in use only for a while need memory as well (`_TRANSIENT_MODELS`).
     """
     free = [found for name in prepared.devices if (found := discovery.free_bytes(core, name)) is not None]
-    size = _COMPILED_TIMES * max(float(prepared.graph.weight_bytes.sum()), 1.0)
-    copies = _MEMORY_SHARE * min(free, default=0) / size - len(prepared.devices) - _COMING_AND_GOING
+    size = _COMPILED_SIZE_FACTOR * max(float(prepared.graph.weight_bytes.sum()), 1.0)
+    copies = _MEMORY_SHARE * min(free, default=0) / size - len(prepared.devices) - _TRANSIENT_MODELS
     return CompiledModels(core, int(np.clip(copies, 0, _MOST_KEPT)))
 
 

@@ -37,11 +37,11 @@ _DEVICE, _PART, _KIND, _TRANSFER, _SUBMODEL, _TOGETHER = 0.5, 0.25, 0.25, 1.0, 1
 _NOISE, _NOISE_PER_SUBMODEL, _MOST_NOISE = 0.03, 0.01, 0.3
 
 # Share of the work above which a device counts as used.
-_SOME = 0.02
+_USED_SHARE = 0.02
 
 # The busiest device decides the period, but others that are nearly as busy add to it. So a p-norm with this p replaces
 # the maximum.
-_NORM = 16
+_NORM_EXPONENT = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class Terms:
     def on_several(self) -> NDArray[np.bool_]:
         """Whether placements have work on more than one device, bool [placements]."""
         work = self.work.sum(axis=(2, 3))
-        return np.asarray((work > _SOME * work.sum(axis=1, keepdims=True)).sum(axis=1) > 1)
+        return np.asarray((work > _USED_SHARE * work.sum(axis=1, keepdims=True)).sum(axis=1) > 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +163,9 @@ class Corrector:
         most = busy.max(axis=1)
         # The factor for several devices at once is 0 in placements on one.
         at_once = together * terms.on_several
-        return np.asarray(np.log(most) + np.log(((busy / most[:, None]) ** _NORM).sum(axis=1)) / _NORM + at_once)
+        return np.asarray(
+            np.log(most) + np.log(((busy / most[:, None]) ** _NORM_EXPONENT).sum(axis=1)) / _NORM_EXPONENT + at_once
+        )
 
     def _busy_us(self, factors: Floats, terms: Terms) -> Floats:
         """Predicts the work of each device (operations, submodels, transfers), µs, float64 [placements, devices]."""

@@ -318,8 +318,8 @@ class Executions:
         """
         kinds: dict[object, list[int]] = {}
         for number, item in enumerate(self.items):
-            served = () if item.serves < 0 else (_signature(graph, item.serves), item.leaving)
-            kind = tuple(_signature(graph, node) for node in item.nodes), served, item.layout
+            served = () if item.serves < 0 else (_cost_key(graph, item.serves), item.leaving)
+            kind = tuple(_cost_key(graph, node) for node in item.nodes), served, item.layout
             kinds.setdefault(kind, []).append(number)
         us = {
             number: statistics.median(self.items[other].us for other in numbers)
@@ -349,7 +349,9 @@ class Executions:
         items, unexplained = [], 0.0
         for name, value in by_name.items():
             node = nodes.get(name) or _RuntimeNode((index[name],) if name in index else (), "", [], [])
-            serves, leaving = (-1, False) if node.originals or name not in nodes else _served(name, nodes, submodels)
+            serves, leaving = (
+                (-1, False) if node.originals or name not in nodes else _served_operation(name, nodes, submodels)
+            )
             if node.originals or serves >= 0:
                 items.append(Execution(name, node.originals, serves, leaving, node.layout, value))
             else:
@@ -359,10 +361,10 @@ class Executions:
             for name, node in nodes.items()
             if node.originals and name not in by_name
         ]
-        return cls(tuple(_with_lost([*items, *views], graph)), unexplained)
+        return cls(tuple(_with_unnamed_operations([*items, *views], graph)), unexplained)
 
 
-def _with_lost(items: list[Execution], graph: ComputationGraph) -> list[Execution]:
+def _with_unnamed_operations(items: list[Execution], graph: ComputationGraph) -> list[Execution]:
     """Assigns operations that no executed node names to the node that computes their consumer.
 
     A plugin names a matrix product with a bias after the Add, and merged equal operations after one of them.
@@ -387,7 +389,7 @@ def _with_lost(items: list[Execution], graph: ComputationGraph) -> list[Executio
     return items
 
 
-def _signature(graph: ComputationGraph, node: int) -> tuple[object, ...]:
+def _cost_key(graph: ComputationGraph, node: int) -> tuple[object, ...]:
     """Key of everything that an operation's time depends on: type, work, shapes and types of inputs and outputs."""
     inputs = graph.input_output[graph.input_ptr[node] : graph.input_ptr[node + 1]]
     outputs = range(graph.output_ptr[node], graph.output_ptr[node + 1])
@@ -423,7 +425,7 @@ def _runtime_nodes(compiled: ov.CompiledModel, index: Mapping[str, int]) -> dict
     return nodes
 
 
-def _served(name: str, nodes: Mapping[str, _RuntimeNode], submodels: Mapping[str, int]) -> tuple[int, bool]:
+def _served_operation(name: str, nodes: Mapping[str, _RuntimeNode], submodels: Mapping[str, int]) -> tuple[int, bool]:
     """Finds the operation that an inserted node works for, and whether it converts that one's output.
 
     It is the reader of its result in the same submodel, else the operation that it reads.

@@ -119,25 +119,27 @@ def calibrate(
     ]
     measured = []
     with Calibrating(core, names) as calibrating:
-        figures, boundaries = calibrating.start().call(_devices, builtin, total, doing="calibrating", report=tell)
+        figures, boundaries = calibrating.start().call(
+            _measure_devices, builtin, total, doing="calibrating", report=tell
+        )
         number = count(total - len(models) + 1)
         document = profile_document(core, builtin, figures, boundaries)
         profile = Profile.of(document, "the calibration")
         for model, analysis in zip(models, analyses, strict=True):
-            advance = _stage(tell, number, total, model.get_friendly_name())
+            advance = _begin_stage(tell, number, total, model.get_friendly_name())
             measured.append(calibrating.calibrate(analysis, profile, advance, Deadline(seconds)))
     costs, times = zip(*measured, strict=True) if measured else ((), ())
     reports = {name: DeviceReport(figures[name].error, boundaries.error) for name in names}
     return Calibration(profile, document, reports, costs, times)
 
 
-def _stage(tell: Callable[[str], None], number: Iterator[int], total: int, name: str) -> Callable[[str], None]:
+def _begin_stage(tell: Callable[[str], None], number: Iterator[int], total: int, name: str) -> Callable[[str], None]:
     """Begins the next stage; returns a function that reports its steps."""
     at = f"stage {next(number)} of {total}, {name}"
     return lambda step: tell(f"{at}: {step}")
 
 
-def _devices(here: Here, prior: Profile, total: int) -> tuple[dict[str, Figures], Boundaries]:
+def _measure_devices(here: Here, prior: Profile, total: int) -> tuple[dict[str, Figures], Boundaries]:
     """Runs in the compiling process: measures layers and boundaries.
 
     Args:
@@ -148,19 +150,19 @@ def _devices(here: Here, prior: Profile, total: int) -> tuple[dict[str, Figures]
     Raises:
         RunError: a device does not run a built-in model.
     """
-    stage, core = partial(_stage, here.report, count(1), total), here.core
+    stage, core = partial(_begin_stage, here.report, count(1), total), here.core
     try:
         figures = {
-            name: _figures(core, prior_device, stage(f"layers on {name}"))
+            name: _fit_device_figures(core, prior_device, stage(f"layers on {name}"))
             for name, prior_device in prior.devices.items()
         }
         boundaries = measure_boundaries(core, tuple(figures), stage("boundaries"))
-        return figures, _corrected(core, prior, figures, boundaries, stage)
+        return figures, _correct_by_probe_networks(core, prior, figures, boundaries, stage)
     except RuntimeError as error:
         raise RunError(f"calibrating failed: {one_line(error)}") from error
 
 
-def _figures(core: ov.Core, device: DeviceProfile, advance: Callable[[str], None]) -> Figures:
+def _fit_device_figures(core: ov.Core, device: DeviceProfile, advance: Callable[[str], None]) -> Figures:
     """Fits the figures of a device to the microbenchmarks; `device` has the prior figures."""
     model, name = microbenchmark_model(), device.name
     graph = ComputationGraph.from_model(model)
@@ -196,7 +198,7 @@ def _figures(core: ov.Core, device: DeviceProfile, advance: Callable[[str], None
     return fit_figures(samples, rates, np.array([device.gbps_of(one) for one in kinds]), device.launch_us)
 
 
-def _corrected(
+def _correct_by_probe_networks(
     core: ov.Core,
     prior: Profile,
     figures: Mapping[str, Figures],

@@ -23,17 +23,17 @@ Advance = Callable[[str], None]
 _FEWEST_COPIES, _MOST_COPIES = 3, 6
 
 # Share of the sum of all times below which a change by another copy counts as none.
-_STABLE = 0.02
+_STABLE_CHANGE = 0.02
 
 # Runs of each copy, at least (if there is time) and at most, and seconds that they should take.
 _FEWEST_RUNS, _MOST_RUNS, _SECONDS = 4, 40, 0.5
 
 # Shares of the remaining time that the first copy and later ones may take. The machine may become slower, and measured
 # splits say more than another copy.
-_FIRST, _LATER = 0.8, 0.3
+_FIRST_COPY_SHARE, _LATER_COPY_SHARE = 0.8, 0.3
 
 # Names that the CPU and the GPU plugin give the layouts of images that submodels exchange.
-_PLAIN = frozenset({"abcd", "abcde", "bfyx", "bfzyx"})
+_PLAIN_LAYOUTS = frozenset({"abcd", "abcde", "bfyx", "bfzyx"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,14 +98,14 @@ def node_times(
     with suppress(OutOfTime):
         seconds.extend(plain.run() for _ in range(runs))
     while counted and len(copies) < _MOST_COPIES and not _stable(copies):
-        executed = _count(plain, graph, seconds, counted_seconds, few=not copies)
+        executed = _run_with_counters(plain, graph, seconds, counted_seconds, few=not copies)
         if executed is None:
             break
         executions = executed
         if inside is not None:
             inside_items = tuple(item for item in executions.items if item.nodes and inside[list(item.nodes)].all())
             executions = Executions(inside_items, 0.0)
-        copies.append(_divide(executions.alike(graph), weights))
+        copies.append(_divide_among_operations(executions.alike(graph), weights))
         advance(deadline.describe(f"measuring operations on {device}, run {len(copies) + 1}"))
     if executions is None and inside is not None:
         raise OutOfTime(f"there was no time or memory to measure operations on {device}")
@@ -125,7 +125,7 @@ def node_times(
     for number, item in enumerate(executions.items if executions else ()):
         if item.nodes:
             parts[list(item.nodes)] = number
-            own_layout[list(item.nodes)] = len(item.layout) >= 4 and item.layout not in _PLAIN
+            own_layout[list(item.nodes)] = len(item.layout) >= 4 and item.layout not in _PLAIN_LAYOUTS
     return NodeTimes(device, us, parts, own_layout, latency, len(copies))
 
 
@@ -148,10 +148,10 @@ def _stable(copies: Sequence[Floats]) -> bool:
     if len(copies) < _FEWEST_COPIES:
         return False
     before, after = (float(np.median(some, axis=0).sum()) for some in (copies[:-1], copies))
-    return abs(after - before) < _STABLE * after
+    return abs(after - before) < _STABLE_CHANGE * after
 
 
-def _count(
+def _run_with_counters(
     plain: TimedModel, graph: ComputationGraph, seconds: list[float], counted_seconds: list[float], *, few: bool
 ) -> Executions | None:
     """Runs a copy of the model that is compiled with counters.
@@ -172,7 +172,7 @@ def _count(
         RuntimeError: the copy does not compile or run.
     """
     typical, again = max(plain.typical, 1e-6), not few
-    left = (_FIRST if few else _LATER) * plain.deadline.left
+    left = (_FIRST_COPY_SHARE if few else _LATER_COPY_SHARE) * plain.deadline.left
     runs = int(np.clip(_SECONDS / typical / 2, _FEWEST_RUNS, _MOST_RUNS))
     warm_up = WARM_UP
     affordable = (left - plain.compiling_counted(again=again)) / typical
@@ -193,7 +193,7 @@ def _count(
     return Executions.of(compiled, graph, counters.us())
 
 
-def _divide(executions: Executions, weights: Floats) -> Floats:
+def _divide_among_operations(executions: Executions, weights: Floats) -> Floats:
     """Divides all executed time among operations, float64 [nodes]."""
     result = np.zeros(len(weights))
     for item in executions.items:

@@ -38,10 +38,10 @@ _SPREAD = np.array([0.1, 1.5, 0.7, 0.7, 0.7, 0.7])
 _CONTIGUOUS, _RANDOM = (3, 6, 12, 24), 2
 
 # Cuts that are tried one after the other if HETERO cannot run a partition.
-_CUTS = 64
+_MOST_TRIED_CUTS = 64
 
 # Tries of partitions that use each device once, if too few other placements are feasible.
-_TRIES = 20
+_MOST_TRIES = 20
 
 # Rounds of each placement, at least (if there is time) and at most, and seconds that they should take: the machine's
 # speed changes over longer times than a short inference takes.
@@ -130,7 +130,7 @@ def draw(problem: PlacementProblem, seed: int = 2026, hurry: bool = False) -> li
         if not broken(placement):
             return placement
         cuts = everyone[:0]
-        for cut in random.permutation(everyone[1:])[:_CUTS]:
+        for cut in random.permutation(everyone[1:])[:_MOST_TRIED_CUTS]:
             more = np.sort(np.append(cuts, cut))
             if len(more) < parts and not broken(partition(more, first)):
                 cuts = more
@@ -145,7 +145,7 @@ def draw(problem: PlacementProblem, seed: int = 2026, hurry: bool = False) -> li
         [contiguous(min(count, problem.group_count), number) for number, count in enumerate(_CONTIGUOUS)],
         problem.random(random, count),
         # For decoders with states, hardly any placements are feasible except partitions that use each device once.
-        (contiguous(min(len(problem.devices), problem.group_count), number) for number in range(_TRIES)),
+        (contiguous(min(len(problem.devices), problem.group_count), number) for number in range(_MOST_TRIES)),
     )
     splits = (one for one in tries if one.min() != one.max() and problem.evaluate(one).infeasible[0] == 0)
     return list(islice(splits, len(_CONTIGUOUS) + _RANDOM))
@@ -207,7 +207,7 @@ def measure_latencies(
         for number, placement in enumerate(placements):
             split = placement.tobytes()
             takes = 0.0 if compiled.keeps(hetero, split) else compiling
-            plan = _plan(deadline.left, len(placements) - number, takes, one_round)
+            plan = _plan_rounds(deadline.left, len(placements) - number, takes, one_round)
             if plan is None:
                 break
             advance(deadline.describe(f"measuring splits over {hetero}, {number + 1} of {len(placements)}"))
@@ -235,7 +235,7 @@ def measure_latencies(
     return latencies[:, 0], np.median(latencies[:, 1:], axis=0) if relative_seconds else np.empty(0), ran
 
 
-def _plan(left: float, placements: int, compiling: float, one_round: float) -> tuple[int, bool] | None:
+def _plan_rounds(left: float, placements: int, compiling: float, one_round: float) -> tuple[int, bool] | None:
     """Plans the rounds of a placement within its share of the time.
 
     Further placements say more than further rounds of the same one, once there are enough.

@@ -60,10 +60,10 @@ def assumed_cards(names: Sequence[str], core: ov.Core | None) -> list[str]:
 def _builtin_for(name: str, declared: Mapping[str, Mapping[str, str]], core: ov.Core | None) -> DeviceProfile:
     base = name.partition(".")[0]
     if base in _DEFAULTS:
-        return _physical(name, base, core)
+        return _physical_device_profile(name, base, core)
     present = core is not None and discovery.full_name(core, name) is not None
     if name in declared or (is_virtual(name) and present):
-        return _virtual(name, declared.get(name, {}), core if present else None)
+        return _virtual_device_profile(name, declared.get(name, {}), core if present else None)
     hint = f"declare it in {virtual.VIRTUAL_DEVICES_VARIABLE}" if is_virtual(name) else "give a profile that has it"
     known_names = {*_DEFAULTS, "GPU.0", *declared, *(core.available_devices if core is not None else ())}
     raise UserError(
@@ -72,12 +72,12 @@ def _builtin_for(name: str, declared: Mapping[str, Mapping[str, str]], core: ov.
     )
 
 
-def _physical(name: str, kind: str, core: ov.Core | None) -> DeviceProfile:
+def _physical_device_profile(name: str, kind: str, core: ov.Core | None) -> DeviceProfile:
     common = load_builtin(_DEFAULTS[kind])
     full_name = discovery.full_name(core, name) if core is not None else None
     if core is None or full_name is None:
         return common.standing_in()
-    profile = _matching(kind, full_name)
+    profile = _matching_profile(kind, full_name)
     if kind == "CPU" and profile is not None:
         profile = profile.with_fewer_cores(cpu.usable_cores())
     elif kind == "CPU":
@@ -95,7 +95,7 @@ def _with_memory(profile: DeviceProfile, name: str, core: ov.Core) -> DeviceProf
     return replace(profile, memory_bytes=memory, sources=sources)
 
 
-def _matching(kind: str, full_name: str) -> DeviceProfile | None:
+def _matching_profile(kind: str, full_name: str) -> DeviceProfile | None:
     """The built-in profile that matches a device's full name; None if there is none."""
     built_in = (load_builtin(stem) for stem in builtin_names())
     matching = (one for one in built_in if one.kind == kind and any(re.search(each, full_name) for each in one.matches))
@@ -107,7 +107,7 @@ def _one_core(core: ov.Core | None) -> DeviceProfile:
     return load_builtin("cpu_core_amx" if core is not None and cpu.has_amx_bf16() else "cpu_core").standing_in()
 
 
-def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> DeviceProfile:
+def _virtual_device_profile(name: str, limits: Mapping[str, str], core: ov.Core | None) -> DeviceProfile:
     """Profile of a virtual CPU device: its cores, of this machine's kind, or of the common kind without `core`."""
     threads = int(limits.get("INFERENCE_NUM_THREADS", 0))
     precision = limits.get("INFERENCE_PRECISION_HINT")
@@ -117,7 +117,7 @@ def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> Devi
         precision = discovery.inference_precision(core, name) or precision
         threads = threads or discovery.request_cores()
     full_name = discovery.full_name(core, "CPU") if core is not None else None
-    whole = (full_name and _matching("CPU", full_name)) or load_builtin(_DEFAULTS["CPU"])
+    whole = (full_name and _matching_profile("CPU", full_name)) or load_builtin(_DEFAULTS["CPU"])
     if core is not None:  # more threads than cores take turns
         threads = min(threads, cpu.usable_cores())
     profile = _one_core(core).with_threads(threads or cpu.usable_cores(), whole.memory_gbps).at_precision(precision)

@@ -28,7 +28,7 @@ _CARRIERS = ELEMENTWISE | {
 
 # Operations at which a path of images ends and a new one begins: a convolution reads one tensor, and a Concat joins
 # several and rewrites each.
-_ENDS = _CONVOLUTIONS | {"Concat"}
+_LAYOUT_ENDS = _CONVOLUTIONS | {"Concat"}
 
 # The first release whose plugins compute only the chosen experts of a block (docs/facts.md).
 _EXPERTS_SINCE = (2025, 4)
@@ -98,7 +98,7 @@ def own_layout(graph: ComputationGraph) -> NDArray[np.bool_]:
 
 def layout_ends(graph: ComputationGraph) -> NDArray[np.bool_]:
     """Nodes whose penalty is for rewriting tensors, not for operations that are executed as one; bool [nodes]."""
-    return np.asarray(np.isin(np.asarray(graph.types), list(_ENDS)))
+    return np.asarray(np.isin(np.asarray(graph.types), list(_LAYOUT_ENDS)))
 
 
 def fusions(
@@ -152,9 +152,9 @@ def with_layouts(
     for device in np.flatnonzero(us_per_byte > 0):
         before: dict[int, int] = {}
         for node in np.flatnonzero(ends & own[:, device] & (fused_with[:, device] < 0)):
-            source = _source(graph, edges, int(node))
+            source = _main_source(graph, edges, int(node))
             while source >= 0 and own[source, device] and not ends[source]:
-                source = _source(graph, edges, source)
+                source = _main_source(graph, edges, source)
             if source >= 0 and own[source, device]:
                 before[int(node)] = source
         shared = np.bincount(list(before.values()), minlength=graph.nodes)
@@ -166,6 +166,6 @@ def with_layouts(
     return fused_with, fusion_penalty_us
 
 
-def _source(graph: ComputationGraph, edges: NDArray[np.int32], node: int) -> int:
+def _main_source(graph: ComputationGraph, edges: NDArray[np.int32], node: int) -> int:
     """The node that computes the largest input, -1 if there is none."""
     return int(graph.input_source[edges[node]]) if edges[node] >= 0 else -1

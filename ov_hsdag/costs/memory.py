@@ -33,7 +33,7 @@ _BUFFERS = {"CPU": 2}
 # Operations between a KV cache and its attention, and their largest number: heads that several queries share are
 # repeated. The plugin repeats them while it reads, so the repeated tensors take no memory.
 _REPEATING = frozenset({"Unsqueeze", "Broadcast", "Tile", "Multiply", "Reshape", "Transpose", "Convert"})
-_REPEATED = 6
+_MOST_REPEATING = 6
 
 _SCORES = 6
 """Tensors of the size of an attention's scores that the CPU plugin needs if it does not fuse the attention.
@@ -108,7 +108,7 @@ def _attentions(graph: ComputationGraph, output: int) -> tuple[list[int], list[i
     """Finds the attentions that read keys or values, and the outputs on the way to them."""
     level, attentions = [output], list[int]()
     passed: list[int] = []
-    for _ in range(_REPEATED):
+    for _ in range(_MOST_REPEATING):
         following = []
         for level_output in level:
             for node in graph.consumers(level_output).tolist():
@@ -166,23 +166,23 @@ def kv_precisions(model: ov.Model, core: ov.Core, profile: Profile, names: Seque
     Returns:
         A precision of `KV_PRECISIONS` for each device.
     """
-    model_choice = _known(runtime_options(model).get("KV_CACHE_PRECISION", ""))
+    model_choice = _valid_kv_precision(runtime_options(model).get("KV_CACHE_PRECISION", ""))
     devices = [profile.device(name) for name in names]
     return tuple(
         device.kv_precision
         or model_choice
-        or _known(discovery.property_text(core, name, "KV_CACHE_PRECISION"))
-        or _default(device)
+        or _valid_kv_precision(discovery.property_text(core, name, "KV_CACHE_PRECISION"))
+        or _default_kv_precision(device)
         for name, device in zip(names, devices, strict=True)
     )
 
 
-def _known(text: str | None) -> str | None:
+def _valid_kv_precision(text: str | None) -> str | None:
     text = "u8" if text == "i8" else text  # the GPU plugin has i8, which takes the same memory
     return text if text in KV_PRECISIONS else None
 
 
-def _default(device: DeviceProfile) -> str:
+def _default_kv_precision(device: DeviceProfile) -> str:
     """The plugin's default precision of KV caches, since 2025.0.
 
     GPUs without matrix engines keep them in 8 bits, as CPUs do
@@ -262,14 +262,14 @@ def held_bytes(
     for column, (name, precision) in enumerate(zip(names, precisions, strict=True)):
         device = profile.device(name)
         if device.precision != "f32":
-            result[_converted(graph, device.kind), column] //= 2
+            result[_constants_kept_in_16_bits(graph, device.kind), column] //= 2
         size = states.elements * _BYTES[precision] + (states.heads * _QUANTISED_EXTRA if precision == "u8" else 0.0)
         size = np.where(states.cache, size, states.bytes * _BUFFERS.get(device.kind, 1))
         result[states.node, column] += np.ceil(size).astype(np.int64)
     return result
 
 
-def _converted(graph: ComputationGraph, kind: str) -> NDArray[np.intp]:
+def _constants_kept_in_16_bits(graph: ComputationGraph, kind: str) -> NDArray[np.intp]:
     """Constants of f32 that a device which infers in 16 bits keeps in 16 bits."""
     constants = np.flatnonzero(graph.weight_bytes)
     outputs = graph.output_ptr[constants]

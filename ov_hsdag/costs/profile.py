@@ -95,14 +95,14 @@ class DeviceProfile:
 
     def with_threads(self, threads: int, memory_gbps: float) -> DeviceProfile:
         """A CPU of `threads` such cores that share `memory_gbps` of bandwidth."""
-        many = self if threads == 1 else self._sped_up(threads**_SCALING, f"{threads} times")
+        many = self if threads == 1 else self._with_scaled_rates(threads**_SCALING, f"{threads} times")
         return replace(many, memory_gbps=max(self.memory_gbps, min(self.memory_gbps * threads, memory_gbps)))
 
     def with_fewer_cores(self, cores: int) -> DeviceProfile:
         """The same CPU with only `cores` of its cores; itself if it has no more."""
         if cores >= self.cores:
             return self
-        return self._sped_up((cores / self.cores) ** _SCALING, f"{cores} of {self.cores} cores")
+        return self._with_scaled_rates((cores / self.cores) ** _SCALING, f"{cores} of {self.cores} cores")
 
     def standing_in(self) -> DeviceProfile:
         """The same figures as guesses for another device, of which nothing better is known."""
@@ -110,7 +110,7 @@ class DeviceProfile:
         kept = (_ESTIMATE, _IN_HOST_MEMORY)
         return replace(self, sources={key: one if one.startswith(kept) else guess for key, one in self.sources.items()})
 
-    def _sped_up(self, factor: float, description: str) -> DeviceProfile:
+    def _with_scaled_rates(self, factor: float, description: str) -> DeviceProfile:
         return replace(
             self,
             description=f"{description}: {self.description}",

@@ -122,13 +122,13 @@ class Roofline:
         decompressed = self.folded & self._of_types(DECOMPRESSION)
         most = np.where(decompressed, 0.0, np.inf)
         # One round per operation of the longest chain of decompression, which has three or four.
-        return _settled(size, lambda size: np.minimum(size, (self._per_input(size) + most)[graph.output_node]))
+        return _fixed_point(size, lambda size: np.minimum(size, (self._per_input(size) + most)[graph.output_node]))
 
     def _find_folded(self) -> NDArray[np.bool_]:
         graph = self._graph
         constant = graph.kinds == NodeKind.CONSTANT
         foldable = (graph.kinds == NodeKind.OP) & ~self._of_types(NOT_FOLDED) & (np.diff(graph.input_ptr) > 0)
-        return _settled(
+        return _fixed_point(
             constant,
             lambda folded: constant | (foldable & (self._per_node(graph.input_node, ~folded[graph.input_source]) == 0)),
         )
@@ -144,7 +144,7 @@ class Roofline:
             & (graph.output_bytes[graph.input_output] == self._node_output_bytes[graph.input_node])
         )
         consumer, producer = graph.input_node[fusing], graph.input_source[fusing]
-        within = _settled(
+        within = _fixed_point(
             self._of_types(ANCHORS), lambda within: within | (np.bincount(consumer, within[producer], graph.nodes) > 0)
         )[producer]
         before = np.full(graph.nodes, -1, np.int32)
@@ -156,7 +156,7 @@ class Roofline:
         graph = self._graph
         low = np.array([name in LOW_BITS for name in graph.output_types], bool)
         stored_low = self._per_node(graph.output_node, low) > 0
-        weights = _settled(  # weights stay quantised through their decompression
+        weights = _fixed_point(  # weights stay quantised through their decompression
             self.folded & (self._fake_quantized | stored_low),
             lambda weights: (
                 weights | (self.folded & (self._per_node(graph.input_node, weights[graph.input_source]) > 0))
@@ -181,7 +181,7 @@ class Roofline:
         return self._per_node(self._graph.input_node, output_values[self._graph.input_output])
 
 
-def _settled(values: NDArray[Any], step: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+def _fixed_point(values: NDArray[Any], step: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
     """Repeats a step until it changes nothing (a fixed point)."""
     while not np.array_equal(after := step(values), values):
         values = after

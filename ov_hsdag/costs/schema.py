@@ -12,7 +12,7 @@ from typing import Any
 from ov_hsdag.utils.errors import shortened
 
 # Errors among which the one nearest to the root is chosen. A hostile file may have millions.
-_MOST = 1000
+_MOST_ERRORS = 1000
 
 
 class Violation(Exception):
@@ -28,7 +28,7 @@ def check(schema: dict[str, Any], value: Any) -> None:
         lambda text: not isinstance(text, str) or re.compile(text)
     )
     errors = Draft202012Validator(schema, format_checker=formats).iter_errors(value)
-    violation = min(islice(errors, _MOST), key=lambda error: len(error.absolute_path), default=None)
+    violation = min(islice(errors, _MOST_ERRORS), key=lambda error: len(error.absolute_path), default=None)
     if violation is None:
         return
     path = reduce(child_path, violation.absolute_path, "$") + (

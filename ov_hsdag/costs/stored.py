@@ -136,7 +136,7 @@ class BoundaryCosts:
     transfer_us_per_byte: NDArray[np.float64]  # see `PlacementProblem`, float64 [devices, devices]
 
 
-def _plain(name: str) -> str:
+def _without_zero(name: str) -> str:
     return name.removesuffix(".0")
 
 
@@ -166,14 +166,16 @@ class ModelCosts:
 
     def device(self, name: str) -> DeviceCosts | None:
         """The costs of a device, whether they hold or not; "GPU" and "GPU.0" are the same."""
-        return next((costs for other, costs in self.devices.items() if _plain(other) == _plain(name)), None)
+        return next(
+            (costs for other, costs in self.devices.items() if _without_zero(other) == _without_zero(name)), None
+        )
 
     def boundaries_of(self, names: Sequence[str]) -> BoundaryCosts | None:
         """The measured costs of boundaries, with the devices in this order; None if they are for other devices."""
-        measured_names = [_plain(name) for name in self.boundaries.names] if self.boundaries else []
-        if self.boundaries is None or set(measured_names) != set(map(_plain, names)):
+        measured_names = [_without_zero(name) for name in self.boundaries.names] if self.boundaries else []
+        if self.boundaries is None or set(measured_names) != set(map(_without_zero, names)):
             return None
-        order = [measured_names.index(_plain(name)) for name in names]
+        order = [measured_names.index(_without_zero(name)) for name in names]
         grid = np.ix_(order, order)
         return BoundaryCosts(
             tuple(names),
@@ -217,8 +219,8 @@ class ModelCosts:
                 raise UserError(
                     f"'{path}' has format {document['version']!r:.20} of measured costs, expected {FORMAT_VERSION}"
                 )
-            entries = {name: _device(entry) for name, entry in document["devices"].items()}
-            return cls(str(document["graph"]), entries, _boundaries(document.get("borders")))
+            entries = {name: _read_device(entry) for name, entry in document["devices"].items()}
+            return cls(str(document["graph"]), entries, _read_boundaries(document.get("borders")))
         except OSError as error:
             raise UserError(f"cannot read measured costs {path}: {error.strerror or error}") from error
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -233,7 +235,7 @@ _LONGEST_US = 1e15  # longest accepted time, µs, as in profiles; sums of such t
 _BOUNDARY_KEYS = ("submodel_us", "transfer_us", "transfer_us_per_byte")
 
 
-def _boundaries(entry: Mapping[str, Any] | None) -> BoundaryCosts | None:
+def _read_boundaries(entry: Mapping[str, Any] | None) -> BoundaryCosts | None:
     if entry is None:
         return None
     names = tuple(map(str, entry["names"]))
@@ -244,7 +246,7 @@ def _boundaries(entry: Mapping[str, Any] | None) -> BoundaryCosts | None:
     return BoundaryCosts(names, *arrays)
 
 
-def _device(entry: Mapping[str, Any]) -> DeviceCosts:
+def _read_device(entry: Mapping[str, Any]) -> DeviceCosts:
     us, penalty = (np.array(entry[key], np.float64) for key in ("node_us", "torn_us"))
     fused = np.array(entry["fused_with"], np.int32)
     sound = us.ndim == 1 and us.shape == penalty.shape == fused.shape

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # The folder of the control groups, and the file with the groups of this process.
-_GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_GROUPS, _PROCESS_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
-def cpu_limit(groups: Path = _GROUPS, own: Path = _OWN) -> float:
+def cpu_limit(groups: Path = _GROUPS, own: Path = _PROCESS_GROUPS) -> float:
     """Number of CPUs whose time the process may use; inf without a limit.
 
     Args:
@@ -28,12 +28,12 @@ def cpu_limit(groups: Path = _GROUPS, own: Path = _OWN) -> float:
     return min(limits)
 
 
-def memory_limit(groups: Path = _GROUPS, own: Path = _OWN) -> float:
+def memory_limit(groups: Path = _GROUPS, own: Path = _PROCESS_GROUPS) -> float:
     """Bytes that the process may use; inf without a limit. The arguments are those of `cpu_limit`."""
     return min((limit for limit, _ in _memory(groups, own)), default=math.inf)
 
 
-def free_memory(groups: Path = _GROUPS, own: Path = _OWN) -> float:
+def free_memory(groups: Path = _GROUPS, own: Path = _PROCESS_GROUPS) -> float:
     """Bytes that the process may still use; inf without a limit. Files that the kernel would drop count as free."""
     return min((free for _, free in _memory(groups, own)), default=math.inf)
 
@@ -44,10 +44,10 @@ def _memory(groups: Path, own: Path) -> Iterator[tuple[float, float]]:
         for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             limit, used = (_numbers(folder / name, 1) for name in names)
             if limit and limit[0] > 0:
-                yield limit[0], max(limit[0] - used[0] + _dropped(folder), 0.0) if used else math.inf
+                yield limit[0], max(limit[0] - used[0] + _reclaimable_bytes(folder), 0.0) if used else math.inf
 
 
-def _dropped(folder: Path) -> float:
+def _reclaimable_bytes(folder: Path) -> float:
     """Bytes of inactive files in memory, which the kernel drops when needed; 0 if not known."""
     try:
         entries = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())

@@ -158,7 +158,7 @@ def request_cores() -> int:
 
 # A program that prints the number of threads of a request. It runs in a separate process, because forked children of a
 # process that has compiled hang (docs/facts.md).
-_ASK = """
+_THREADS_PROGRAM = """
 import openvino as ov
 from openvino import opset1
 number = opset1.parameter(ov.Shape([1]), ov.Type.f32)
@@ -168,7 +168,7 @@ threads, streams = (int(compiled.get_property(key)) for key in ("INFERENCE_NUM_T
 print(threads // max(streams, 1) if threads else "")
 """
 
-_ASKING = 60.0  # seconds after which that program is stopped
+_THREADS_PROGRAM_SECONDS = 60.0  # seconds after which that program is stopped
 
 
 @cache
@@ -180,8 +180,10 @@ def _threads_of_a_request(cpus: tuple[int, ...]) -> int | None:
     """
     try:
         environment = {**os.environ, "OV_HSDAG_DISABLE": "1"}
-        command = [sys.executable, "-c", _ASK]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_ASKING, check=False)
+        command = [sys.executable, "-c", _THREADS_PROGRAM]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_THREADS_PROGRAM_SECONDS, check=False
+        )
         return int(done.stdout.strip())
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None

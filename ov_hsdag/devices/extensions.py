@@ -8,7 +8,7 @@ from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.lazy import ov
 
 # Attribute of a Core with the added libraries, because OpenVINO does not report them.
-_ADDED = "_ov_hsdag_extensions"
+_EXTENSIONS_ATTRIBUTE = "_ov_hsdag_extensions"
 
 
 def add(core: ov.Core, path: str) -> None:
@@ -31,9 +31,9 @@ def note(core: ov.Core, extension: object) -> None:
     if isinstance(extension, str | os.PathLike):
         path = os.path.abspath(os.fspath(extension))
         if path not in of(core):
-            setattr(core, _ADDED, (*of(core), path))
+            setattr(core, _EXTENSIONS_ATTRIBUTE, (*of(core), path))
 
 
 def of(core: ov.Core) -> tuple[str, ...]:
     """Paths of the libraries that were added to a Core."""
-    return getattr(core, _ADDED, ())
+    return getattr(core, _EXTENSIONS_ATTRIBUTE, ())

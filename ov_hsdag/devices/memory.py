@@ -14,7 +14,7 @@ MOST = 10**15
 """Largest limit in bytes. It is more than any device has, so a larger one would not limit anything."""
 
 # Smallest number of bytes without a unit: the unit was probably forgotten in a smaller one.
-_LEAST_PLAIN = 2**20
+_SMALLEST_WITHOUT_UNIT = 2**20
 
 # Bytes of each unit.
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -37,7 +37,7 @@ def parse_memory(text: str, devices: Collection[str]) -> dict[str, int]:
     for part in text.split(","):
         name, equals, amount = (piece.strip() for piece in part.partition("="))
         if not name or not equals:
-            raise _refused(part.strip())
+            raise _unreadable_limit(part.strip())
         name = next((known for known in devices if known.upper() == name.upper()), name)
         if name in limits:
             raise UserError(f"memory is limited twice for device '{name}'")
@@ -76,17 +76,17 @@ def parse_amount(amount: str, shown: str) -> int:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", amount)
     number, unit = (match[1], match[2] or "B") if match else ("", "")
     # GPU=2 does not mean two bytes.
-    forgotten = match is not None and not match[2] and Decimal(number) < _LEAST_PLAIN
+    forgotten = match is not None and not match[2] and Decimal(number) < _SMALLEST_WITHOUT_UNIT
     if unit not in _UNITS or forgotten:
-        raise _refused(shown)
+        raise _unreadable_limit(shown)
     amount_bytes = int(min(Decimal(number) * _UNITS[unit], Decimal(MOST)))
     if not amount_bytes:
         raise UserError(f"memory limit '{shown}' leaves no memory: give a positive amount")
     return amount_bytes
 
 
-def _refused(shown: str) -> UserError:
+def _unreadable_limit(shown: str) -> UserError:
     return UserError(
         f"memory limit '{shown}' is not DEVICE=AMOUNT: give one like GPU=2GiB ({', '.join(_UNITS)}), or a number of"
-        f" bytes of {_LEAST_PLAIN} and more"
+        f" bytes of {_SMALLEST_WITHOUT_UNIT} and more"
     )

@@ -53,7 +53,7 @@ def compile_properties(
     options = {name: value for name, value in runtime_options(model).items() if name not in completed}
     if not names or not options:
         return completed
-    core_properties = _set_on_core(core, names, options)
+    core_properties = _options_set_on_core(core, names, options)
     per_device = device_properties(completed)
     if core_properties and per_device is not None:
         for name, properties in core_properties.items():
@@ -62,7 +62,9 @@ def compile_properties(
     return {**options, **completed}
 
 
-def _set_on_core(core: ov.Core, devices: Sequence[str], options: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def _options_set_on_core(
+    core: ov.Core, devices: Sequence[str], options: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
     """Selects the options that were set on the Core for a device: their values differ from those of a new Core."""
     set_values: dict[str, dict[str, Any]] = {}
     fresh: ov.Core | None = None

@@ -12,7 +12,7 @@ from ov_hsdag.devices.virtual import new_core, registered
 from ov_hsdag.utils.lazy import ov
 
 # Properties that another process does not get, because nobody uses its compiled models later.
-_LEFT_OUT = frozenset({"CACHE_DIR", "LOG_LEVEL", "PERF_COUNT"})
+_NOT_COPIED = frozenset({"CACHE_DIR", "LOG_LEVEL", "PERF_COUNT"})
 
 # HETERO has properties of its own, which are copied, too.
 _HETERO = "HETERO"
@@ -23,7 +23,7 @@ def describe(core: ov.Core, names: Sequence[str]) -> dict[str, Any]:
     return {
         "extensions": list(extensions.of(core)),
         "plugins": {name: plugin for name, plugin in registered(core).items() if name in names},
-        "properties": {name: _settable(core, name) for name in (*names, _HETERO)},
+        "properties": {name: _settable_properties(core, name) for name in (*names, _HETERO)},
         "cpus": sorted(cpu.usable_cpus()),
     }
 
@@ -44,7 +44,7 @@ def like(description: Mapping[str, Any]) -> ov.Core:
     for path in description.get("extensions", ()):
         core.add_extension(path)
     for name, properties in description.get("properties", {}).items():
-        present = _settable(core, name)
+        present = _settable_properties(core, name)
         for key, text in properties.items():
             if present.get(key) != text:
                 with contextlib.suppress(RuntimeError):  # plugins do not accept all values that they report
@@ -52,12 +52,12 @@ def like(description: Mapping[str, Any]) -> ov.Core:
     return core
 
 
-def _settable(core: ov.Core, name: str) -> dict[str, str]:
+def _settable_properties(core: ov.Core, name: str) -> dict[str, str]:
     """The properties of a device that can be set, as text by name; {} if there is no such device."""
     values: dict[str, str] = {}
     with contextlib.suppress(RuntimeError, TypeError, AttributeError):
         for key, access in core.get_property(name, "SUPPORTED_PROPERTIES").items():
-            if access == "RW" and key not in _LEFT_OUT:
+            if access == "RW" and key not in _NOT_COPIED:
                 with contextlib.suppress(RuntimeError, TypeError):  # Python does not know the types of some
                     text = _text(core.get_property(name, key))
                     values |= {} if text is None else {key: text}

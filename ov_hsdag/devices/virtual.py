@@ -34,12 +34,12 @@ MEMORY = "MEMORY"
 _VIRTUAL_NAME = re.compile(r"[A-Za-z0-9_]*CPU[A-Za-z0-9_]*")
 
 # Longest declaration, in characters: OpenVINO gets values from it, and each declared device loads a plugin.
-_MOST_TEXT = 10_000
+_LONGEST_DECLARATION = 10_000
 
 _VIRTUAL_PRECISIONS = ("f32", "f16", "bf16")  # precisions in which a CPU can infer
 
 # Properties that are taken from the definition in a placed model's file; all others are ignored.
-_KEPT = ("INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", MEMORY)
+_DEFINABLE_PROPERTIES = ("INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", MEMORY)
 
 # Properties that keep virtual devices apart in a split model, see docs/profiles.md. HETERO sets
 # EXCLUSIVE_ASYNC_REQUESTS on every submodel, which drops INFERENCE_NUM_THREADS. And pinned threads
@@ -48,7 +48,7 @@ _KEPT = ("INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", MEMORY)
 _SPLIT_MODEL_PROPERTIES = {"EXCLUSIVE_ASYNC_REQUESTS": False}
 
 # Attribute of a Core with the plugins that were registered on it.
-_REGISTERED = "_ov_hsdag_plugins"
+_PLUGINS_ATTRIBUTE = "_ov_hsdag_plugins"
 
 _VIRTUAL_DEFAULTS = {"ENABLE_CPU_PINNING": "NO"}  # for the reason above
 
@@ -73,9 +73,9 @@ def virtual_devices(text: str | None = None) -> dict[str, dict[str, str]]:
 
 
 def _parse(text: str) -> dict[str, dict[str, str]]:
-    if not (text.isascii() and text.isprintable()) or len(text) > _MOST_TEXT:
+    if not (text.isascii() and text.isprintable()) or len(text) > _LONGEST_DECLARATION:
         raise ValueError(
-            f"expected at most {_MOST_TEXT} printable ASCII characters, such as CPU_A:INFERENCE_NUM_THREADS=1"
+            f"expected at most {_LONGEST_DECLARATION} printable ASCII characters, such as CPU_A:INFERENCE_NUM_THREADS=1"
         )
     devices: dict[str, dict[str, str]] = {}
     for entry in filter(None, (part.strip() for part in text.split(";"))):
@@ -117,7 +117,7 @@ def declared_memory(name: str) -> int | None:
     return None if amount is None else parse_amount(amount, MEMORY)
 
 
-def _of_openvino(properties: Mapping[str, str]) -> dict[str, str]:
+def _openvino_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Selects the properties that the CPU plugin knows."""
     return {key: value for key, value in properties.items() if key != MEMORY}
 
@@ -142,7 +142,7 @@ def register_defined(core: ov.Core, text: str, names: Collection[str]) -> None:
     """
     present = virtual_devices()
     defined = {
-        name: {key: value for key, value in properties.items() if key in _KEPT}
+        name: {key: value for key, value in properties.items() if key in _DEFINABLE_PROPERTIES}
         for name, properties in virtual_devices(text).items()
         if name in names and name not in present
     }
@@ -193,8 +193,8 @@ def register(core: ov.Core, declared: Mapping[str, Mapping[str, str]] | None = N
             if "already registered" not in str(error):
                 raise RunError(f"cannot register virtual device {name}: {one_line(error)}") from error
         try:
-            core.set_property(name, {**_VIRTUAL_DEFAULTS, **_of_openvino(properties)})
-            _load(core, name)  # the plugin checks the properties when it is loaded
+            core.set_property(name, {**_VIRTUAL_DEFAULTS, **_openvino_properties(properties)})
+            _load_plugin(core, name)  # the plugin checks the properties when it is loaded
         except RuntimeError as error:
             refused = shortened(f"OpenVINO refuses the properties of {name}: {one_line(error)}", 500)
             raise UserError(f"{VIRTUAL_DEVICES_VARIABLE}: {refused}") from error
@@ -209,15 +209,15 @@ def note_plugin(core: ov.Core, plugin: str, name: str) -> None:
         plugin: name or path of the plugin's library.
         name: name of the device.
     """
-    setattr(core, _REGISTERED, {**registered(core), name: plugin})
+    setattr(core, _PLUGINS_ATTRIBUTE, {**registered(core), name: plugin})
 
 
 def registered(core: ov.Core) -> dict[str, str]:
     """Plugins that were registered on a Core, by the names of their devices."""
-    return dict(getattr(core, _REGISTERED, {}))
+    return dict(getattr(core, _PLUGINS_ATTRIBUTE, {}))
 
 
-def _load(core: ov.Core, name: str) -> None:
+def _load_plugin(core: ov.Core, name: str) -> None:
     """Loads the plugin of a virtual device, in a thread that ends at once.
 
     The CPU plugin gives the thread that loads it a stack for signals. At its own end it restores the stack from before,
@@ -250,7 +250,7 @@ def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> 
     if per_device is None:  # OpenVINO will report the error
         return completed
     for name, limits in virtual.items():
-        wanted: dict[str, Any] = {**_VIRTUAL_DEFAULTS, **_SPLIT_MODEL_PROPERTIES, **_of_openvino(limits)}
+        wanted: dict[str, Any] = {**_VIRTUAL_DEFAULTS, **_SPLIT_MODEL_PROPERTIES, **_openvino_properties(limits)}
         defaults = {key: value for key, value in wanted.items() if key not in completed}
         per_device[name] = {**defaults, **per_device.get(name, {})}
     completed[DEVICE_PROPERTIES] = per_device

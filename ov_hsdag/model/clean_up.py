@@ -45,7 +45,7 @@ def clean_up(model: ov.Model, placed: bool = False) -> tuple[Excerpt | None, Nod
     measured = nodes.of_type("ShapeOf")
     for node in measured:
         # A converted model has these marks in memory, though not in its file. They would keep static shapes unfolded.
-        _let_fold(node)
+        _remove_folding_marks(node)
     names = set(nodes.names)
     part = excerpt(model, nodes) if len(nodes) >= LARGE else None
     if placed or (part is not None and _changes_nothing(part.model, folding=bool(measured))):
@@ -57,9 +57,9 @@ def clean_up(model: ov.Model, placed: bool = False) -> tuple[Excerpt | None, Nod
     try:
         apply_moc_transformations(model, cf=bool(measured), smart_reshape=True)
     except RuntimeError:
-        _restore(model, before)
+        _restore_from(model, before)
         return None, None
-    _let_bits_fold(model)
+    _let_u1_conversions_fold(model)
     name_generated(model, names)
     return None, None
 
@@ -91,13 +91,13 @@ def _widen_weights(model: ov.Model) -> None:
             node.output(0).replace(wide.output(0))
 
 
-def _let_fold(node: ov.Node) -> None:
+def _remove_folding_marks(node: ov.Node) -> None:
     info = node.get_rt_info()
     for mark in [key for key in info if key in _UNFOLDED]:
         del info[mark]
 
 
-def _let_bits_fold(model: ov.Model) -> None:
+def _let_u1_conversions_fold(model: ov.Model) -> None:
     """Lets plugins fold conversions of u1 constants.
 
     The transformations mark them as weights to decompress at run time, and the CPU plugin, which cannot compute with
@@ -105,7 +105,7 @@ def _let_bits_fold(model: ov.Model) -> None:
     """
     for node in model.get_ops():
         if node.get_type_name() == "Convert" and node.get_input_element_type(0).get_type_name() == "u1":
-            _let_fold(node)
+            _remove_folding_marks(node)
 
 
 def _changes_nothing(model: ov.Model, *, folding: bool) -> bool:
@@ -121,7 +121,7 @@ def _changes_nothing(model: ov.Model, *, folding: bool) -> bool:
     return np.array_equal(before, after)
 
 
-def _restore(model: ov.Model, before: ov.Model) -> None:
+def _restore_from(model: ov.Model, before: ov.Model) -> None:
     """Makes `model` compute what its copy `before` does, with the nodes of the copy.
 
     The copy cannot be used afterwards. Parameters and Results remain those of `model`, because callers hold on to

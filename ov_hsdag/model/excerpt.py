@@ -27,20 +27,20 @@ RADIUS = 8
 _COMPARED_RADIUS = 4
 
 # Bytes up to which constants of integers are compared by value: room for axes and shapes.
-_COMPARED = 64
+_COMPARED_BYTES = 64
 
 # An output with more consumers than this, such as a mask or positions, is shared by the whole model. The surroundings
 # of one consumer end there.
 _SHARED = 16
 
 # Share of the nodes above which an excerpt saves too little time.
-_MOST = 0.5
+_LARGEST_SHARE = 0.5
 
 # Attributes that are ignored, because they only identify a node.
-_NAMES = ("variable_id",)
+_IDENTIFYING_ATTRIBUTES = ("variable_id",)
 
 # Runtime information of constants that were read from a file; it is different for each constant.
-_FOR_CACHES = "WeightlessCacheAttribute_0"
+_CACHE_ATTRIBUTE = "WeightlessCacheAttribute_0"
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +60,10 @@ def excerpt(model: ov.Model, nodes: Nodes | None = None) -> Excerpt | None:
     _, first = np.unique(_colours(_signatures(nodes, {}), nodes.edges, RADIUS), return_index=True)
     kept = np.zeros(len(nodes), bool)
     kept[first] = True
-    kept = _with_what_is_followed(nodes, _whole_states(nodes, _surrounded(kept, nodes.edges)))
-    if kept.sum() > _MOST * len(nodes):
+    kept = _with_evaluated_inputs(nodes, _whole_states(nodes, _surrounded(kept, nodes.edges)))
+    if kept.sum() > _LARGEST_SHARE * len(nodes):
         return None
-    return _part(nodes, kept, len(first))
+    return _cut_out(nodes, kept, len(first))
 
 
 def structures(*models: ov.Model) -> list[NDArray[np.uint64]]:
@@ -100,9 +100,9 @@ def _signatures(nodes: Nodes, numbers: dict[object, int], *, whole: bool = True)
             key = (type_name, node.get_friendly_name())  # each is a kind of its own, as bodies are not compared
         else:
             attributes = node.get_attributes()
-            for name in _NAMES:
+            for name in _IDENTIFYING_ATTRIBUTES:
                 attributes.pop(name, None)
-            marks = sorted({*node.get_rt_info()} - {_FOR_CACHES}) if whole else ()
+            marks = sorted({*node.get_rt_info()} - {_CACHE_ATTRIBUTE}) if whole else ()
             key = (str(node.get_type_info()), repr(attributes), outputs, tuple(marks))
         signatures[index] = numbers.setdefault(key, len(numbers))
     return signatures
@@ -113,12 +113,12 @@ def constant_bytes(node: ov.Node) -> bytes:
     element = node.get_output_element_type(0)
     if element.get_type_name() == "string" or element.bitwidth < 8:
         return b""
-    if node.get_byte_size() > (8 if element.is_real() else _COMPARED):
+    if node.get_byte_size() > (8 if element.is_real() else _COMPARED_BYTES):
         return b""
     return bytes(node.data.tobytes())
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _splitmix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Applies SplitMix64 to each value, uint64 of any shape; sums of its outputs do not collide in practice."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -128,14 +128,14 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _colours(signatures: NDArray[np.uint64], edges: Edges, radius: int) -> NDArray[np.uint64]:
     """Numbers that are equal for nodes which are alike up to `radius` edges around them, uint64 [nodes]."""
-    colour = _mixed(signatures)
-    to_input = _mixed((edges.port * 4096 + edges.output).astype(np.uint64))
-    to_consumer = _mixed(to_input)
+    colour = _splitmix(signatures)
+    to_input = _splitmix((edges.port * 4096 + edges.output).astype(np.uint64))
+    to_consumer = _splitmix(to_input)
     for _ in range(radius):
-        mixed = _mixed(colour)
-        np.add.at(mixed, edges.node, _mixed(colour[edges.source] ^ to_input))
-        np.add.at(mixed, edges.source, _mixed(colour[edges.node] ^ to_consumer))
-        colour = _mixed(mixed)
+        mixed = _splitmix(colour)
+        np.add.at(mixed, edges.node, _splitmix(colour[edges.source] ^ to_input))
+        np.add.at(mixed, edges.source, _splitmix(colour[edges.node] ^ to_consumer))
+        colour = _splitmix(mixed)
     return colour
 
 
@@ -165,7 +165,7 @@ def _whole_states(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return kept
 
 
-def _with_what_is_followed(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _with_evaluated_inputs(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Adds to `kept` the inputs that OpenVINO evaluates when it analyses a model, bool [nodes].
 
     These are all nodes that compute integers, up to the place where the integers become dimensions: a Parameter in
@@ -186,7 +186,7 @@ def _with_what_is_followed(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.
     return kept
 
 
-def _part(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
+def _cut_out(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
     """Copies the kept nodes and the constants that they read; None where OpenVINO cannot make a model of them.
 
     The nodes are cut out, copied and put back, because a copy of all of a large model takes over a second.

@@ -41,7 +41,7 @@ def node_flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
         The number of operations; a multiply-add counts as two.
 
     Raises:
-        UserError: the node has more operations than any machine can compute (`_MOST`).
+        UserError: the node has more operations than any machine can compute (`_MOST_FLOPS`).
     """
     try:
         flops = float(_flops(node, inputs, outputs))
@@ -49,12 +49,12 @@ def node_flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
         flops = float(sum(map(math.prod, outputs)))
     except OverflowError:
         flops = math.inf
-    if not flops <= _MOST:
+    if not flops <= _MOST_FLOPS:
         raise UserError(f"'{node.get_friendly_name()}' has no end on any machine; give other example shapes")
     return flops
 
 
-_MOST = 1e30  # operations; times that are computed from so many are still finite
+_MOST_FLOPS = 1e30  # operations; times that are computed from so many are still finite
 
 
 def _flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
@@ -156,7 +156,7 @@ def _subgraph(node: ov.Node) -> float:
     """Counts the operations of the bodies: the dearer branch of an If, or all iterations of a loop."""
     costs = [_body_flops(body) for body in bodies_of(node)]
     if not costs:
-        return float(sum(math.prod(_static(output)) for output in node.outputs()))
+        return float(sum(math.prod(_example_shape(output)) for output in node.outputs()))
     if node.get_type_name() == "If":
         return max(costs)
     trips = int(node.get_num_iterations()) if hasattr(node, "get_num_iterations") else -1
@@ -189,13 +189,17 @@ def body_weight_bytes(node: ov.Node) -> int:
 
 def _body_flops(body: ov.Model) -> float:
     return sum(
-        node_flops(node, [_static(value) for value in node.input_values()], [_static(port) for port in node.outputs()])
+        node_flops(
+            node,
+            [_example_shape(value) for value in node.input_values()],
+            [_example_shape(port) for port in node.outputs()],
+        )
         for node in body.get_ordered_ops()
         if node.get_type_name() not in {"Parameter", "Constant", "Result"}
     )
 
 
-def _static(port: ov.Output) -> Shape:
+def _example_shape(port: ov.Output) -> Shape:
     shape = port.get_partial_shape()
     if shape.rank.is_dynamic:
         return (1,)

@@ -373,13 +373,13 @@ def _rows(values: Any, index: NDArray[np.integer[Any]]) -> Any:
 
 
 # Bytes that a tensor of open size counts with at most. Its size may be a guess, which must not make a model refused.
-_MOST_OPEN = 2**40
+_MOST_OPEN_BYTES = 2**40
 
 
 def _tensor_bytes(shape: Sequence[int], element: ov.Type, is_open: bool) -> int:
     size = -(-math.prod(shape) * element.bitwidth // 8)
     if is_open:
-        return min(size, _MOST_OPEN)
+        return min(size, _MOST_OPEN_BYTES)
     if size > _native.MOST_BYTES:
         raise UserError(f"a tensor of shape {list(shape)} fits into no machine; give other example shapes")
     return size

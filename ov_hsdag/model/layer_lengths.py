@@ -31,17 +31,17 @@ def read_lengths_in_layers(nodes: Nodes) -> bool:
     for assign in nodes.of_type("Assign"):
         read, joined = reads.get(variable_of(assign)), assign.input_value(0).get_node()
         if read is not None and joined.get_type_name() == "Concat":
-            changed |= _begin_with_layer(nodes, number, read, joined)
+            changed |= _read_batch_size_in_layer(nodes, number, read, joined)
     for kind, by_constants in (("Broadcast", _repeat_by_constants), ("Reshape", _reshape_by_constants)):
         for node in nodes.of_type(kind):
             if node.input_value(1).get_node().get_type_name() != "Constant":
                 changed |= by_constants(node)
     for tile, total in blocks:
-        changed |= _end_as_begun(tile, total)
+        changed |= _reshape_sum_of_experts(tile, total)
     return changed
 
 
-def _begin_with_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joined: ov.Node) -> bool:
+def _read_batch_size_in_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joined: ov.Node) -> bool:
     """Reads the batch size of a state's first value from the tensor that is appended to the state."""
     first = read.input_value(0).get_node() if read.get_input_size() else None
     if first is None or first.get_type_name() != "Broadcast" or joined.get_input_size() != 2:
@@ -52,7 +52,7 @@ def _begin_with_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joine
         return False
     shape = batch.input_value(0).get_node()
     # OpenVINO's transformations know which sizes are equal, and read those of another layer again.
-    if shape.get_type_name() != "ShapeOf" or _same(shape.input_value(0).get_node(), new.get_node()):
+    if shape.get_type_name() != "ShapeOf" or _is_same_node(shape.input_value(0).get_node(), new.get_node()):
         return False
     index = batch.input_value(1).get_node()
     if index.get_type_name() != "Constant" or index.get_data().reshape(-1).tolist() != [0]:
@@ -107,12 +107,16 @@ def _reshape_by_constants(reshape: ov.Node) -> bool:
         known = pattern_size if size.is_dynamic else int(size.get_length())
         sizes.append(known if known is not None else 0 if same else -1)
     # Where open dimensions are split or joined, their sizes do not follow from the tensor.
-    if sizes.count(-1) > 1 or _known(before) != _known(after) or any(size == 0 for size in pattern):
+    if (
+        sizes.count(-1) > 1
+        or _open_and_known_sizes(before) != _open_and_known_sizes(after)
+        or any(size == 0 for size in pattern)
+    ):
         return False
     return _replace(reshape, ops.reshape(reshape.input_value(0), np.array(sizes, np.int64), True))
 
 
-def _known(sizes: Sequence[Any]) -> tuple[int, int]:
+def _open_and_known_sizes(sizes: Sequence[Any]) -> tuple[int, int]:
     """Number of open dimensions, and the product of the others."""
     known = [int(one.get_length()) for one in sizes if one.is_static]
     return len(sizes) - len(known), math.prod(known)
@@ -137,17 +141,17 @@ def _elements(pattern: ov.Node) -> list[int | None]:
 def _replace(node: ov.Node, by: ov.Node) -> bool:
     """Replaces `node` by `by`, a node with constant sizes, which get a name; returns True."""
     by.input_value(1).get_node().set_friendly_name(f"{node.get_friendly_name()}/sizes")
-    _put(by, node)
+    _take_place_of(by, node)
     return True
 
 
-def _put(by: ov.Node, node: ov.Node) -> None:
+def _take_place_of(by: ov.Node, node: ov.Node) -> None:
     """Replaces `node` by `by`, which gets its friendly name."""
     by.set_friendly_name(node.get_friendly_name())
     node.output(0).replace(by.output(0))
 
 
-def _same(node: ov.Node, other: ov.Node) -> bool:
+def _is_same_node(node: ov.Node, other: ov.Node) -> bool:
     return bool(node.get_instance_id() == other.get_instance_id())
 
 
@@ -155,7 +159,7 @@ def _readers(node: ov.Node) -> list[ov.Node]:
     return [target.get_node() for output in node.outputs() for target in output.get_target_inputs()]
 
 
-def _end_as_begun(tile: ov.Node, total: ov.Node) -> bool:
+def _reshape_sum_of_experts(tile: ov.Node, total: ov.Node) -> bool:
     """Reshapes the sum of the experts to the shape of the tensor that their tokens were reshaped from.
 
     The shape of an earlier tensor, which the model used instead, would have to cross from another layer. Shared experts
@@ -175,38 +179,38 @@ def _end_as_begun(tile: ov.Node, total: ov.Node) -> bool:
         result.set_friendly_name(name)
         return result
 
-    shared = _added(end, total)
+    shared = _other_addend(end, total)
     if shared is not None and [one.get_type_name() for one in _readers(end)] == ["Reshape"]:
         end, total_shape = _readers(end)[0], total.get_output_partial_shape(0)
         if end.get_output_partial_shape(0) != entered.get_partial_shape() or shared.get_partial_shape() != total_shape:
             return False
         name = end.get_friendly_name()
         both = ops.add(reshaped(total.output(0), f"{name}/experts"), reshaped(shared, f"{name}/shared"))
-        _put(both, end)
+        _take_place_of(both, end)
         end, changed = both.input_value(0).get_node(), True
     elif end.get_type_name() == "Reshape" and end.get_output_partial_shape(0) == entered.get_partial_shape():
         shape = end.input_value(1).get_node()
-        if shape.get_type_name() != "ShapeOf" or not _same(shape.input_value(0).get_node(), entered.get_node()):
+        if shape.get_type_name() != "ShapeOf" or not _is_same_node(shape.input_value(0).get_node(), entered.get_node()):
             by = reshaped(total.output(0), end.get_friendly_name())
-            _put(by, end)
+            _take_place_of(by, end)
             end, changed = by, True
     else:
         return False
     following = _readers(end)
     first = following[0] if len(following) == 1 else end
-    shared, last = _added(first, end), _readers(first)[0] if len(_readers(first)) == 1 else None
-    before = None if shared is None or last is None else _added(last, first)
+    shared, last = _other_addend(first, end), _readers(first)[0] if len(_readers(first)) == 1 else None
+    before = None if shared is None or last is None else _other_addend(last, first)
     if shared is None or last is None or before is None:
         return changed
     kept = ops.add(before, shared)
     kept.set_friendly_name(first.get_friendly_name())
-    _put(ops.add(kept, end), last)
+    _take_place_of(ops.add(kept, end), last)
     return True
 
 
-def _added(node: ov.Node, to: ov.Node) -> ov.Output | None:
+def _other_addend(node: ov.Node, to: ov.Node) -> ov.Output | None:
     """The tensor that an Add adds to the output of `to`; None where `node` is no such Add."""
-    others = [value for value in node.input_values() if not _same(value.get_node(), to)]
+    others = [value for value in node.input_values() if not _is_same_node(value.get_node(), to)]
     return others[0] if node.get_type_name() == "Add" and len(others) == 1 else None
 
 

@@ -30,7 +30,7 @@ def takes_open_lengths(node: ov.Node) -> bool:
     A submodel knows as much about such numbers when they are its inputs as when it computes them, so they can cross to
     another submodel in place of the tensor. transformations/src/model_graph.cpp has the same rule.
     """
-    lengths = _taken(node)
+    lengths = _gathered_lengths(node)
     return bool(lengths) and all(_is_open(dimension) for _, dimension in lengths)
 
 
@@ -44,7 +44,7 @@ def part_lengths(nodes: Nodes) -> bool:
     """
     changed = False
     for node in nodes.of_type("Gather"):
-        lengths = _taken(node)
+        lengths = _gathered_lengths(node)
         if not lengths or len(node.get_output_partial_shape(0)) != 1:
             continue
         if not any(_is_open(one) for _, one in lengths) or not any(one.is_static for _, one in lengths):
@@ -71,7 +71,7 @@ def part_lengths(nodes: Nodes) -> bool:
     return changed
 
 
-def _taken(node: ov.Node) -> list[tuple[int, Any]]:
+def _gathered_lengths(node: ov.Node) -> list[tuple[int, Any]]:
     """Index and dimension of each length that a Gather takes from a ShapeOf; [] where they are not known."""
     if node.get_type_name() != "Gather" or node.input_value(0).get_node().get_type_name() != "ShapeOf":
         return []

@@ -19,7 +19,7 @@ GENERATED = re.compile(r"[A-Z][A-Za-z0-9]*_[0-9]+")
 # without names would get names of thousands of parts.
 _LONGEST = 256
 
-_SILENT = ("Constant", "Parameter", "Result")  # types of nodes that compute nothing
+_NOT_COMPUTING = ("Constant", "Parameter", "Result")  # types of nodes that compute nothing
 
 
 def name_generated(model: ov.Model, known: Collection[str] | None = None, *, of_copy: bool = False) -> None:
@@ -101,7 +101,7 @@ def operations_of(model: ov.Model) -> list[ov.Node]:
     return [
         node
         for node in model.get_ordered_ops()
-        if node.get_type_name() not in _SILENT and "decompression_0" not in node.get_rt_info()
+        if node.get_type_name() not in _NOT_COMPUTING and "decompression_0" not in node.get_rt_info()
     ]
 
 

@@ -86,7 +86,7 @@ def pinned_nodes(graph: ComputationGraph, pins: Sequence[Pin], original: Collect
         names = graph.types if pin.by_type else graph.names
         nodes = [node for node in matching(names, pin.pattern) if able[node]]
         if not nodes:
-            raise UserError(_why_none(graph, pin, able, original))
+            raise UserError(_no_match_message(graph, pin, able, original))
         for node in nodes:
             other = pinned.setdefault(node, pin)
             if other.device != pin.device:
@@ -136,7 +136,7 @@ def pinned_support(
     return allowed
 
 
-def _why_none(graph: ComputationGraph, pin: Pin, able: NDArray[np.bool_], original: Collection[str]) -> str:
+def _no_match_message(graph: ComputationGraph, pin: Pin, able: NDArray[np.bool_], original: Collection[str]) -> str:
     """Message for a pin that matches no operation, with a suggestion."""
     fits_none = f"the pin '{pin}' fits no operation of the model"
     if pin.by_type:

@@ -20,7 +20,8 @@ from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError, listed
 from ov_hsdag.utils.failures import out_of_time, read_failure
 from ov_hsdag.utils.lazy import ov
 
-_ALIKE = 5e-4  # relative difference of predictions below which they are printed as equal (0.05% rounds to 0.0%)
+# Relative difference of predictions below which they are printed as equal: 0.05% rounds to 0.0%.
+_EQUAL_FOR_USERS = 5e-4
 
 NOT_TAKEN = ": not taken"
 """End of a note in `Placement.notes` on a candidate whose predicted gain is too small for its number of submodels."""
@@ -160,11 +161,11 @@ class Placement:
 
     def embed(self, model: ov.Model) -> None:
         """Stores the placement in the model's rt_info and replaces an earlier one; ``Placement.of`` reads it back."""
-        stored_placement.write(model, self.devices, self.affinity, self._facts())
+        stored_placement.write(model, self.devices, self.affinity, self._stored_facts())
 
     def to_entries(self) -> dict[str, Any]:
         """Returns the placement as a JSON-able object (`stored_placement.to_entries`) for `from_entries`."""
-        return stored_placement.to_entries(self.devices, self.affinity, self._facts())
+        return stored_placement.to_entries(self.devices, self.affinity, self._stored_facts())
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, Any]) -> Placement:
@@ -178,7 +179,7 @@ class Placement:
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise UserError("the stored placement cannot be read") from error
 
-    def _facts(self) -> dict[str, Any]:
+    def _stored_facts(self) -> dict[str, Any]:
         """Everything that is stored except devices and affinities, by the entries' names."""
         return {
             "objective": self.objective,
@@ -331,7 +332,9 @@ class Placement:
         if self.policy is None:
             return ""
         introduction, proposed = f"policy: HSDAG ({self.policy}) proposed", self.baselines.get(HSDAG)
-        if placer_of(self.chosen) == HSDAG or self._first(HSDAG) == self._first(self.chosen):
+        if placer_of(self.chosen) == HSDAG or self._first_equal_candidate(HSDAG) == self._first_equal_candidate(
+            self.chosen
+        ):
             return f"{introduction} what was chosen"
         if proposed is None:
             return f"{introduction} nothing that the devices run"
@@ -342,14 +345,14 @@ class Placement:
         if not chosen_gain or not proposed_gain:
             return f"{introduction} another placement, not taken{self._why_not_taken()}"
         behind = chosen_gain / proposed_gain - 1
-        if abs(behind) < _ALIKE:
+        if abs(behind) < _EQUAL_FOR_USERS:
             return f"{introduction} a placement that is predicted to be as good"
         how = f"{abs(behind):.1%} {'worse' if behind > 0 else 'better'}"
         return f"{introduction} a placement predicted {how}, not taken{self._why_not_taken()}"
 
     def _why_not_taken(self) -> str:
         """The reason why the policy's placement was not taken, measured or not; "" if that is not known."""
-        name = HSDAG if HSDAG in (self.measured or {}) else self._first(HSDAG)
+        name = HSDAG if HSDAG in (self.measured or {}) else self._first_equal_candidate(HSDAG)
         figures = (self.measured or {}).get(name)
         if figures is None:
             return f": {self.notes[HSDAG].removesuffix(NOT_TAKEN)}" if HSDAG in self.notes else ""
@@ -360,7 +363,7 @@ class Placement:
             return ""
         return f": measured {times(proposed_gain)}, and what was chosen {times(chosen_gain)}, {self.measured_against()}"
 
-    def _first(self, name: str) -> str:
+    def _first_equal_candidate(self, name: str) -> str:
         """Returns the first candidate with the same placement."""
         return self.same_as.get(name, name)
 
@@ -399,7 +402,7 @@ def moved(
     """
     present = set(affinity.values())
     lost = [device for device in devices if device in present and device not in targets]
-    orders = _orders(devices, present, lost, targets)
+    orders = _replacement_orders(devices, present, lost, targets)
     moved_affinity = dict(affinity)
     counts: dict[str, Counter[str]] = {device: Counter() for device in lost}
     for name, device in affinity.items():
@@ -421,7 +424,7 @@ def moved(
     return moved_affinity, replaced
 
 
-def _orders(
+def _replacement_orders(
     devices: Sequence[str], present: set[str], lost: Sequence[str], targets: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
     """Available devices for each missing one, in the order in which they are tried."""

@@ -109,7 +109,7 @@ def _relax_once(model: ov.Model, affinity: Mapping[str, str], rule: int) -> dict
         if before:
             end = nodes.order[nodes.names.index(name)]
         else:
-            new_nodes = _relaxing(nodes.order[source].output(output), name)
+            new_nodes = _relaxing_nodes(nodes.order[source].output(output), name)
             inserted |= dict.fromkeys((node.get_friendly_name() for node in new_nodes), device)
             end = new_nodes[-1]
         for node, port in crossing:
@@ -139,7 +139,7 @@ def _submodels(nodes: Nodes, affinity: Mapping[str, str], rule: int) -> list[int
     return submodel
 
 
-def _relaxing(tensor: ov.Output, name: str) -> list[ov.Node]:
+def _relaxing_nodes(tensor: ov.Output, name: str) -> list[ov.Node]:
     """Makes the nodes that relax the shape of a tensor; the last one has the name `name`."""
     shape = tensor.get_partial_shape()
     axes = [axis for axis, (own, open_) in enumerate(zip(shape, relaxed(shape), strict=True)) if own != open_]

@@ -1,6 +1,6 @@
 """Inputs of a model that its user gives, as arrays or as files with arrays, images or texts.
 
-Simple rules bring an image or an array to the shape and type of its input (`_fitted`); docs/using.md states them.
+Simple rules bring an image or an array to the shape and type of its input (`_fit_to_input`); docs/using.md states them.
 """
 
 from __future__ import annotations
@@ -120,11 +120,13 @@ def samples_of(
     if is_stateful(model):
         raise UserError("inputs cannot be given for a model with states: its inferences are made up to fit together")
     by_port: dict[int, list[NDArray[Any]]] = {}
-    for name, value in _named(model, given):
-        number = _number(model, name)
+    for name, value in _named_arrays(model, given):
+        number = _input_number(model, name)
         port = model.inputs[number]
         wanted, usual = _shape_of(port, shapes), _shape_of(port, images)
-        by_port.setdefault(number, []).extend(_fitted(array, port, wanted, usual, source) for array, source in value)
+        by_port.setdefault(number, []).extend(
+            _fit_to_input(array, port, wanted, usual, source) for array, source in value
+        )
     count = max(map(len, by_port.values()))
     for number, arrays in by_port.items():
         if len(arrays) not in (1, count):
@@ -133,7 +135,7 @@ def samples_of(
     if count > MOST_SAMPLES:
         raise UserError(f"there are {count} samples of an input, at most {MOST_SAMPLES} are taken")
     given_arrays = [{number: arrays[one % len(arrays)] for number, arrays in by_port.items()} for one in range(count)]
-    inferences = [_completed(model, arrays, seed, shapes) for seed, arrays in enumerate(given_arrays)]
+    inferences = [_complete_inputs(model, arrays, seed, shapes) for seed, arrays in enumerate(given_arrays)]
     return Samples(inferences, _dynamic_shapes(model, inferences[0]))
 
 
@@ -146,7 +148,7 @@ def _shape_of(port: ov.Output, shapes: Mapping[str, Sequence[int]] | None) -> tu
     return next((tuple(shape) for name, shape in (shapes or {}).items() if name in _names(port)), None)
 
 
-def _number(model: ov.Model, name: str) -> int:
+def _input_number(model: ov.Model, name: str) -> int:
     """Returns the number of the input with this name.
 
     Raises:
@@ -167,7 +169,7 @@ Sourced = tuple[NDArray[Any], str]
 """An array, and its origin for messages."""
 
 
-def _named(model: ov.Model, given: GivenInputs) -> Iterable[tuple[str, list[Sourced]]]:
+def _named_arrays(model: ov.Model, given: GivenInputs) -> Iterable[tuple[str, list[Sourced]]]:
     """Yields input names with their arrays; an .npz without a name has an array for each input."""
     for name, value in given.items():
         several = value if isinstance(value, list | tuple) else [value]
@@ -177,7 +179,7 @@ def _named(model: ov.Model, given: GivenInputs) -> Iterable[tuple[str, list[Sour
             elif not name and len(model.inputs) > 1 and os.fspath(item).lower().endswith(".npz"):
                 yield from ((key, [(array, os.fspath(item))]) for key, array in _read(item, read_arrays).items())
             else:
-                yield name, [(array, os.fspath(item)) for array in _of_file(os.fspath(item), name)]
+                yield name, [(array, os.fspath(item)) for array in _arrays_of_file(os.fspath(item), name)]
 
 
 def _as_array(value: Any) -> NDArray[Any]:
@@ -195,7 +197,7 @@ def _as_array(value: Any) -> NDArray[Any]:
     return array
 
 
-def _of_file(path: str, name: str) -> list[NDArray[Any]]:
+def _arrays_of_file(path: str, name: str) -> list[NDArray[Any]]:
     """Reads the samples of a file. Raises UserError where it cannot be read."""
     kind = Path(path).suffix.lower()
     if kind == ".npy":
@@ -223,7 +225,7 @@ def _read(path: str | os.PathLike[str], read: Any) -> Any:
     return content
 
 
-def _fitted(
+def _fit_to_input(
     array: NDArray[Any],
     port: ov.Output,
     required_shape: tuple[int, ...] | None,
@@ -346,7 +348,7 @@ def _resized(pixels: NDArray[np.float32], height: int, width: int) -> NDArray[np
     return pixels
 
 
-def _completed(
+def _complete_inputs(
     model: ov.Model, arrays: Mapping[int, NDArray[Any]], seed: int, shapes: Mapping[str, Sequence[int]] | None
 ) -> list[NDArray[Any]]:
     """Returns an array for each input: given ones, and generated ones with shapes that fit them.
@@ -360,7 +362,7 @@ def _completed(
     sizes |= {name: tuple(shape) for name, shape in (shapes or {}).items() if name not in known}
     for number, port in enumerate(model.inputs):
         # Inputs with the same open dimensions get the same shape: a mask has the shape of the input that it masks.
-        twin = next((arrays[one] for one in arrays if _alike(port, model.inputs[one])), None)
+        twin = next((arrays[one] for one in arrays if _have_same_open_shape(port, model.inputs[one])), None)
         if number not in arrays and twin is not None and not _names(port) & set(shapes or {}):
             sizes[input_name(port)] = twin.shape
     dynamic = {name: shape for name, shape in sizes.items() if _port(model, name).get_partial_shape().is_dynamic}
@@ -374,14 +376,14 @@ def _completed(
     ]
 
 
-def _alike(port: ov.Output, other: ov.Output) -> bool:
+def _have_same_open_shape(port: ov.Output, other: ov.Output) -> bool:
     """Whether two inputs leave the same dimensions open."""
     shape, another = port.get_partial_shape(), other.get_partial_shape()
     return bool(shape.is_dynamic and shape.rank.is_static and shape == another)
 
 
 def _port(model: ov.Model, name: str) -> ov.Output:
-    return model.inputs[_number(model, name)]
+    return model.inputs[_input_number(model, name)]
 
 
 def _dynamic_shapes(model: ov.Model, arrays: Sequence[NDArray[Any]]) -> dict[str, tuple[int, ...]]:

@@ -30,7 +30,7 @@ SMALLER_DIMENSIONS = (64, 32, 16, 8)
 IMAGE_DIMENSIONS = (224, 256, 299, 512)
 
 # Elements up to which a tensor of integers may hold dimensions; larger ones are data.
-_DIMENSIONS = 32
+_MOST_DIMENSION_ELEMENTS = 32
 
 
 def bounded(shape: ov.PartialShape) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ def bounded_dimension(dimension: Any, default: int, *, at_bounds: bool = True) -
 
 def is_unbounded(model: ov.Model) -> bool:
     """Whether sizes of the model are guesses, because an input has a dimension (or a rank) without a bound."""
-    return any(map(_unbounded, model.inputs))
+    return any(map(_is_unbounded_port, model.inputs))
 
 
 def has_guessed_sizes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> bool:
@@ -71,11 +71,13 @@ def has_guessed_sizes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | Non
         model: any model.
         shapes: example shapes by any name of an input.
     """
-    names = ({port.get_node().get_friendly_name(), *port.get_names()} for port in filter(_unbounded, model.inputs))
+    names = (
+        {port.get_node().get_friendly_name(), *port.get_names()} for port in filter(_is_unbounded_port, model.inputs)
+    )
     return any(not own & set(shapes or {}) for own in names)
 
 
-def _unbounded(port: ov.Output) -> bool:
+def _is_unbounded_port(port: ov.Output) -> bool:
     shape = port.get_partial_shape()
     return shape.rank.is_dynamic or any(upper_bound(dimension) is None for dimension in shape)
 
@@ -138,10 +140,11 @@ def fix_npu_sizes(model: ov.Model, devices: Iterable[str], shapes: Examples | No
 def describe_open_sizes(model: ov.Model, shapes: Examples | None = None) -> str:
     """Explains which open size an NPU's compiler refuses (openvino#34617), and the remedy."""
     sizes = zip(model.inputs, counted_input_shapes(model, shapes), strict=True)
-    fixed = [sized(input_name(port), size) for port, size in sizes if _unbounded(port)]
+    fixed = [sized(input_name(port), size) for port, size in sizes if _is_unbounded_port(port)]
     static = "--static " if model.get_sinks() else ""
+    first_open = _describe_open_dimension(next(filter(_is_unbounded_port, model.inputs)))
     return (
-        f"an NPU takes no open sizes, and {_open(next(filter(_unbounded, model.inputs)))}: fix it with"
+        f"an NPU takes no open sizes, and {first_open}: fix it with"
         f" {static}--shape '{','.join(fixed)}' (ovc: --input), or leave the NPU out"
     )
 
@@ -188,7 +191,7 @@ def with_open_sizes(model: ov.Model) -> list[str]:
         Friendly names of the nodes.
     """
     nodes = model.get_ops() if model.is_dynamic() else []
-    open_nodes = (node for node in nodes if any(map(_unbounded, (*node.outputs(), *node.input_values()))))
+    open_nodes = (node for node in nodes if any(map(_is_unbounded_port, (*node.outputs(), *node.input_values()))))
     return [node.get_friendly_name() for node in open_nodes]
 
 
@@ -203,14 +206,14 @@ def fix_input_shapes(model: ov.Model, shapes: Examples) -> None:
         named = {port.get_node().get_friendly_name(), *port.get_names()} & shapes.keys()
         if port.get_partial_shape().is_dynamic and not named:
             how = f"give its size, such as --shape '{sized(input_name(port), size)}'"
-            raise UserError(f"{_open(port)}, and is to be fixed: {how}")
+            raise UserError(f"{_describe_open_dimension(port)}, and is to be fixed: {how}")
     try:
         model.reshape({port: ov.PartialShape(size) for port, size in zip(model.inputs, sizes, strict=True)})
     except RuntimeError as error:
         raise UserError(f"the model does not take these shapes: {one_line(error)}") from error
 
 
-def _open(port: ov.Output) -> str:
+def _describe_open_dimension(port: ov.Output) -> str:
     """Says which dimension of an input is open."""
     shape = port.get_partial_shape()
     if shape.rank.is_dynamic:
@@ -296,7 +299,7 @@ def assumed_shapes(model: ov.Model, shapes: Examples | None = None) -> list[list
         UserError: as `input_shapes`.
     """
     alternatives: list[list[list[int]]] = []
-    given_batch, given_sizes = _given_open_sizes(model, shapes or {})
+    given_batch, given_sizes = _example_open_sizes(model, shapes or {})
     others = (size for size in SMALLER_DIMENSIONS if size < UNBOUNDED_DIMENSION)
     usual = (UNBOUNDED_DIMENSION, *given_sizes, *others, *(IMAGE_DIMENSIONS if _takes_images(model) else ()))
     sizes = tuple(dict.fromkeys((*usual, *suggested_sizes(model)))) if is_unbounded(model) else usual
@@ -307,7 +310,7 @@ def assumed_shapes(model: ov.Model, shapes: Examples | None = None) -> list[list
     return alternatives
 
 
-def _given_open_sizes(model: ov.Model, shapes: Examples) -> tuple[int, list[int]]:
+def _example_open_sizes(model: ov.Model, shapes: Examples) -> tuple[int, list[int]]:
     """Finds the sizes that example shapes give open dimensions.
 
     Returns:
@@ -472,10 +475,10 @@ class Inference:
             The shapes that are dynamic then, by numbers of node and output. None where the model has no such values, or
             cannot do without them.
         """
-        numbers = _lost_values(self._nodes)
+        numbers = _nodes_with_lost_values(self._nodes)
         if not numbers:
             return None
-        copy = self._fresh()
+        copy = self._current_copy()
         variables = [(variable, variable.info) for variable in copy.get_variables()]
         replaced: list[tuple[Any, Any]] = []  # input ports and the outputs that fed them
         parameters = []
@@ -531,7 +534,7 @@ class Inference:
         infers = (False, True) if self._large else (True,)
         for sizes, reshapes, sizes_states in product(assumed_shapes(self._model, shapes), infers, ways):
             try:
-                nodes = self._sized([ov.PartialShape(shape) for shape in sizes], reshapes, sizes_states)
+                nodes = self._infer_static([ov.PartialShape(shape) for shape in sizes], reshapes, sizes_states)
             except RuntimeError as error:
                 self._copy, reason = None, one_line(error)
             else:
@@ -548,7 +551,7 @@ class Inference:
             raise UserError(f"example shapes do not fit the model{assumption}: {reason}")
         return None
 
-    def _fresh(self) -> ov.Model:
+    def _current_copy(self) -> ov.Model:
         """Returns the copy; `self._copied` has its nodes, in the order of the model's nodes."""
         if self._copy is None:
             self._copy = self._model.clone()
@@ -559,13 +562,13 @@ class Inference:
                 self._copied = [by_name[name] for name in self._nodes.names]
         return self._copy
 
-    def _sized(self, shapes: Sequence[ov.PartialShape], reshapes: bool, sizes_states: bool) -> list[ov.Node]:
+    def _infer_static(self, shapes: Sequence[ov.PartialShape], reshapes: bool, sizes_states: bool) -> list[ov.Node]:
         """Tries one choice of `with_static_inputs`, by `ov.Model.reshape` or by inference alone.
 
         Raises:
             RuntimeError: an operation refuses the shapes.
         """
-        copy = self._fresh()
+        copy = self._current_copy()
         if reshapes:
             copy.reshape(dict(zip(copy.inputs, shapes, strict=True)))
         else:
@@ -626,7 +629,7 @@ def _state_length(dimension: Any, axis: int, past: int | None) -> int:
     return past
 
 
-def _lost_values(nodes: Nodes) -> list[int]:
+def _nodes_with_lost_values(nodes: Nodes) -> list[int]:
     """Numbers of the nodes whose values plugins lose, and of Gathers that take open lengths."""
     sources, outputs = nodes.edges.source.tolist(), nodes.edges.output.tolist()
     ptr = nodes.edges.ptr.tolist()
@@ -650,4 +653,4 @@ def _holds_dimensions(node: ov.Node, outputs: Sequence[tuple[str, str]]) -> bool
     if not outputs or not is_integral(outputs[0][1]) or outputs[0][1] == "boolean":
         return False
     shape = node.get_output_partial_shape(0)
-    return bool(shape.is_static and math.prod(shape.to_shape()) <= _DIMENSIONS)
+    return bool(shape.is_static and math.prod(shape.to_shape()) <= _MOST_DIMENSION_ELEMENTS)

@@ -191,7 +191,7 @@ _POSITIONS = ("position_ids", "cache_position")
 _BEAMS = ("beam_idx",)
 
 # Operations that pass indices on from their first input.
-_HANDED_ON = {"Convert", "Reshape", "Squeeze", "Unsqueeze", "Transpose"}
+_INDEX_PRESERVING = {"Convert", "Reshape", "Squeeze", "Unsqueeze", "Transpose"}
 
 
 @dataclass(frozen=True)
@@ -324,6 +324,6 @@ def _rows(parameter: ov.Node) -> int | None:
                 if axis.get_type_name() == "Constant" and shape.rank.is_static:
                     size = shape[int(axis.get_data().item())]
                     lengths += [int(size.get_length())] if size.is_static else []
-            elif node.get_type_name() in _HANDED_ON and port == 0:
+            elif node.get_type_name() in _INDEX_PRESERVING and port == 0:
                 waiting.append(node)
     return min(lengths, default=None)

@@ -23,7 +23,7 @@ from ov_hsdag.utils.lazy import op, ov
 
 # Types, by kind of device, that query_model lists even where the device has no kernel for them. The GPU plugin has
 # GRUSequence only from oneDNN, and so not on GPUs without matrix engines, which query_model does not check.
-_CLAIMED_UNSEEN = {"GPU": ("GRUSequence",)}
+_UNCHECKED_CLAIMS = {"GPU": ("GRUSequence",)}
 
 # Kinds of devices whose plugins claim operations on tensors of open rank, such as the result of an If whose branches
 # differ, but do not compile them.
@@ -56,13 +56,13 @@ def support(
     if part is None and graph.nodes >= LARGE and devices:
         part = excerpt(model)
     columns: dict[tuple[object, ...], NDArray[np.bool_]] = {}
-    sorts = [_sort(core, device) for device in devices]
+    sorts = [_equality_key(core, device) for device in devices]
     for device, sort in zip(devices, sorts, strict=True):
         if sort in columns:
             continue
-        column = _claimed(model, part, graph, device, core)
+        column = _claimed_nodes(model, part, graph, device, core)
         kind = kind_of(device) or device
-        doubtful = column & np.isin(graph.types, _CLAIMED_UNSEEN.get(kind, ()))
+        doubtful = column & np.isin(graph.types, _UNCHECKED_CLAIMS.get(kind, ()))
         if kind in RANKS_FIXED:
             doubtful |= column & np.isin(graph.names, with_open_ranks(model))
         column[doubtful] = _compile_alone(model, graph, np.flatnonzero(doubtful).tolist(), device, core)
@@ -78,7 +78,7 @@ def support(
     return np.stack([columns[sort] for sort in sorts], axis=1) if sorts else np.ones((graph.nodes, 0), bool)
 
 
-def _claimed(
+def _claimed_nodes(
     model: ov.Model, part: Excerpt | None, graph: ComputationGraph, device: str, core: ov.Core
 ) -> NDArray[np.bool_]:
     """Which nodes a device claims to run, bool [nodes]. Raises RunError where it cannot say.
@@ -100,7 +100,7 @@ def _claimed(
     return np.array([name in claimed for name in graph.names], bool)
 
 
-def _sort(core: ov.Core, device: str) -> tuple[object, ...]:
+def _equality_key(core: ov.Core, device: str) -> tuple[object, ...]:
     """A key that is equal for devices which run the same operations, so that one answer holds for eight equal GPUs.
 
     An answer costs a pass over the model by the device's plugin: half a second for a language model of 16 layers.

@@ -85,7 +85,7 @@ def find(policy: str | PathLike[str] | None) -> Path:
                 return folder
             if folder.exists():
                 raise UserError(
-                    f"policy '{policy}' is a file{_what(folder)};"
+                    f"policy '{policy}' is a file{_pickle_remark(folder)};"
                     " give a folder that holds policy.json (pickles are never read)"
                 )
     names = ", ".join(sorted(path.parent.name for path in SHIPPED.glob("*/policy.json"))) or "none"
@@ -141,7 +141,7 @@ def _read(folder: Path, unchanged: tuple[tuple[int, ...], ...]) -> PolicyFolder:
         config = HSDAGConfig.from_dict(record["config"])
     except UserError as error:
         raise UserError(f"'{path}' describes no policy: {error}; export it again") from error
-    contents = {name: _checked(folder, name, record["files"].get(name)) for name in FILES[record["format"]]}
+    contents = {name: _read_checked(folder, name, record["files"].get(name)) for name in FILES[record["format"]]}
     try:
         weights = read_tensors(contents[WEIGHTS_FILE])
     except ValueError as error:
@@ -174,7 +174,7 @@ def _read_record(path: Path) -> dict[str, Any]:
     try:
         record = read_json(path, SETTINGS)
     except ValueError as error:
-        raise UserError(f"'{path}' is not readable JSON{_what(path)}; export the policy again") from error
+        raise UserError(f"'{path}' is not readable JSON{_pickle_remark(path)}; export the policy again") from error
     kinds = {"format": int, "features": int, "config": dict, "files": dict}
     wrong = [key for key, kind in kinds.items() if not (isinstance(record, dict) and isinstance(record.get(key), kind))]
     if wrong:
@@ -187,7 +187,7 @@ def _check_version(folder: Path, record: Mapping[str, Any], key: str, expected: 
         raise UserError(f"policy '{folder}' has {key} version {record[key]!r:.20}, expected {expected}; {advice}")
 
 
-def _checked(folder: Path, name: str, expected: object) -> bytes:
+def _read_checked(folder: Path, name: str, expected: object) -> bytes:
     """Reads a file and checks that it is the one that was exported."""
     path = folder / name
     if not path.is_file():
@@ -197,7 +197,7 @@ def _checked(folder: Path, name: str, expected: object) -> bytes:
     size, expected_size = path.stat().st_size, f"{expected['bytes']!r:.20}"
     if size != expected["bytes"]:
         raise UserError(
-            f"policy '{folder}' is damaged: {name} has {size} bytes, expected {expected_size}{_what(path)};"
+            f"policy '{folder}' is damaged: {name} has {size} bytes, expected {expected_size}{_pickle_remark(path)};"
             " export or copy it again"
         )
     content = read_bytes(path, WEIGHTS)
@@ -210,7 +210,7 @@ def _fingerprint(content: bytes) -> dict[str, Any]:
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _what(path: Path) -> str:
+def _pickle_remark(path: Path) -> str:
     """Remark on a file that looks like a pickle, by its first bytes (torch.save writes zip archives); else ""."""
     if not path.is_file():
         return ""
@@ -243,7 +243,7 @@ class PolicyFolder:
         Raises:
             UserError: the network does not run on these features, or its outputs are not finite.
         """
-        h, edge_score = self._finite(lambda: self.network.encode(x))
+        h, edge_score = self._run_checked(lambda: self.network.encode(x))
         return h, edge_score
 
     def place(
@@ -263,9 +263,9 @@ class PolicyFolder:
         Raises:
             UserError: the network does not run on these features, or its outputs are not finite.
         """
-        return self._finite(lambda: (self.network.logits(x, h, edge_score, cluster),))[0]
+        return self._run_checked(lambda: (self.network.logits(x, h, edge_score, cluster),))[0]
 
-    def _finite(self, run: Callable[[], tuple[NDArray[np.float32], ...]]) -> tuple[NDArray[np.float32], ...]:
+    def _run_checked(self, run: Callable[[], tuple[NDArray[np.float32], ...]]) -> tuple[NDArray[np.float32], ...]:
         """Runs a part of the network and checks its outputs.
 
         Raises:

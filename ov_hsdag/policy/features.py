@@ -108,23 +108,23 @@ def policy_input(problem: PlacementProblem) -> PolicyInput:
     position = structure["position"] / max(view.size - 1, 1)
 
     columns = [
-        _types(problem.graph, view),
-        _output_shapes(problem.graph, view),
+        _type_features(problem.graph, view),
+        _shape_features(problem.graph, view),
         position[:, None],
-        _structure(structure, view.size),
-        _work(problem, view, structure),  # last, so that the features of HSDAG's paper come first
+        _structure_features(structure, view.size),
+        _work_features(problem, view, structure),  # last, so that the features of HSDAG's paper come first
     ]
     contiguous = _Contiguous.of(partitions)
     partition = problem.where_supported(Contiguous().place(problem))
     counted = np.bincount(coarse.astype(np.int64) * len(problem.devices) + partition, None, view.us.size)
     parts = share(counted.reshape(view.us.shape), np.bincount(coarse, None, view.size)[:, None])
-    pairs = [_pairs(view, contiguous), _moves(partitions, parts.argmax(1)), parts[..., None]]
+    pairs = [_pair_features(view, contiguous), _move_features(partitions, parts.argmax(1)), parts[..., None]]
     return PolicyInput(
         node_x=np.concatenate(columns, axis=1).astype(np.float32),
         edge_index=view.edge_index,
-        edge_x=_edges(view, position, contiguous).astype(np.float32),
+        edge_x=_edge_features(view, position, contiguous).astype(np.float32),
         pair_x=np.concatenate(pairs, axis=2).astype(np.float32),
-        device_x=_devices(problem, view, contiguous).astype(np.float32),
+        device_x=_device_features(problem, view, contiguous).astype(np.float32),
         coarse=coarse,
         partition=partition,
     )
@@ -143,13 +143,13 @@ def coarse_groups(problem: PlacementProblem) -> NDArray[np.int32]:
     return space.contracted(7 * MOST_NODES // 10)
 
 
-def _log(ratio: Any) -> Floats:
+def _clipped_log(ratio: Any) -> Floats:
     """Logarithm of a ratio, clipped and scaled to [-1, 1]; 0 and nan become the lower end and 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.nan_to_num(np.clip(np.log(ratio), -_CLIP, _CLIP), nan=0.0) / _CLIP
 
 
-def _types(graph: ComputationGraph, view: CoarseView) -> Floats:
+def _type_features(graph: ComputationGraph, view: CoarseView) -> Floats:
     """Share of each family of types among a group's nodes without constants, [size, families + 1]."""
     seen = graph.kinds != NodeKind.CONSTANT
     columns = {name: TYPE_COLUMN.get(name, TYPE_COLUMNS - 1) for name in set(graph.types)}
@@ -159,7 +159,7 @@ def _types(graph: ComputationGraph, view: CoarseView) -> Floats:
     return share(table, table.sum(axis=1, keepdims=True))
 
 
-def _output_shapes(graph: ComputationGraph, view: CoarseView) -> Floats:
+def _shape_features(graph: ComputationGraph, view: CoarseView) -> Floats:
     """Logarithms of the last dimensions of a group's output, padded with 0, and its rank, [size, 6].
 
     The output is the first one of the group's last operation.
@@ -181,7 +181,7 @@ def _output_shapes(graph: ComputationGraph, view: CoarseView) -> Floats:
     return result
 
 
-def _structure(structure: dict[str, Any], size: int) -> Floats:
+def _structure_features(structure: dict[str, Any], size: int) -> Floats:
     """Degrees, fractal dimension, closeness and its logarithm, as it spans orders of magnitude, [size, 5]."""
     closeness = structure["closeness"]
     columns = [
@@ -189,12 +189,12 @@ def _structure(structure: dict[str, Any], size: int) -> Floats:
         np.log2(1 + structure["out_degree"]) / 4,
         structure["fractal_dimension"] / 2,
         closeness,
-        _log(closeness * size / 4),
+        _clipped_log(closeness * size / 4),
     ]
     return np.stack(columns, axis=1)
 
 
-def _work(problem: PlacementProblem, view: CoarseView, structure: dict[str, Any]) -> Floats:
+def _work_features(problem: PlacementProblem, view: CoarseView, structure: dict[str, Any]) -> Floats:
     """Times, bytes and positions that the paper's features lack, [size, …]."""
     graph = problem.graph
     total = view.best.sum()
@@ -204,16 +204,16 @@ def _work(problem: PlacementProblem, view: CoarseView, structure: dict[str, Any]
     bytes_out = np.bincount(view.producer[sent], view.tensor_bytes[sent], view.size)
     mean_bytes = view.tensor_bytes[sent].mean() if len(sent) else 1.0
     longest = max(int((structure["depth"] + structure["height"]).max(initial=1)), 1)
-    done, cut = _progress(view, structure["position"])
+    done, cut = _work_and_cuts(view, structure["position"])
     columns = [
         share(view.best, total),
-        _log(share(view.best * view.size, total)),
+        _clipped_log(share(view.best * view.size, total)),
         share(weights, weights.sum()),
-        _log(share(weights * view.size, weights.sum())),
-        _log(share(bytes_in, mean_bytes)),
-        _log(share(bytes_out, mean_bytes)),
-        _log(share(flops * view.size, flops.sum())),
-        _log(share(flops, bytes_in + bytes_out + weights)),
+        _clipped_log(share(weights * view.size, weights.sum())),
+        _clipped_log(share(bytes_in, mean_bytes)),
+        _clipped_log(share(bytes_out, mean_bytes)),
+        _clipped_log(share(flops * view.size, flops.sum())),
+        _clipped_log(share(flops, bytes_in + bytes_out + weights)),
         np.log2(1 + view.sums(graph.kinds != NodeKind.CONSTANT)) / 8,
         structure["depth"] / longest,
         structure["height"] / longest,
@@ -221,12 +221,12 @@ def _work(problem: PlacementProblem, view: CoarseView, structure: dict[str, Any]
         cut[0],
         cut[1],
         np.isfinite(view.us).mean(axis=1),
-        _log(share(view.into.mean(axis=1) + view.out_of.mean(axis=1), view.best)),
+        _clipped_log(share(view.into.mean(axis=1) + view.out_of.mean(axis=1), view.best)),
     ]
     return np.stack(columns, axis=1)
 
 
-def _progress(view: CoarseView, position: NDArray[np.int32]) -> tuple[Floats, tuple[Floats, Floats]]:
+def _work_and_cuts(view: CoarseView, position: NDArray[np.int32]) -> tuple[Floats, tuple[Floats, Floats]]:
     """Share of the work up to each group, and the cost of a cut of the topological order right behind it.
 
     The cost is the mean time of the transfers across the cut, as two logarithms: relative to the whole work, and to an
@@ -239,7 +239,7 @@ def _progress(view: CoarseView, position: NDArray[np.int32]) -> tuple[Floats, tu
     forward = last > first
     behind = crossing(view.mean_transfer[forward], first[forward], last[forward], view.size)[1:]
     cut = behind[position]
-    return done, (_log(share(cut, view.best.sum())), _log(share(cut, behind.mean())))
+    return done, (_clipped_log(share(cut, view.best.sum())), _clipped_log(share(cut, behind.mean())))
 
 
 @dataclass(frozen=True, eq=False)
@@ -275,7 +275,7 @@ class _Contiguous:
         )
 
 
-def _edges(view: CoarseView, position: Floats, contiguous: _Contiguous) -> Floats:
+def _edge_features(view: CoarseView, position: Floats, contiguous: _Contiguous) -> Floats:
     """Features of edges, [edges, 7]."""
     edges = view.edge_index.shape[1]
     moved = np.bincount(view.edge_of, view.tensor_bytes[view.received], edges)
@@ -285,9 +285,9 @@ def _edges(view: CoarseView, position: Floats, contiguous: _Contiguous) -> Float
     np.maximum.at(shared, view.edge_of, consumers[view.received])
     source, target = view.edge_index
     columns = [
-        _log(share(moved, moved.mean() if edges else 1.0)),
-        _log(share(us, view.best.mean())),
-        _log(share(us, view.best[source] + view.best[target])),
+        _clipped_log(share(moved, moved.mean() if edges else 1.0)),
+        _clipped_log(share(us, view.best.mean())),
+        _clipped_log(share(us, view.best[source] + view.best[target])),
         share(us, view.best.sum()).clip(0, 1),
         np.log2(shared + 1e-30).clip(0) / 4,
         position[target] - position[source],
@@ -296,7 +296,7 @@ def _edges(view: CoarseView, position: Floats, contiguous: _Contiguous) -> Float
     return np.stack(columns, axis=1)
 
 
-def _pairs(view: CoarseView, contiguous: _Contiguous) -> Floats:
+def _pair_features(view: CoarseView, contiguous: _Contiguous) -> Floats:
     """Features of groups on devices, [size, D, 13]; unsupported pairs have the worst values."""
     supported = np.isfinite(view.us)
     us = np.where(supported, view.us, np.inf)
@@ -313,12 +313,12 @@ def _pairs(view: CoarseView, contiguous: _Contiguous) -> Floats:
     gain = np.where(supported, np.where(np.isfinite(elsewhere), gain, 1.0), -1.0)
     columns = [
         supported.astype(np.float64),
-        _log(share(us, view.best[:, None])),
-        _log(share(us * view.size, total)),
+        _clipped_log(share(us, view.best[:, None])),
+        _clipped_log(share(us * view.size, total)),
         np.clip(share(us, total), 0, 1),
-        _log(share(view.into, view.best[:, None])),
-        _log(share(view.out_of, view.best[:, None])),
-        _log(share(moving * view.size, total)),
+        _clipped_log(share(view.into, view.best[:, None])),
+        _clipped_log(share(view.out_of, view.best[:, None])),
+        _clipped_log(share(moving * view.size, total)),
         gain,
         begun,
         left,
@@ -329,7 +329,7 @@ def _pairs(view: CoarseView, contiguous: _Contiguous) -> Floats:
     return np.stack(columns, axis=2)
 
 
-def _moves(partitions: CoarsePartitions, device: NDArray[np.int64]) -> Floats:
+def _move_features(partitions: CoarsePartitions, device: NDArray[np.int64]) -> Floats:
     """Changes of a placement's costs when a single group moves to each device, [size, D, 4].
 
     They are the change of the sum of all times; the change of the largest time of a device; the device's share of that
@@ -383,20 +383,20 @@ def _moves(partitions: CoarsePartitions, device: NDArray[np.int64]) -> Floats:
     worst = after.max(axis=2) - load.max()
     held = (is_device.T @ partitions.weights).diagonal() + np.where(is_device > 0, 0.0, partitions.weights)
     columns = [
-        _signed(share(change * size, view.best.sum())),
-        _signed(share(worst * size, view.best.sum())),
+        _signed_log(share(change * size, view.best.sum())),
+        _signed_log(share(worst * size, view.best.sum())),
         np.broadcast_to(share(load, load.max()), us.shape),
         np.where(np.isfinite(partitions.room), share(held, partitions.room), 0.0).clip(0, 2),
     ]
     return np.stack(columns, axis=2)
 
 
-def _signed(ratio: Floats) -> Floats:
+def _signed_log(ratio: Floats) -> Floats:
     """Logarithm of the absolute value with the sign, for values around 0."""
     return np.asarray(np.sign(ratio) * np.log1p(10 * np.abs(ratio)).clip(0, _CLIP) / _CLIP)
 
 
-def _devices(problem: PlacementProblem, view: CoarseView, contiguous: _Contiguous) -> Floats:
+def _device_features(problem: PlacementProblem, view: CoarseView, contiguous: _Contiguous) -> Floats:
     """Features of devices, [D, 20]."""
     devices = len(problem.devices)
     # Time of the model on each device. Groups that it does not run take their least time on others.
@@ -411,12 +411,12 @@ def _devices(problem: PlacementProblem, view: CoarseView, contiguous: _Contiguou
         ones / devices,
         np.isfinite(view.us).mean(axis=0),
         share(alone, alone.sum()),
-        _log(share(alone, alone.min())),
-        _log(share(total, alone)),
-        _log(share(view.into.sum(axis=0), total)),
-        _log(share(view.out_of.sum(axis=0), total)),
-        _log(share(problem.submodel_us, total)),
-        _log(share(problem.submodel_us, view.mean_transfer.mean() if len(view.mean_transfer) else 1.0)),
+        _clipped_log(share(alone, alone.min())),
+        _clipped_log(share(total, alone)),
+        _clipped_log(share(view.into.sum(axis=0), total)),
+        _clipped_log(share(view.out_of.sum(axis=0), total)),
+        _clipped_log(share(problem.submodel_us, total)),
+        _clipped_log(share(problem.submodel_us, view.mean_transfer.mean() if len(view.mean_transfer) else 1.0)),
         limited,
         contiguous.room,
         np.minimum(contiguous.room.sum(), 3.0) / 3 * ones,
@@ -424,6 +424,6 @@ def _devices(problem: PlacementProblem, view: CoarseView, contiguous: _Contiguou
         contiguous.begin,
         contiguous.end,
         contiguous.rank / 4,
-        _log(share(contiguous.value, alone)),
+        _clipped_log(share(contiguous.value, alone)),
     ]
     return np.stack(columns, axis=1)

@@ -34,7 +34,7 @@ _EPSILON = np.float32(1e-5)  # as in torch.nn.LayerNorm
 _LOG_UNIT = 8.0  # scale of logarithms of times among the features (`_CLIP` in features.py)
 # Constant that is added to the logit of a cluster's device in the contiguous partition. The shipped policy was trained
 # with 4. With 6, fewer clusters leave the partition wrongly (chosen on the validation problems of its training).
-_OF_PARTITION = 6.0
+_PARTITION_LOGIT = 6.0
 
 # Multiply-adds of a product up to which OpenBLAS starts no threads. Its threads spin longer than our products take.
 _ONE_THREAD = 2**18
@@ -53,7 +53,9 @@ class Forward:
 
     def encode(self, x: Any) -> tuple[Array, Array]:
         """Computes node embeddings h [n, H] and edge scores in (0, 1) [e]; `x` is a `PolicyInput` of arrays."""
-        pairs = self.mix("encoder.pairs", self._pairs(x), self._devices("encoder.devices", x.device_x))
+        pairs = self.mix(
+            "encoder.pairs", self._pair_features(x), self._device_embeddings("encoder.devices", x.device_x)
+        )
         h = self.mix("encoder.input", x.node_x, pairs.mean(1), self.xp.amax(pairs, 1))
         source, target = x.edge_index
         ends = (Segments(self, target, len(h)), Segments(self, source, len(h)))
@@ -109,8 +111,8 @@ class Forward:
             Logits [c, D].
         """
         members = Segments(self, cluster, len(z))
-        e = self._devices("placer.devices", x.device_x)
-        pair_x = self._pairs(x)
+        e = self._device_embeddings("placer.devices", x.device_x)
+        pair_x = self._pair_features(x)
         pair = self.mix("placer.pair", pair_x, h[:, None], e).clip(0)
         # The features have logarithms of times, so sums of exponentials add times up. The weights of the first sum also
         # give a mean in which nodes with more time count more.
@@ -134,9 +136,9 @@ class Forward:
             context = (u, received, returned, u.mean(1, keepdims=True), u.mean(0, keepdims=True))
             u = self.norm(f"{name}.norm", u + self.mix(f"{name}.mix", *context))
         logits = (self.mix("placer.head", u) + self.linear("placer.costs", costs))[..., 0]
-        return logits + _OF_PARTITION * costs[..., -1] if self.config.residual else logits
+        return logits + _PARTITION_LOGIT * costs[..., -1] if self.config.residual else logits
 
-    def _pairs(self, x: Any) -> Array:
+    def _pair_features(self, x: Any) -> Array:
         """Features of pairs, as many as the network was trained with."""
         return x.pair_x[..., : self.config.widths.pair]
 
@@ -157,7 +159,7 @@ class Forward:
             )
         return total
 
-    def _devices(self, name: str, device_x: Array) -> Array:
+    def _device_embeddings(self, name: str, device_x: Array) -> Array:
         """Device embeddings [D, H], each with the mean of all mixed in."""
         e = self.mix(f"{name}.each", device_x)
         return self.mix(f"{name}.all", e, e.mean(0, keepdims=True))

@@ -36,7 +36,7 @@ _MOVES = 50_000  # moves of the local search from the best proposal, which take 
 # Number of groups above which there are fewer moves and no samples. The last moves perturb the placement, and judging
 # parts that wait for each other takes tens of milliseconds then. A greedy choice was better than all samples in 24 of
 # 24 such problems.
-_MANY_GROUPS, _MOVES_OF_MANY = 1000, 40_000
+_MOST_SAMPLED_GROUPS, _MOVES_OF_MANY = 1000, 40_000
 
 # Limit of work for evaluating a proposal, see `PlacementProblem.evaluate`. One that is scattered over hundreds of
 # submodels is not worth more.
@@ -101,7 +101,7 @@ class HSDAGPlacer:
     """Proposes placements by the policy, and refines the best by the simulator with a short local search."""
 
     policy: str | PathLike[str] | None = None  # name or folder of a policy; the shipped one by default
-    samples: int = 5  # sampled placements for each temperature, for problems of up to `_MANY_GROUPS` groups
+    samples: int = 5  # sampled placements for each temperature, for problems of up to `_MOST_SAMPLED_GROUPS` groups
     moves: int = _MOVES  # moves of the refinement; 0 for no refinement
     seed: int = 0  # seed of samples and refinement; the same problem always gets the same placement
     optional: bool = False  # whether placing continues with a warning if the policy fails
@@ -120,14 +120,14 @@ class HSDAGPlacer:
             best = problem.repair(best)
         if not self.moves:
             return best
-        moves = min(self.moves, _MOVES_OF_MANY) if problem.group_count > _MANY_GROUPS else self.moves
+        moves = min(self.moves, _MOVES_OF_MANY) if problem.group_count > _MOST_SAMPLED_GROUPS else self.moves
         refined, _ = refine(problem, best, max_moves=moves, seed=self.seed)
         return refined[0]
 
     def propose(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """Lists single devices, then the policy's proposals by preference, each once; uint8 [proposals, groups]."""
         proposal = self.cluster_logits(problem)
-        count = 0 if problem.group_count > _MANY_GROUPS else self.samples
+        count = 0 if problem.group_count > _MOST_SAMPLED_GROUPS else self.samples
         samples = sample(proposal.logits, count, np.random.default_rng(self.seed))
         choices = distinct(np.concatenate([lean(proposal.logits), samples]))
         return distinct(np.concatenate([problem.singles, proposal.expanded(problem, choices)]))

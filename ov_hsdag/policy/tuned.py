@@ -37,7 +37,7 @@ def keep(policy: Path, core: ov.Core, devices: Sequence[str]) -> None:
     if cache is None or absent(core, devices):
         return
     cache.mkdir(parents=True, exist_ok=True)
-    folder = cache / _key(core, devices)
+    folder = cache / _folder_name(core, devices)
     with tempfile.TemporaryDirectory(dir=cache) as temporary:
         new = Path(temporary) / "new"
         (new / _NAME).mkdir(parents=True)
@@ -53,7 +53,7 @@ def find(core: ov.Core, devices: Sequence[str]) -> Path | None:
     cache = _cache()
     if cache is None or not cache.is_dir() or absent(core, devices):
         return None
-    folder = cache / _key(core, devices) / _NAME
+    folder = cache / _folder_name(core, devices) / _NAME
     return folder if folder.is_dir() else None
 
 
@@ -67,7 +67,7 @@ def _cache() -> Path | None:
         return None
 
 
-def _key(core: ov.Core, devices: Sequence[str]) -> str:
+def _folder_name(core: ov.Core, devices: Sequence[str]) -> str:
     """Name of the folder, which follows from the devices' identities; the release of OpenVINO does not count."""
     identities = [{**identity(core, name), "openvino": None} for name in devices]
     return hashlib.sha256(json.dumps([list(devices), identities]).encode()).hexdigest()[:_DIGITS]

@@ -233,8 +233,8 @@ class Session:
         measured = (phase_costs or {}) if phases else {"": costs}
         priced = {}
         for name, count in counts.items():
-            by_profile = _by_profile(self.profile, graphs[name], analysis.devices)
-            overlaid = _overlaid(by_profile, graphs[name], analysis.devices, self.core, measured.get(name))
+            by_profile = _profile_costs(self.profile, graphs[name], analysis.devices)
+            overlaid = _with_measured_costs(by_profile, graphs[name], analysis.devices, self.core, measured.get(name))
             priced[name] = _Priced(graphs[name], count, overlaid)
         problem = self._problem(analysis, objective, list(priced.values()), graphs.values())
         if not phases:
@@ -270,7 +270,7 @@ class Session:
             held_bytes=held,
             live_bytes=live,
             core_share=None if shared is None else shared.shares(names),
-            **_mean(parts),
+            **_mean_costs(parts),
         )
 
 
@@ -368,18 +368,18 @@ class _Priced:
 _COSTS = ("node_us", "transfer_us", "transfer_us_per_byte", "submodel_us", "fused_with", "fusion_penalty_us")
 
 
-def _by_profile(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> dict[str, Any]:
+def _profile_costs(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> dict[str, Any]:
     """Costs by the profile, by their names; see `_COSTS`."""
     transfers = cost_model.transfer_costs(profile, names)
     times = (cost_model.node_us(profile, graph, names), *transfers, profile.submodel_us(names))
     return dict(zip(_COSTS, (*times, *cost_model.fusion_costs(profile, graph, names)), strict=True))
 
 
-def _overlaid(
+def _with_measured_costs(
     costs: Mapping[str, Any], graph: ComputationGraph, names: Sequence[str], core: ov.Core, measured: ModelCosts | None
 ) -> dict[str, Any]:
     """Replaces costs of the profile by measured ones where these hold."""
-    valid_costs = _measured(measured, graph, names, core)
+    valid_costs = _valid_measured_costs(measured, graph, names, core)
     mixed = {**costs, **{key: costs[key].copy() for key in ("node_us", "fused_with", "fusion_penalty_us")}}
     boundaries = measured.boundaries_of(names) if measured and len(valid_costs) == len(names) else None
     if boundaries is not None:
@@ -391,7 +391,7 @@ def _overlaid(
     return mixed
 
 
-def _mean(parts: Sequence[_Priced]) -> dict[str, Any]:
+def _mean_costs(parts: Sequence[_Priced]) -> dict[str, Any]:
     """The costs of a mean inference. A node counts as fused with the node that most inferences fuse it with."""
     shares = np.array([part.count for part in parts]) / sum(part.count for part in parts)
     fused_with = parts[int(shares.argmax())].costs["fused_with"]
@@ -409,7 +409,7 @@ def _mean(parts: Sequence[_Priced]) -> dict[str, Any]:
     }
 
 
-def _measured(
+def _valid_measured_costs(
     costs: ModelCosts | None, graph: ComputationGraph, devices: Sequence[str], core: ov.Core
 ) -> dict[str, DeviceCosts]:
     """The measured costs that hold for this model and these devices, by device."""

@@ -533,7 +533,7 @@ class PlacementProblem:
             version = int(data.pop("format"))
             if version != FORMAT_VERSION:
                 raise UserError(f"'{path}' has problem format {version}, expected {FORMAT_VERSION}")
-            values = {key: _plain(array) for key, array in data.items()}
+            values = {key: _from_saved_array(array) for key, array in data.items()}
         except (OSError, KeyError, ValueError, TypeError) as error:
             raise UserError(f"'{path}' is not a placement problem: {one_line(error)}") from error
         try:
@@ -573,7 +573,7 @@ def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
     graph = problem.graph
     position = np.full(problem.group_count, graph.nodes)
     stateful = problem.groups[np.isin(graph.types, "ReadValue")]
-    computing = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK)) & ~_of_states(graph)
+    computing = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK)) & ~_computes_only_from_states(graph)
     computing &= ~(graph.legality.replicable & np.isin(problem.groups, stateful))
     np.minimum.at(position, problem.groups[computing], np.flatnonzero(computing))
     rest = position == graph.nodes
@@ -582,7 +582,7 @@ def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
     return np.argsort(np.where(rest, first, position), kind="stable")
 
 
-def _of_states(graph: ComputationGraph) -> NDArray[np.bool_]:
+def _computes_only_from_states(graph: ComputationGraph) -> NDArray[np.bool_]:
     """States, and operations that read only states, Parameters and constants, bool [nodes]."""
     of_states = np.array([kind == "ReadValue" for kind in graph.types], bool)
     if not of_states.any():
@@ -639,7 +639,7 @@ def expect_sound(problem: PlacementProblem) -> None:
     _ = problem.native  # checks pointers and indices of the graph, and constraints that follow from it
 
 
-def _plain(value: NDArray[Any]) -> Any:
+def _from_saved_array(value: NDArray[Any]) -> Any:
     if value.dtype.kind == "U":
         return parse_json(str(value))
     return value.item() if value.ndim == 0 else value

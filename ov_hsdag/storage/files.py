@@ -45,7 +45,7 @@ ALIGNMENT = 4096
 """Alignment in bytes of a second set of weights in one .bin file: a page, as mapped constants may rely on."""
 
 # Bytes beyond a model's size that its files must be able to take after a failed save, else the disk counts as full.
-_MORE = 2**20
+_SPARE_BYTES = 2**20
 
 # Temporary names; earlier versions had no start of the process, and a number in place of the random part.
 _TEMPORARY = re.compile(
@@ -53,7 +53,7 @@ _TEMPORARY = re.compile(
 )
 
 _RELEASE = "OpenVINO Runtime"  # rt_info entry of a model with the release that wrote its file
-_names_release: bool | None = None  # whether this release writes it, which the first saved model shows
+_release_is_written: bool | None = None  # whether this release writes it, which the first saved model shows
 
 
 @contextlib.contextmanager
@@ -319,15 +319,15 @@ def save_model(
             ov.save_model(model, str(xml))
         else:
             apply_fused_names_cleanup(model)
-            with _release_named(model) if _writes_release(xml) else contextlib.nullcontext():
+            with _with_release(model) if _writes_release(xml) else contextlib.nullcontext():
                 ov.serialize(model, str(xml))
     except Exception as error:
         with writing(shown):
             # OpenVINO does not report a full disk, and has removed the incomplete files.
-            _try_to_grow(xml, _MORE)
+            _try_to_grow(xml, _SPARE_BYTES)
             constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
             size = sum(int(node.get_byte_size()) for node in constants) // (2 if compress_to_fp16 else 1)
-            _try_to_grow(xml.with_suffix(".bin"), _MORE + size)
+            _try_to_grow(xml.with_suffix(".bin"), _SPARE_BYTES + size)
         raise RunError(f"OpenVINO cannot save the model as {os.fspath(shown)!r}: {one_line(error)}") from error
     if sync:
         with writing(shown):
@@ -336,7 +336,7 @@ def save_model(
 
 
 @contextlib.contextmanager
-def _release_named(model: ov.Model) -> Iterator[None]:
+def _with_release(model: ov.Model) -> Iterator[None]:
     """Adds the release to the model's rt_info for the duration of the block, as openvino.save_model does."""
     earlier_release = model.get_rt_info([_RELEASE]).astype(str) if model.has_rt_info([_RELEASE]) else None
     model.set_rt_info(ov.get_version(), [_RELEASE])
@@ -351,11 +351,11 @@ def _release_named(model: ov.Model) -> Iterator[None]:
 
 def _writes_release(xml: Path) -> bool:
     """Whether openvino.save_model writes the release (2026.4 does, 2026.0 does not); it saves an empty model to see."""
-    global _names_release
-    if _names_release is None:
+    global _release_is_written
+    if _release_is_written is None:
         ov.save_model(ov.Model([], [], "nothing"), str(xml), compress_to_fp16=False)
-        _names_release = _RELEASE.encode() in xml.read_bytes()
-    return _names_release
+        _release_is_written = _RELEASE.encode() in xml.read_bytes()
+    return _release_is_written
 
 
 def _try_to_grow(path: Path, size: int) -> None:

@@ -42,15 +42,15 @@ _LARGE = 1 << 16
 
 # Runtime information that placeholders may lack, because no file has it: affinities, a constant's place in its file,
 # marks of folding, and names of fused nodes.
-_NEEDLESS = frozenset({"affinity", "WeightlessCacheAttribute_0", "can_be_folded", "fused_names_0"})
+_EXPENDABLE_INFO = frozenset({"affinity", "WeightlessCacheAttribute_0", "can_be_folded", "fused_names_0"})
 
 _MAPPED = "ov_hsdag mapped "
 """Prefix of a placeholder's name; the rest is a number."""
 
 # Share of new weights, relative to the old file, above which the .bin stays as OpenVINO wrote it.
-_MOST_NEW = 0.5
+_MOST_NEW_SHARE = 0.5
 
-_HEAD = 64  # bytes that are compared first, which is quicker than comparing whole constants
+_FIRST_COMPARED_BYTES = 64  # bytes that are compared first, which is quicker than comparing whole constants
 
 
 def check_folder_output(output: Path, source: Path) -> None:
@@ -160,7 +160,7 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(directory) / name for name in (*files, *linked))
 
 
-def _copied(source: Path) -> Iterator[Path]:
+def _entries_to_copy(source: Path) -> Iterator[Path]:
     """Yields the entries of a folder that are copied; folders are not descended into."""
     for entry in sorted(source.iterdir()):
         if entry.name.startswith(".") or entry.name in (MARKER, *_CACHES):
@@ -173,7 +173,7 @@ def _refuse_uncopyable(source: Path) -> None:
     """Raises UserError for an entry of a folder that cannot be copied."""
     real = Path(os.path.realpath(source))
     try:
-        for entry in _copied(source):
+        for entry in _entries_to_copy(source):
             if entry.is_dir():
                 if Path(os.path.realpath(entry)) in (real, *real.parents):
                     raise UserError(f"cannot copy '{entry}': it is a link to a folder that it is in")
@@ -189,7 +189,7 @@ def _refuse_uncopyable(source: Path) -> None:
 
 def _copy_others(source: Path, new: Path, written_files: Collection[Path], hard_links: bool) -> None:
     """Copies entries that are not in the copy yet, and follows links; `own` are files that are not copied."""
-    for entry in _copied(source):
+    for entry in _entries_to_copy(source):
         copy = new / entry.name
         if entry.is_dir():
             copy.mkdir(exist_ok=True)
@@ -270,7 +270,7 @@ def _with_placeholders(
         size, element = _large(node), node.get_element_type() if node.get_output_size() == 1 else None
         if not size or element is None or (compress and element in (ov.Type.f32, ov.Type.f64)):
             continue
-        if set(node.get_rt_info()) - _NEEDLESS:
+        if set(node.get_rt_info()) - _EXPENDABLE_INFO:
             continue  # Python cannot copy its runtime information for plugins
         address = node.data.__array_interface__["data"][0]
         at = next((address - begin + offset for begin, end, offset in areas if begin <= address < end), None)
@@ -339,7 +339,7 @@ def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mappi
             return by_name[name]
         if (at, size) not in places:
             data = np.fromfile(new_bin, np.uint8, size, offset=at)
-            old_offset = _find(data, old, candidates.get(size, ()))
+            old_offset = _offset_of_equal_data(data, old, candidates.get(size, ()))
             places[at, size] = len(old) + len(added) if old_offset is None else old_offset
             if old_offset is None:
                 added.extend(data.tobytes())
@@ -349,28 +349,28 @@ def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mappi
         text = rewritten_constants(new_xml.read_bytes(), in_old_bin)
     except RunError:
         return None
-    if len(added) > _MOST_NEW * len(old):
+    if len(added) > _MOST_NEW_SHARE * len(old):
         return None
     new_bin.unlink()
     shared = not added and _copy(old_bin, new_bin, hard_links)
     if added:
-        _clone(old_bin, new_bin)
+        _copy_sharing_blocks(old_bin, new_bin)
         with open(new_bin, "ab") as file:
             file.write(added)
     new_xml.write_bytes(text)
     return shared
 
 
-def _find(data: NDArray[np.uint8], old: NDArray[np.uint8], candidates: Collection[int]) -> int | None:
+def _offset_of_equal_data(data: NDArray[np.uint8], old: NDArray[np.uint8], candidates: Collection[int]) -> int | None:
     """The offset of equal data, among the candidates; None if there is none."""
     for at in candidates:
         same = old[at : at + len(data)]
-        if np.array_equal(data[:_HEAD], same[:_HEAD]) and np.array_equal(data, same):
+        if np.array_equal(data[:_FIRST_COMPARED_BYTES], same[:_FIRST_COMPARED_BYTES]) and np.array_equal(data, same):
             return at
     return None
 
 
-def _clone(source: Path, copy: Path) -> None:
+def _copy_sharing_blocks(source: Path, copy: Path) -> None:
     """Copies a file; file systems that can (Btrfs, XFS) let both share their blocks until one is written."""
     with open(source, "rb") as old, open(copy, "xb") as new:
         left = os.fstat(old.fileno()).st_size

@@ -18,7 +18,7 @@ _NEVER_PLACED = ("tokenizer", "detokenizer")
 
 # Models that are placed unless parts are named: those of the first row that a folder has any of. They take most of the
 # memory and the time; embeddings, vision encoders and the like are small and stay as they are.
-_MAIN = (("language_model",), ("encoder_model", "decoder_model", "decoder_with_past_model"), ("model",))
+_MAIN_PARTS = (("language_model",), ("encoder_model", "decoder_model", "decoder_with_past_model"), ("model",))
 
 # Models that a pipeline runs after its encoders, and those that it runs after these; and models that are only run in
 # other uses of a pipeline.
@@ -31,8 +31,8 @@ DENOISING_STEPS = 20.0
 
 # Assumed workloads of models with states, and runs of other models in one run of the pipeline: for each token, or for
 # each denoising step.
-_CHAT = "prompt=256,generate=64"
-_WORKLOADS = {"decoder_model": "prompt=4,generate=64", "language_model": _CHAT, "model": _CHAT}
+_CHAT_WORKLOAD = "prompt=256,generate=64"
+_WORKLOADS = {"decoder_model": "prompt=4,generate=64", "language_model": _CHAT_WORKLOAD, "model": _CHAT_WORKLOAD}
 _PER_TOKEN = ("decoder_with_past_model", "text_embeddings_model", "text_embeddings_per_layer_model")
 _COUNTS = dict.fromkeys(_DENOISERS, DENOISING_STEPS) | dict.fromkeys(_PER_TOKEN, 64.0)
 
@@ -77,8 +77,8 @@ def model_files(path: Path, parts: Sequence[str] = ()) -> list[Path]:
     if not files_by_part:
         raise UserError(f"no model in folder {path}: it has no openvino_model.xml, as optimum-intel exports it")
     if parts:
-        return list(dict.fromkeys(_named(path, files_by_part, part) for part in parts))
-    for row in _MAIN:
+        return list(dict.fromkeys(_find_part(path, files_by_part, part) for part in parts))
+    for row in _MAIN_PARTS:
         main = [files_by_part[name] for name in row if name in files_by_part]
         if main:
             return main
@@ -153,7 +153,7 @@ def longest_context(model: Path) -> int | None:
     return None
 
 
-def _named(folder: Path, files_by_part: dict[str, Path], part: str) -> Path:
+def _find_part(folder: Path, files_by_part: dict[str, Path], part: str) -> Path:
     name = part.removeprefix(_PREFIX).removesuffix(_SUFFIX)
     for candidate in (name, f"{name}_model"):
         if candidate in files_by_part:

@@ -231,7 +231,7 @@ def serve(leave: Callable[[], None]) -> tuple[queue.SimpleQueue[dict[str, Any]],
         leave: called right before this process ends because the parent has gone.
     """
     null = os.open(os.devnull, os.O_RDONLY)
-    stdin, stdout = os.fdopen(_give_away(0, null), "rb"), os.fdopen(_give_away(1, 2), "wb")
+    stdin, stdout = os.fdopen(_replace_descriptor(0, null), "rb"), os.fdopen(_replace_descriptor(1, 2), "wb")
     with contextlib.suppress(OSError):  # if memory runs out, Linux shall end this process and not the user's
         Path("/proc/self/oom_score_adj").write_text("1000")
     commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -249,7 +249,7 @@ def _listen(stream: IO[bytes], leave: Callable[[], None], commands: queue.Simple
         os._exit(1)
 
 
-def _give_away(descriptor: int, to: int) -> int:
+def _replace_descriptor(descriptor: int, to: int) -> int:
     """Returns a private copy of a descriptor, and makes the descriptor itself refer to `to`."""
     private = os.dup(descriptor)
     os.dup2(to, descriptor)

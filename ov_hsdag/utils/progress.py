@@ -12,12 +12,12 @@ EVERY = 10.0
 """Seconds before the first line and between lines; the intervals grow during long work."""
 
 # The interval to the next line is at least the elapsed time divided by this.
-_SPARSER = 30
+_INTERVAL_DIVISOR = 30
 
 _SHORTEST = 0.005  # seconds below which a step is not reported separately
 
 # Share of the work that has to be done before the remaining time can be estimated.
-_TELLING = 0.01
+_SMALLEST_TELLING_SHARE = 0.01
 
 
 class Tell(Protocol):
@@ -70,7 +70,7 @@ class Work:
     @property
     def left(self) -> float | None:
         """Estimate of the remaining seconds; None at first, and once the work takes longer than estimated."""
-        if self.done is None or self._first is None or self.done - self._first[0] < _TELLING:
+        if self.done is None or self._first is None or self.done - self._first[0] < _SMALLEST_TELLING_SHARE:
             return None
         share, since = self.done - self._first[0], self._latest - self._first[1]
         left = since / share * (1 - self.done) - (self._now() - self._latest)
@@ -123,7 +123,7 @@ def lines(text: str, write: Callable[[str], None], ended: Callable[[str, float],
 
     def tell() -> None:
         with contextlib.suppress(OSError, ValueError):
-            while not over.wait(max(EVERY, work.seconds / _SPARSER)):
+            while not over.wait(max(EVERY, work.seconds / _INTERVAL_DIVISOR)):
                 write(f"{duration(work.seconds)}: {work.describe()}")
 
     teller = threading.Thread(target=tell, daemon=True)

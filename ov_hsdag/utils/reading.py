@@ -55,7 +55,7 @@ _CHUNK = MIB  # bytes that are read at once
 
 # Prefixes of pipes that a shell or a parent process has opened. A named pipe in a folder is refused, because it may be
 # that nobody ever writes to it.
-_HANDED_ON = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+_OPEN_PIPES = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def opened(path: str | bytes | os.PathLike[Any]) -> Iterator[IO[bytes]]:
         mode, name = os.fstat(descriptor).st_mode, os.fsdecode(path)
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-        if stat.S_ISFIFO(mode) and name.startswith(_HANDED_ON):
+        if stat.S_ISFIFO(mode) and name.startswith(_OPEN_PIPES):
             os.set_blocking(descriptor, True)
         elif not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is no file but a pipe or a device", name)
@@ -137,14 +137,16 @@ def parse_json(text: str, *, strict: bool = False) -> Any:
     """
     import json  # imported here, because the hook for OpenVINO usually does not need it
 
-    hooks: dict[str, Any] = {"object_pairs_hook": _once, "parse_constant": _no_constant} if strict else {}
+    hooks: dict[str, Any] = (
+        {"object_pairs_hook": _without_repeated_keys, "parse_constant": _no_constant} if strict else {}
+    )
     try:
         return json.loads(text, **hooks)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in pairs:
         if key in values:
