@@ -160,11 +160,13 @@ class Corrector:
             return np.log(np.maximum((busy - terms.transfer * np.exp(transfer) / 2).sum(axis=1), 1e-9))
         if self.problem.core_share is not None:
             busy = np.column_stack([busy, busy @ self.problem.core_share])
-        most = busy.max(axis=1)
+        busiest = busy.max(axis=1)
         # The factor for several devices at once is 0 in placements on one.
         at_once = together * terms.on_several
         return np.asarray(
-            np.log(most) + np.log(((busy / most[:, None]) ** _NORM_EXPONENT).sum(axis=1)) / _NORM_EXPONENT + at_once
+            np.log(busiest)
+            + np.log(((busy / busiest[:, None]) ** _NORM_EXPONENT).sum(axis=1)) / _NORM_EXPONENT
+            + at_once
         )
 
     def _busy_us(self, factors: Floats, terms: Terms) -> Floats:

@@ -58,14 +58,14 @@ def _entry(
 ) -> dict[str, Any]:
     precision = prior.precision
 
-    def kept(key: str) -> dict[str, Any]:
+    def prior_figure(key: str) -> dict[str, Any]:
         return {"value": getattr(prior, key), "source": prior.sources.get(key, "the built-in profile")}
 
     layers = measurement + "; fitted to a built-in set of layers"
     # Efficiencies cannot exceed 1. So where measured rates exceed the datasheet's peak, the peak is raised.
     fastest = float(figures.rate_gflops.max())
     peak = max(prior.peak_gflops[precision], fastest)
-    peak_source = kept("peak_gflops")["source"]
+    peak_source = prior_figure("peak_gflops")["source"]
     if peak == fastest:
         peak_source = f"{precision}: {measurement}, the fastest of a built-in set of layers; others: {peak_source}"
     rates, bands = (dict(zip(figures.kinds, fitted, strict=True)) for fitted in (figures.rate_gflops, figures.gbps))
@@ -81,13 +81,13 @@ def _entry(
         "precision": precision,
         "peak_gflops": {"value": {**prior.peak_gflops, precision: _round(peak)}, "source": peak_source},
         "efficiency": {"value": efficiency, "source": layers},
-        "memory_gbps": kept("memory_gbps"),
+        "memory_gbps": prior_figure("memory_gbps"),
         "gbps": {"value": gbps, "source": layers},
-        "memory_bytes": kept("memory_bytes"),
+        "memory_bytes": prior_figure("memory_bytes"),
         "launch_us": {"value": _round(figures.launch_us), "source": layers},
         "submodel_us": {"value": _round(float(boundaries.submodel_us[number])), "source": measurement + _CHAINS},
-        "link_us": kept("link_us"),
-        "link_gbps": kept("link_gbps"),
+        "link_us": prior_figure("link_us"),
+        "link_gbps": prior_figure("link_gbps"),
     }
     if layout > 0:
         entry["layout_gbps"] = {"value": _rate(layout), "source": measurement + _CHAINS}

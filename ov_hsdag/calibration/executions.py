@@ -447,7 +447,7 @@ def _served_operation(name: str, nodes: Mapping[str, _RuntimeNode], submodels: M
         return -1
 
     for step, same in (("consumers", True), ("inputs", True), ("consumers", False), ("inputs", False)):
-        found = nearest(step, same)
-        if found >= 0:
-            return found, step == "inputs"
+        served = nearest(step, same)
+        if served >= 0:
+            return served, step == "inputs"
     return -1, False

@@ -58,14 +58,14 @@ def fit_figures(samples: Samples, rate_gflops: Floats, gbps: Floats, launch_us: 
     start = np.log(np.concatenate([rate_gflops, gbps, [max(launch_us, 0.1)]]))
     spread = np.concatenate([np.full(types, _EFFICIENCY), np.full(types, _BANDWIDTH), [_LAUNCH]])
     measured = np.log(np.maximum(samples.us, _FLOOR_US))
-    most = len(samples.us)
+    count = len(samples.us)
 
     def log_us(theta: Floats) -> Floats:
         rate, band, launch = np.exp(theta[:types]), np.exp(theta[types:-1]), np.exp(theta[-1])
         compute = samples.flops / (rate[samples.kind] * 1e3)
         movement = samples.moved / (band[samples.kind] * 1e3)
         us = np.maximum(compute, movement) + launch * samples.launched
-        return np.log(np.maximum(np.bincount(samples.sample, us, most), _FLOOR_US))
+        return np.log(np.maximum(np.bincount(samples.sample, us, count), _FLOOR_US))
 
     def residuals(scaled: Floats) -> Floats:
         return np.concatenate([(log_us(start + scaled * spread) - measured) / _NOISE, scaled])

@@ -235,13 +235,13 @@ def measure_latencies(
     return latencies[:, 0], np.median(latencies[:, 1:], axis=0) if relative_seconds else np.empty(0), ran
 
 
-def _plan_rounds(left: float, placements: int, compiling: float, one_round: float) -> tuple[int, bool] | None:
+def _plan_rounds(seconds_left: float, placements: int, compiling: float, one_round: float) -> tuple[int, bool] | None:
     """Plans the rounds of a placement within its share of the time.
 
     Further placements say more than further rounds of the same one, once there are enough.
 
     Args:
-        left: seconds left for all placements.
+        seconds_left: seconds left for all placements.
         placements: number of placements left, each of which is compiled.
         compiling: seconds to compile one.
         one_round: seconds of a round.
@@ -249,14 +249,14 @@ def _plan_rounds(left: float, placements: int, compiling: float, one_round: floa
     Returns:
         The number of rounds, and whether caches are refilled before each run; None if there is no time.
     """
-    share = left / placements - compiling
+    share = seconds_left / placements - compiling
     # Each run has another one before it, and there are two runs of the placement before the first round. A fifth of the
     # time is a reserve.
     affordable = 0.8 * share / one_round / 2 - 1
     if affordable >= _FEWEST_ROUNDS:
         return int(min(affordable, np.clip(_SECONDS / one_round / 2, _FEWEST_ROUNDS, _MOST_ROUNDS))), True
-    if left < compiling + 2 * one_round:
+    if seconds_left < compiling + 2 * one_round:
         return None
-    if left > compiling + 4 * _FEW_ROUNDS * one_round:
+    if seconds_left > compiling + 4 * _FEW_ROUNDS * one_round:
         return int(np.clip(affordable, _FEW_ROUNDS, _FEWEST_ROUNDS)), True
     return int(np.clip(share / one_round - 1, 1, _FEWEST_ROUNDS)), False

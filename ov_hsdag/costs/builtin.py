@@ -141,12 +141,12 @@ def costs_line(
         The text, which begins with "costs:".
     """
     parts = [f"measured on {', '.join(used)}{f' ({where})' if where else ''}"] if used else []
-    others = [name for name in names if name not in used]
-    if others and given:
-        parts.append(f"{given} for {', '.join(others)}")
-    elif others:
+    unmeasured = [name for name in names if name not in used]
+    if unmeasured and given:
+        parts.append(f"{given} for {', '.join(unmeasured)}")
+    elif unmeasured:
         builtin = builtin_profile(names, core)
-        profiles = ", ".join(f"{builtin.device(name).builtin} for {name}" for name in others)
+        profiles = ", ".join(f"{builtin.device(name).builtin} for {name}" for name in unmeasured)
         cards = "GPUs that are not here count as discrete cards; " if assumed_cards(names, core) else ""
         parts.append(f"built-in profiles {profiles} ({cards}{flag} gives others)")
     return f"costs: {', '.join(parts)}"

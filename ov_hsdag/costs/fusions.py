@@ -150,19 +150,19 @@ def with_layouts(
     edges = main_inputs(graph)
     ends = layout_ends(graph)
     for device in np.flatnonzero(us_per_byte > 0):
-        before: dict[int, int] = {}
+        convolution_before: dict[int, int] = {}
         for node in np.flatnonzero(ends & own[:, device] & (fused_with[:, device] < 0)):
             source = _main_source(graph, edges, int(node))
             while source >= 0 and own[source, device] and not ends[source]:
                 source = _main_source(graph, edges, source)
             if source >= 0 and own[source, device]:
-                before[int(node)] = source
-        shared = np.bincount(list(before.values()), minlength=graph.nodes)
-        for target, source in before.items():
+                convolution_before[int(node)] = source
+        shared = np.bincount(list(convolution_before.values()), minlength=graph.nodes)
+        for target, source in convolution_before.items():
             size = float(graph.output_bytes[graph.input_output[edges[target]]])
-            left = float(graph.output_bytes[graph.output_ptr[source]]) / shared[source]
+            leaving_bytes = float(graph.output_bytes[graph.output_ptr[source]]) / shared[source]
             fused_with[target, device] = source
-            fusion_penalty_us[target, device] = size * us_per_byte[device] + left * us_per_byte.mean()
+            fusion_penalty_us[target, device] = size * us_per_byte[device] + leaving_bytes * us_per_byte.mean()
     return fused_with, fusion_penalty_us
 
 

@@ -67,12 +67,12 @@ def _options_set_on_core(
 ) -> dict[str, dict[str, Any]]:
     """Selects the options that were set on the Core for a device: their values differ from those of a new Core."""
     set_values: dict[str, dict[str, Any]] = {}
-    fresh: ov.Core | None = None
+    new_core: ov.Core | None = None
     for device in devices:
         for name in options:
             with contextlib.suppress(RuntimeError):  # the device does not know the property
                 value = core.get_property(device, name)
-                fresh = fresh or virtual.new_core()
-                if value != fresh.get_property(device, name):
+                new_core = new_core or virtual.new_core()
+                if value != new_core.get_property(device, name):
                     set_values.setdefault(device, {})[name] = value
     return set_values

@@ -47,17 +47,17 @@ def clean_up(model: ov.Model, placed: bool = False) -> tuple[Excerpt | None, Nod
         # A converted model has these marks in memory, though not in its file. They would keep static shapes unfolded.
         _remove_folding_marks(node)
     names = set(nodes.names)
-    part = excerpt(model, nodes) if len(nodes) >= LARGE else None
-    if placed or (part is not None and _changes_nothing(part.model, folding=bool(measured))):
-        return part, nodes
+    small_part = excerpt(model, nodes) if len(nodes) >= LARGE else None
+    if placed or (small_part is not None and _changes_nothing(small_part.model, folding=bool(measured))):
+        return small_part, nodes
     # A node with a Python reference still counts as a consumer after it was replaced, so `nodes` has to go. `measured`
     # stays: the names that the transformations hand on depend on it, and earlier placements know nodes by these names.
     del nodes
-    before = model.clone()  # shares the constants' memory
+    backup = model.clone()  # shares the constants' memory
     try:
         apply_moc_transformations(model, cf=bool(measured), smart_reshape=True)
     except RuntimeError:
-        _restore_from(model, before)
+        _restore_from(model, backup)
         return None, None
     _let_u1_conversions_fold(model)
     name_generated(model, names)
@@ -121,22 +121,22 @@ def _changes_nothing(model: ov.Model, *, folding: bool) -> bool:
     return np.array_equal(before, after)
 
 
-def _restore_from(model: ov.Model, before: ov.Model) -> None:
-    """Makes `model` compute what its copy `before` does, with the nodes of the copy.
+def _restore_from(model: ov.Model, backup: ov.Model) -> None:
+    """Makes `model` compute what its copy `backup` does, with the nodes of the copy.
 
     The copy cannot be used afterwards. Parameters and Results remain those of `model`, because callers hold on to
     inputs and outputs.
     """
-    for kept, copied in zip(model.get_parameters(), before.get_parameters(), strict=True):
-        kept.set_partial_shape(copied.get_partial_shape())
+    for original, copied in zip(model.get_parameters(), backup.get_parameters(), strict=True):
+        original.set_partial_shape(copied.get_partial_shape())
         for reader in copied.output(0).get_target_inputs():
-            reader.replace_source_output(kept.output(0))
-    for kept, copied in zip(model.get_results(), before.get_results(), strict=True):
-        kept.input(0).replace_source_output(copied.input_value(0))
+            reader.replace_source_output(original.output(0))
+    for original, copied in zip(model.get_results(), backup.get_results(), strict=True):
+        original.input(0).replace_source_output(copied.input_value(0))
     for sink in model.get_sinks():
         model.remove_sink(sink)
     for variable in model.get_variables():
         model.remove_variable(variable)
-    model.add_variables(before.get_variables())
-    model.add_sinks(before.get_sinks())
+    model.add_variables(backup.get_variables())
+    model.add_sinks(backup.get_sinks())
     model.validate_nodes_and_infer_types()

@@ -57,13 +57,13 @@ class Excerpt:
 def excerpt(model: ov.Model, nodes: Nodes | None = None) -> Excerpt | None:
     """Makes an excerpt of `model`, which is left as it is; None where it would not be much smaller."""
     nodes = nodes or Nodes(model)
-    _, first = np.unique(_colours(_signatures(nodes, {}), nodes.edges, RADIUS), return_index=True)
+    _, representatives = np.unique(_colours(_signatures(nodes, {}), nodes.edges, RADIUS), return_index=True)
     kept = np.zeros(len(nodes), bool)
-    kept[first] = True
+    kept[representatives] = True
     kept = _with_evaluated_inputs(nodes, _whole_states(nodes, _surrounded(kept, nodes.edges)))
     if kept.sum() > _LARGEST_SHARE * len(nodes):
         return None
-    return _cut_out(nodes, kept, len(first))
+    return _cut_out(nodes, kept, len(representatives))
 
 
 def structures(*models: ov.Model) -> list[NDArray[np.uint64]]:
@@ -193,7 +193,7 @@ def _cut_out(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | Non
     """
     numbers = np.flatnonzero(kept).tolist()
     inside = {nodes.order[number].get_instance_id() for number in numbers}
-    instead: dict[tuple[int, int], ov.Node] = {}
+    parameter_for: dict[tuple[int, int], ov.Node] = {}
     cut: list[tuple[Any, Any]] = []  # input ports and the outputs that fed them
     ends: dict[str, list[ov.Node]] = {"Parameter": [], "Result": [], "Assign": []}
     try:
@@ -207,11 +207,11 @@ def _cut_out(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | Non
                 if producer.get_instance_id() in inside or producer.get_type_name() == "Constant":
                     continue
                 key = (producer.get_instance_id(), source.get_index())
-                if key not in instead:
-                    instead[key] = op.Parameter(source.get_element_type(), source.get_partial_shape())
-                    ends["Parameter"].append(instead[key])
+                if key not in parameter_for:
+                    parameter_for[key] = op.Parameter(source.get_element_type(), source.get_partial_shape())
+                    ends["Parameter"].append(parameter_for[key])
                 cut.append((port, source))
-                port.replace_source_output(instead[key].output(0))
+                port.replace_source_output(parameter_for[key].output(0))
             if type_name in ("Result", "Assign"):
                 continue
             for output in node.outputs():

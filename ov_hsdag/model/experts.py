@@ -43,17 +43,17 @@ class Experts:
     def weights(self, graph: ComputationGraph) -> list[int]:
         """Constants that `products` read, and nodes that decompress them, where they have a part for each expert."""
         constant = graph.legality.constant
-        found: set[int] = set()
+        weight_nodes: set[int] = set()
         ahead = self.products(graph).tolist()
         while ahead:
             node = ahead.pop()
             for edge in range(graph.input_ptr[node], graph.input_ptr[node + 1]):
                 source = int(graph.input_source[edge])
                 several = len(graph.output_shapes[graph.input_output[edge]]) > 1
-                if constant[source] and several and source not in found:
-                    found.add(source)
+                if constant[source] and several and source not in weight_nodes:
+                    weight_nodes.add(source)
                     ahead.append(source)
-        return sorted(found)
+        return sorted(weight_nodes)
 
 
 def experts(graph: ComputationGraph) -> tuple[Experts, ...]:

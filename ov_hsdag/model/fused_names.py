@@ -30,13 +30,13 @@ def affinity_of_fused(transformed: ov.Model, affinity: Mapping[str, str], names:
         several devices are left out. Where a node was fused into several, those with one of `names` decide, not new
         ones that transformations inserted.
     """
-    before = set(names)
-    gone = before - affinity.keys()
+    earlier_names = set(names)
+    missing_names = earlier_names - affinity.keys()
     devices: dict[bool, dict[str, set[str]]] = {True: {}, False: {}}
-    for node in transformed.get_ops() if gone else ():
+    for node in transformed.get_ops() if missing_names else ():
         name, info = node.get_friendly_name(), node.get_rt_info()
         if name not in affinity or _FUSED_NAMES not in info:
             continue
-        for fused in gone.intersection(info[_FUSED_NAMES].astype(str).split(",")):
-            devices[name in before].setdefault(fused, set()).add(affinity[name])
+        for fused in missing_names.intersection(info[_FUSED_NAMES].astype(str).split(",")):
+            devices[name in earlier_names].setdefault(fused, set()).add(affinity[name])
     return {name: min(used) for name, used in {**devices[False], **devices[True]}.items() if len(used) == 1}

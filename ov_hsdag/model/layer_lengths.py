@@ -43,26 +43,26 @@ def read_lengths_in_layers(nodes: Nodes) -> bool:
 
 def _read_batch_size_in_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joined: ov.Node) -> bool:
     """Reads the batch size of a state's first value from the tensor that is appended to the state."""
-    first = read.input_value(0).get_node() if read.get_input_size() else None
-    if first is None or first.get_type_name() != "Broadcast" or joined.get_input_size() != 2:
+    first_value = read.input_value(0).get_node() if read.get_input_size() else None
+    if first_value is None or first_value.get_type_name() != "Broadcast" or joined.get_input_size() != 2:
         return False
-    sizes, new = first.input_value(1).get_node(), joined.input_value(1)
+    sizes, appended = first_value.input_value(1).get_node(), joined.input_value(1)
     batch = sizes.input_value(0).get_node() if sizes.get_type_name() == "Concat" else None
-    if batch is None or batch.get_type_name() != "Gather" or _depends(nodes, number, new.get_node(), read):
+    if batch is None or batch.get_type_name() != "Gather" or _depends(nodes, number, appended.get_node(), read):
         return False
     shape = batch.input_value(0).get_node()
     # OpenVINO's transformations know which sizes are equal, and read those of another layer again.
-    if shape.get_type_name() != "ShapeOf" or _is_same_node(shape.input_value(0).get_node(), new.get_node()):
+    if shape.get_type_name() != "ShapeOf" or _is_same_node(shape.input_value(0).get_node(), appended.get_node()):
         return False
     index = batch.input_value(1).get_node()
     if index.get_type_name() != "Constant" or index.get_data().reshape(-1).tolist() != [0]:
         return False
     batch_size = ops.gather(
-        ops.shape_of(new, sizes.get_output_element_type(0).get_type_name()), index, batch.input_value(2)
+        ops.shape_of(appended, sizes.get_output_element_type(0).get_type_name()), index, batch.input_value(2)
     )
     rest = [sizes.input_value(port) for port in range(1, sizes.get_input_size())]
     joined_sizes = ops.concat([batch_size, *rest], 0)
-    value = ops.broadcast(first.input_value(0), joined_sizes)
+    value = ops.broadcast(first_value.input_value(0), joined_sizes)
     for node, part in (
         (batch_size.input_value(0).get_node(), "shape"),
         (batch_size, "batch"),
@@ -197,14 +197,14 @@ def _reshape_sum_of_experts(tile: ov.Node, total: ov.Node) -> bool:
     else:
         return False
     following = _readers(end)
-    first = following[0] if len(following) == 1 else end
-    shared, last = _other_addend(first, end), _readers(first)[0] if len(_readers(first)) == 1 else None
-    before = None if shared is None or last is None else _other_addend(last, first)
-    if shared is None or last is None or before is None:
+    first_sum = following[0] if len(following) == 1 else end
+    shared, last_sum = _other_addend(first_sum, end), _readers(first_sum)[0] if len(_readers(first_sum)) == 1 else None
+    before = None if shared is None or last_sum is None else _other_addend(last_sum, first_sum)
+    if shared is None or last_sum is None or before is None:
         return changed
-    kept = ops.add(before, shared)
-    kept.set_friendly_name(first.get_friendly_name())
-    _take_place_of(ops.add(kept, end), last)
+    early_sum = ops.add(before, shared)
+    early_sum.set_friendly_name(first_sum.get_friendly_name())
+    _take_place_of(ops.add(early_sum, end), last_sum)
     return True
 
 
@@ -247,14 +247,14 @@ def _depends(nodes: Nodes, number: dict[int, int], node: ov.Node, on: ov.Node) -
         node: the node whose inputs are followed.
         on: the node that is looked for.
     """
-    first, ahead = number[on.get_instance_id()], [number[node.get_instance_id()]]
-    seen = set(ahead)
-    while ahead:
-        index = ahead.pop()
-        if index == first:
+    target, waiting = number[on.get_instance_id()], [number[node.get_instance_id()]]
+    seen = set(waiting)
+    while waiting:
+        index = waiting.pop()
+        if index == target:
             return True
         for source in nodes.edges.source[nodes.edges.ptr[index] : nodes.edges.ptr[index + 1]].tolist():
-            if source >= first and source not in seen:
+            if source >= target and source not in seen:
                 seen.add(source)
-                ahead.append(source)
+                waiting.append(source)
     return False

@@ -58,14 +58,14 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None, *, of_
     latest: dict[str, int] = {}  # number at the end of the last of equal names
 
     def give(number: int, name: str) -> None:
-        free, more = name, latest.get(name, 1)
-        while free in used_names:
-            more += 1
-            free = f"{name}_{more}"
-        latest[name] = more
-        used_names.add(free)
+        free_name, suffix = name, latest.get(name, 1)
+        while free_name in used_names:
+            suffix += 1
+            free_name = f"{name}_{suffix}"
+        latest[name] = suffix
+        used_names.add(free_name)
         named[number] = True
-        order[number].set_friendly_name(free)
+        order[number].set_friendly_name(free_name)
 
     constants = [number for number in sorted(generated) if not order[number].get_input_size()]
     for number in sorted(generated.difference(constants)):
@@ -150,7 +150,7 @@ class NameTree:
         tree = cls([], [], [], [])
         entries: dict[tuple[int, str], int] = {}
         is_parameter = dict(zip(names, parameters, strict=True))
-        before = -1
+        previous_scope = -1
         for name in names:
             entry, path, scope = -1, "", -1
             follows = GENERATED.fullmatch(name) is not None
@@ -165,9 +165,9 @@ class NameTree:
                 elif number < _DEEPEST:
                     scope = entry
             tree.name.append(entry)
-            scope = before if follows else -2 - scope if scope < -1 else scope
+            scope = previous_scope if follows else -2 - scope if scope < -1 else scope
             tree.scope.append(scope)
-            before = scope
+            previous_scope = scope
         # A node that other nodes are called after is in the scope of its own name.
         bases = set(tree.scope)
         tree.scope[:] = [entry if entry in bases else scope for entry, scope in zip(tree.name, tree.scope, strict=True)]

@@ -85,16 +85,16 @@ def unique_names(model: ov.Model, nodes: Nodes | None = None) -> bool:
     names = list(nodes.names)
     used_names = set(names)
     for number, name in enumerate(names):
-        first = _uncopied(name)
-        if first and first not in used_names:
+        original_name = _uncopied(name)
+        if original_name and original_name not in used_names:
             used_names.discard(name)
-            used_names.add(first)
-            names[number] = first
+            used_names.add(original_name)
+            names[number] = original_name
     seen: set[str] = set()
-    free = _Names(used_names)
+    copy_names = _Names(used_names)
     for number, name in enumerate(names):
         if name in seen:
-            names[number] = free.free(name)
+            names[number] = copy_names.free(name)
         seen.add(names[number])
     for node, before, name in zip(nodes.order, nodes.names, names, strict=True):
         if name != before:

@@ -56,11 +56,11 @@ def fixed_by_weights(port: ov.Output) -> dict[int, int]:
         if depth > _DEEPEST or rank.is_dynamic:
             continue
         for reader in output.get_target_inputs():
-            node, at = reader.get_node(), reader.get_index()
+            node, input_port = reader.get_node(), reader.get_index()
             type_name = node.get_type_name()
-            if at == 0 and CONVOLUTIONS.get(type_name) is not None:
+            if input_port == 0 and CONVOLUTIONS.get(type_name) is not None:
                 sizes |= _channels(node, CONVOLUTIONS[type_name] or 0)
-            elif at == 0 and type_name == "MatMul":
+            elif input_port == 0 and type_name == "MatMul":
                 sizes |= _features(node, rank.get_length())
             elif type_name in _SAME_SIZES and node.get_output_partial_shape(0).rank == rank:
                 waiting.append((node.output(0), depth + 1))
@@ -99,11 +99,13 @@ def suggested_sizes(model: ov.Model) -> list[int]:
     strides: dict[str, int] = {}  # product of the strides up to and including a node, by its friendly name
     suggested: dict[int, None] = {}
     for node in islice(model.get_ordered_ops(), _FIRST_OPERATIONS):
-        before = max((strides.get(value.get_node().get_friendly_name(), 1) for value in node.input_values()), default=1)
+        stride_before = max(
+            (strides.get(value.get_node().get_friendly_name(), 1) for value in node.input_values()), default=1
+        )
         for size in _suggested_by(node):
-            if _LEAST_SUGGESTED <= size * before <= _LARGEST_SUGGESTED:
-                suggested[size * before] = None
-        strides[node.get_friendly_name()] = before * _stride(node)
+            if _LEAST_SUGGESTED <= size * stride_before <= _LARGEST_SUGGESTED:
+                suggested[size * stride_before] = None
+        strides[node.get_friendly_name()] = stride_before * _stride(node)
         if len(suggested) >= _MOST_SUGGESTED:
             break
     return list(suggested)[:_MOST_SUGGESTED]

@@ -114,11 +114,11 @@ def pinned_support(
     """
     groups = graph.legality.groups
     able = group_support(groups, supported)
-    first: dict[int, int] = {}  # first pinned node of each group
+    first_pinned: dict[int, int] = {}  # first pinned node of each group
     allowed = supported.copy()
     for node, pin in pinned.items():
         group, device = int(groups[node]), devices.index(pin.device)
-        other = first.setdefault(group, node)
+        other = first_pinned.setdefault(group, node)
         if pinned[other].device != pin.device:
             raise UserError(
                 f"the pins '{pinned[other]}' and '{pin}' contradict each other: {quoted(graph.names[other])} and"

@@ -102,11 +102,13 @@ def _relax_once(model: ov.Model, affinity: Mapping[str, str], rule: int) -> dict
             continue
         inserted = inserted or {}
         name, device = f"{nodes.names[source]}/relaxed_shape_{output}", affinity[nodes.names[source]]
-        before = [node for node, _ in ports if nodes.names[node] == name or nodes.names[node].startswith(f"{name}/")]
-        if before or any(affinity[nodes.names[node]] == device for node, _ in crossing):
+        relaxing_readers = [
+            node for node, _ in ports if nodes.names[node] == name or nodes.names[node].startswith(f"{name}/")
+        ]
+        if relaxing_readers or any(affinity[nodes.names[node]] == device for node, _ in crossing):
             # HETERO's cuts within a device depend on the number of a tensor's readers, so all readers stay together.
-            crossing = [(node, port) for node, port in ports if node not in before]
-        if before:
+            crossing = [(node, port) for node, port in ports if node not in relaxing_readers]
+        if relaxing_readers:
             end = nodes.order[nodes.names.index(name)]
         else:
             new_nodes = _relaxing_nodes(nodes.order[source].output(output), name)

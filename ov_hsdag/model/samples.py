@@ -123,9 +123,9 @@ def samples_of(
     for name, value in _named_arrays(model, given):
         number = _input_number(model, name)
         port = model.inputs[number]
-        wanted, usual = _shape_of(port, shapes), _shape_of(port, images)
+        required_shape, default_shape = _shape_of(port, shapes), _shape_of(port, images)
         by_port.setdefault(number, []).extend(
-            _fit_to_input(array, port, wanted, usual, source) for array, source in value
+            _fit_to_input(array, port, required_shape, default_shape, source) for array, source in value
         )
     count = max(map(len, by_port.values()))
     for number, arrays in by_port.items():
@@ -308,8 +308,8 @@ def _image(pixels: NDArray[np.uint8], port: ov.Output, target_shape: tuple[int, 
         )
     sizes = list(target_shape) if target_shape else [int(one.get_length()) if one.is_static else None for one in shape]
     batch, sizes = (sizes[0] or 1, sizes[1:]) if len(sizes) == 4 else (None, sizes)
-    first = _channels_first(port, sizes)
-    channels, height, width = sizes if first else (sizes[2], sizes[0], sizes[1])
+    channels_first = _channels_first(port, sizes)
+    channels, height, width = sizes if channels_first else (sizes[2], sizes[0], sizes[1])
     channels = channels or 3
     if channels not in _COLORS:
         raise UserError(
@@ -320,7 +320,7 @@ def _image(pixels: NDArray[np.uint8], port: ov.Output, target_shape: tuple[int, 
     colors = colors.mean(axis=2, keepdims=True) if channels == 1 else np.broadcast_to(colors, (*colors.shape[:2], 3))
     is_real = port.get_element_type().is_real()
     colors = colors / np.float32(255) if is_real else np.rint(colors).astype(np.uint8)
-    laid_out = colors.transpose(2, 0, 1) if first else colors
+    laid_out = colors.transpose(2, 0, 1) if channels_first else colors
     return laid_out if batch is None else np.repeat(laid_out[None], batch, axis=0)
 
 

@@ -288,8 +288,8 @@ def _is_image(shape: Sequence[int]) -> bool:
 
 def _areas(random: np.random.Generator, shape: Sequence[int]) -> NDArray[np.float64]:
     """Draws images [batch, …] of coloured rectangles on a gradient with a little noise; values from 0 to 1."""
-    first = shape[1] in (1, 3)
-    channels, (height, width) = (shape[1], shape[2:]) if first else (shape[3], shape[1:3])
+    channels_first = shape[1] in (1, 3)
+    channels, (height, width) = (shape[1], shape[2:]) if channels_first else (shape[3], shape[1:3])
     images = np.empty((shape[0], channels, height, width))
     down, right = np.linspace(0, 1, height)[:, None], np.linspace(0, 1, width)
     for image in images:
@@ -301,7 +301,7 @@ def _areas(random: np.random.Generator, shape: Sequence[int]) -> NDArray[np.floa
             image[:, top:bottom, left:end] = random.uniform(0, 1, (channels, 1, 1))
         image += _NOISE * random.standard_normal(image.shape)
     images = np.clip(images, 0, 1)
-    return images if first else images.transpose(0, 2, 3, 1)
+    return images if channels_first else images.transpose(0, 2, 3, 1)
 
 
 def _sentences(random: np.random.Generator, shape: Sequence[int]) -> NDArray[Any]:

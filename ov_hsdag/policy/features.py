@@ -165,12 +165,12 @@ def _shape_features(graph: ComputationGraph, view: CoarseView) -> Floats:
     The output is the first one of the group's last operation.
     """
     with_output = np.diff(graph.output_ptr) > 0
-    last = np.full(view.size, -1, np.int64)
+    last_node = np.full(view.size, -1, np.int64)
     for chosen in (with_output, with_output & (graph.kinds != NodeKind.CONSTANT)):
         # Later nodes overwrite earlier ones, and nodes that compute overwrite constants.
-        last[view.node[chosen]] = np.flatnonzero(chosen)
+        last_node[view.node[chosen]] = np.flatnonzero(chosen)
     result = np.zeros((view.size, _DIMENSIONS + 1))
-    for group, node in enumerate(last.tolist()):
+    for group, node in enumerate(last_node.tolist()):
         if node < 0:
             continue
         shape = graph.output_shapes[graph.output_ptr[node]]
@@ -308,7 +308,10 @@ def _pair_features(view: CoarseView, contiguous: _Contiguous) -> Floats:
     moving = view.into + view.out_of
     with np.errstate(invalid="ignore"):
         gain = np.nan_to_num((elsewhere - us) / (np.abs(elsewhere - us) + moving + 1e-30), nan=0.0)
-    begun, left = contiguous.place[:, None] - contiguous.begin, contiguous.end - contiguous.place[:, None]
+    distance_from_begin, distance_to_end = (
+        contiguous.place[:, None] - contiguous.begin,
+        contiguous.end - contiguous.place[:, None],
+    )
     # Infinite times gave nan or infinities above, so the gain follows from support there.
     gain = np.where(supported, np.where(np.isfinite(elsewhere), gain, 1.0), -1.0)
     columns = [
@@ -320,10 +323,10 @@ def _pair_features(view: CoarseView, contiguous: _Contiguous) -> Floats:
         _clipped_log(share(view.out_of, view.best[:, None])),
         _clipped_log(share(moving * view.size, total)),
         gain,
-        begun,
-        left,
-        np.tanh(10 * begun),  # uses most of its range for small distances
-        np.tanh(10 * left),
+        distance_from_begin,
+        distance_to_end,
+        np.tanh(10 * distance_from_begin),  # uses most of its range for small distances
+        np.tanh(10 * distance_to_end),
         contiguous.inside.astype(np.float64),
     ]
     return np.stack(columns, axis=2)

@@ -38,11 +38,11 @@ def read_tensors(content: bytes) -> dict[str, NDArray[np.float32]]:
 
 def _tensor(name: str, entry: Any, data: memoryview) -> NDArray[np.float32]:
     try:
-        dtype, shape, (first, last) = _TYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
-        if not all(type(number) is int and number >= 0 for number in (*shape, first, last)):
+        dtype, shape, (begin, end) = _TYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
+        if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
             raise ValueError
-        if not first <= last <= len(data) or math.prod(shape) * dtype.itemsize != last - first:
+        if not begin <= end <= len(data) or math.prod(shape) * dtype.itemsize != end - begin:
             raise ValueError
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"the tensor {name!r:.60} is malformed") from None
-    return np.frombuffer(data[first:last], dtype).reshape(shape).astype(np.float32, copy=False)
+    return np.frombuffer(data[begin:end], dtype).reshape(shape).astype(np.float32, copy=False)

@@ -254,18 +254,18 @@ class Session:
             shares = np.array([part.count for part in parts]) / sum(part.count for part in parts)
             moved = np.rint(shares @ np.stack([part.graph.output_bytes for part in parts])).astype(np.int64)
             graph = replace(graph, flops=shares @ np.stack([part.graph.flops for part in parts]))
-        kept = cost_model.storage_ratios(profile, graph, names)
+        storage_ratio = cost_model.storage_ratios(profile, graph, names)
         shared = SharedCores.of(self.core, names)
-        held, live = memory_needs(analysis.model, graph, self.core, profile, names, kept)
+        held, live = memory_needs(analysis.model, graph, self.core, profile, names, storage_ratio)
         return PlacementProblem(
             graph=graph,
             devices=names,
             objective=objective,
             supported=analysis.supported,
             groups=analysis.graph.legality.groups,
-            memory_bytes=np.ceil(profile.memory_bytes(names) / kept).astype(np.int64),
+            memory_bytes=np.ceil(profile.memory_bytes(names) / storage_ratio).astype(np.int64),
             rule=colocation.split_rule(ov.__version__),
-            storage_ratio=kept,
+            storage_ratio=storage_ratio,
             moved_bytes=moved,
             held_bytes=held,
             live_bytes=live,

@@ -261,21 +261,21 @@ def _exchange(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
     """
     size = max(bin_.stat().st_size, new_bin.stat().st_size)
     second = -(-size // ALIGNMENT) * ALIGNMENT
-    shifted_xml, both = temporary_name(xml, ".xml"), temporary_name(xml, ".bin")
+    shifted_xml, combined_bin = temporary_name(xml, ".xml"), temporary_name(xml, ".bin")
     try:
         with open(shifted_xml, "xb") as file:
             file.write(rewritten_constants(new_xml.read_bytes(), lambda name, offset, _: (name, offset + second)))
             _sync(file)
-        _concatenate(bin_, new_bin, second, both)
-        _replace(both, bin_)
+        _concatenate(bin_, new_bin, second, combined_bin)
+        _replace(combined_bin, bin_)
         _replace(shifted_xml, xml)
-        _concatenate(new_bin, new_bin, second, both)
-        _replace(both, bin_)
+        _concatenate(new_bin, new_bin, second, combined_bin)
+        _replace(combined_bin, bin_)
         _replace(new_xml, xml)
         _replace(new_bin, bin_)
     finally:
         shifted_xml.unlink(missing_ok=True)
-        both.unlink(missing_ok=True)
+        combined_bin.unlink(missing_ok=True)
 
 
 def _concatenate(first: Path, second: Path, offset: int, target: Path) -> None:

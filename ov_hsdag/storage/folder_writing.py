@@ -273,14 +273,16 @@ def _with_placeholders(
         if set(node.get_rt_info()) - _EXPENDABLE_INFO:
             continue  # Python cannot copy its runtime information for plugins
         address = node.data.__array_interface__["data"][0]
-        at = next((address - begin + offset for begin, end, offset in areas if begin <= address < end), None)
-        if at is None:
+        offset_in_file = next(
+            (address - begin + offset for begin, end, offset in areas if begin <= address < end), None
+        )
+        if offset_in_file is None:
             continue
         name = f"{_MAPPED}{len(replaced)}"
         zero = op.Constant(ov.Tensor(zeros[:size], node.get_output_shape(0), element), True)
         zero.set_friendly_name(name)
         node.output(0).replace(zero.output(0))  # its names, too
-        replaced[name] = node.get_friendly_name(), at
+        replaced[name] = node.get_friendly_name(), offset_in_file
     return copy, replaced
 
 
@@ -373,13 +375,13 @@ def _offset_of_equal_data(data: NDArray[np.uint8], old: NDArray[np.uint8], candi
 def _copy_sharing_blocks(source: Path, copy: Path) -> None:
     """Copies a file; file systems that can (Btrfs, XFS) let both share their blocks until one is written."""
     with open(source, "rb") as old, open(copy, "xb") as new:
-        left = os.fstat(old.fileno()).st_size
+        remaining = os.fstat(old.fileno()).st_size
         try:
-            while left > 0:
-                done = os.copy_file_range(old.fileno(), new.fileno(), left)
+            while remaining > 0:
+                done = os.copy_file_range(old.fileno(), new.fileno(), remaining)
                 if not done:
                     break
-                left -= done
+                remaining -= done
         except (OSError, AttributeError):  # not on this system, or not from one file system to another
             old.seek(0)
             new.seek(0)

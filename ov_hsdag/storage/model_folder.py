@@ -122,13 +122,13 @@ def pipeline(folder: Path) -> dict[str, Role]:
     stages: list[list[str]] = [[], [], []]
     for name in files_by_part:
         stages[next((n for n, names in enumerate(_STAGES, 1) if name in names), 0)].append(name)
-    roles, before = {}, tuple[str, ...]()
+    roles, previous_stage = {}, tuple[str, ...]()
     for stage in stages:
         for name in stage:
             first = name == "decoder_with_past_model" and "decoder_model" in stage
-            after = ("decoder_model",) if first else before
+            after = ("decoder_model",) if first else previous_stage
             roles[name] = Role(files_by_part[name], _COUNTS.get(name, 1.0), after, _WORKLOADS.get(name))
-        before = tuple(stage) or before
+        previous_stage = tuple(stage) or previous_stage
     return roles
 
 

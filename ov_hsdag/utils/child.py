@@ -112,11 +112,11 @@ class Child:
         # The child gets the parent's search path, because the package may be found only there. The script that the
         # parent runs is not imported.
         module, _, function = entry.partition(":")
-        rest = 1 + len(arguments)
-        code = f"import sys; sys.path[:] = sys.argv[{rest}:]; from {module} import {function} as main"
+        path_begin = 1 + len(arguments)
+        code = f"import sys; sys.path[:] = sys.argv[{path_begin}:]; from {module} import {function} as main"
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"{code}; main(*sys.argv[1:{rest}])", *arguments, *sys.path],
+                [sys.executable, "-c", f"{code}; main(*sys.argv[1:{path_begin}])", *arguments, *sys.path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,

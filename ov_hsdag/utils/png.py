@@ -69,17 +69,17 @@ def decode(data: bytes) -> NDArray[np.uint8]:
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yields kind and content of each chunk. Raises ValueError where one is cut or damaged."""
-    at, kind = len(_SIGNATURE), b""
+    position, kind = len(_SIGNATURE), b""
     while kind != b"IEND":
-        if at + 12 > len(data):
+        if position + 12 > len(data):
             raise ValueError("it is a damaged PNG image: it ends too soon")
-        (length,) = struct.unpack_from(">I", data, at)
-        kind, content = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
-        end = at + 8 + length
+        (length,) = struct.unpack_from(">I", data, position)
+        kind, content = data[position + 4 : position + 8], data[position + 8 : position + 8 + length]
+        end = position + 8 + length
         if end + 4 > len(data) or struct.unpack_from(">I", data, end)[0] != zlib.crc32(kind + content):
             raise ValueError("it is a damaged PNG image: a checksum is wrong")
         yield kind, content
-        at = end + 4
+        position = end + 4
 
 
 def _unpacked(packed: list[bytes], size: int) -> NDArray[np.uint8]:

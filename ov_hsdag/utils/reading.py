@@ -91,11 +91,11 @@ def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
     with opened(path) as file:
         if os.fstat(file.fileno()).st_size > most:
             raise _too_large(path, most)
-        parts, left = [], most
-        while part := file.read(min(_CHUNK, left + 1)):
+        parts, remaining = [], most
+        while part := file.read(min(_CHUNK, remaining + 1)):
             parts.append(part)
-            left -= len(part)
-            if left < 0:  # the file has grown, or is a pipe
+            remaining -= len(part)
+            if remaining < 0:  # the file has grown, or is a pipe
                 raise _too_large(path, most)
     return b"".join(parts)
 
