@@ -182,5 +182,5 @@ class _Chain(Builder):
 
     def _linear(self, source: Any, channels: int, out: int, stage: int) -> Any:
         node = (self.conv if self.image else self.layer)(source, channels, out)
-        self._keep(node.input_value(1).get_node(), stage)  # the weights
+        self._keep(node.input_value(1).get_node(), stage)  # weights belong to their consumer's submodel
         return self._keep(node, stage)

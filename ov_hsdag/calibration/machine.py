@@ -52,7 +52,7 @@ _COPIES, _RUNS = 3, 6
 class DeviceReport:
     """How well a device's figures explain the measurements."""
 
-    microbenchmarks: float  # median relative error of their times
+    microbenchmarks: float  # median relative error of the microbenchmarks' times
     boundaries: float  # median relative error of the costs of partition boundaries
 
 

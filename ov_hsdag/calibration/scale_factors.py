@@ -28,7 +28,7 @@ from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 
 # Standard deviations of logarithms: of a measurement, and of the factors on operations, submodels, transfers, layouts,
 # fusions, and operations of devices that do not run the whole model. Operations in splits may be slower or faster than
-# on the devices alone, because they have other memory, of which more is in caches.
+# on the devices alone, because their memory lies elsewhere, and more of it is in caches.
 _NOISE = 0.05
 _SPREAD = np.array([0.1, 1.5, 0.7, 0.7, 0.7, 0.7])
 

@@ -105,7 +105,7 @@ class DeviceProfile:
         return self._with_scaled_rates((cores / self.cores) ** _SCALING, f"{cores} of {self.cores} cores")
 
     def standing_in(self) -> DeviceProfile:
-        """The same figures as guesses for another device, of which nothing better is known."""
+        """The same figures as guesses for another device, because nothing better is known about it."""
         guess = f"{_ESTIMATE}: as in the built-in profile {self.builtin}, which is of another device"
         kept = (_ESTIMATE, _IN_HOST_MEMORY)
         return replace(self, sources={key: one if one.startswith(kept) else guess for key, one in self.sources.items()})

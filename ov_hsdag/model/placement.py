@@ -441,5 +441,5 @@ def _replacement_orders(
 
 
 def _kind(device: str) -> str:
-    """ "GPU" of "GPU.1". Virtual devices (CPU_A) are a kind each: their properties differ."""
+    """Returns "GPU" for "GPU.1". Each virtual device (CPU_A) is a kind of its own, because their properties differ."""
     return device.split(".", 1)[0]

@@ -281,7 +281,7 @@ def _with_placeholders(
         name = f"{_MAPPED}{len(replaced)}"
         zero = op.Constant(ov.Tensor(zeros[:size], node.get_output_shape(0), element), True)
         zero.set_friendly_name(name)
-        node.output(0).replace(zero.output(0))  # its names, too
+        node.output(0).replace(zero.output(0))  # replaces its tensor names, too
         replaced[name] = node.get_friendly_name(), offset_in_file
     return copy, replaced
 
