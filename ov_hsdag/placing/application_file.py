@@ -1,4 +1,4 @@
-"""Applications as people write them: a file in TOML, or a folder of a pipeline's models."""
+"""Reads applications: from a TOML file, or from a folder with the models of a pipeline."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+# Keys of the file and of each model's table, with the types of their values.
 _KEYS: dict[str, Any] = {"device": str, "objective": str, "memory": dict, "models": dict}
 _MODEL_KEYS: dict[str, Any] = {
     "path": str,
@@ -39,34 +40,60 @@ _MODEL_KEYS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model of an application, not read yet."""
+    """The description of one model of an application; its file has not been read.
 
-    path: Path  # its file
-    count: float = 1.0  # runs of it in one run of the application
-    after: tuple[str, ...] = ()  # models whose outputs it waits for
-    shape: str | None = None  # example shapes of its inputs, as `parse_shapes` reads them
-    workload: str | None = None  # that was asked for, if it has states
-    usual: str | None = None  # workload of such a part of a pipeline otherwise
-    folder: Path | None = None  # the pipeline's folder that it is in
-    of: str = ""  # name of the model, or of the pipeline, in the application
+    Attributes:
+        path: the model's file.
+        count: runs of the model in one run of the application.
+        after: names of the models whose outputs it waits for.
+        shape: example shapes of its inputs, as text for `parse_shapes`.
+        workload: workload that the user gave; only a model with states can have one.
+        usual: default workload of such a part of a pipeline, where the user gave none.
+        folder: the pipeline's folder that contains the model; None for a single model.
+        of: name of the model, or of its pipeline, in the application.
+    """
+
+    path: Path
+    count: float = 1.0
+    after: tuple[str, ...] = ()
+    shape: str | None = None
+    workload: str | None = None
+    usual: str | None = None
+    folder: Path | None = None
+    of: str = ""
 
 
 @dataclass(frozen=True)
 class ApplicationSpec:
-    """An application as it is asked for."""
+    """The description of an application.
 
-    models: dict[str, ModelSpec]  # by name; of a pipeline "whisper/encoder_model"
+    Attributes:
+        models: descriptions by name; parts of a pipeline are named like "whisper/encoder_model".
+        device: device list of the file; None where it has none.
+        objective: objective of the file; None where it has none.
+        memory: memory limits of the file by device; None where it has none.
+        rates: whether the counts are rates, inferences per second.
+    """
+
+    models: dict[str, ModelSpec]
     device: str | None = None
     objective: str | None = None
     memory: Mapping[str, int | str] | None = None
-    rates: bool = False  # whether counts are rates, inferences a second
+    rates: bool = False
 
 
 def read_application(path: Path) -> ApplicationSpec:
     """Reads an application's file; paths in it are relative to its folder.
 
-    UserError: it cannot be read, or asks for what cannot be: unknown keys, models that are not there, rates of some
-    models and counts of others, or one that is not positive.
+    Args:
+        path: a TOML file.
+
+    Returns:
+        The description of the application, in which folders are expanded to their models.
+
+    Raises:
+        UserError: the file cannot be read, has unknown keys or values of a wrong type, or names a file that does not
+            exist; some models have rates and others counts; a rate or count is not positive.
     """
     try:
         data = tomllib.loads(read_bytes(path, SETTINGS).decode("utf-8"))
@@ -96,7 +123,7 @@ def read_application(path: Path) -> ApplicationSpec:
             found |= _expanded(name, one, path.parent)
     except (UserError, OverflowError) as error:  # a whole number that is larger than any float
         raise UserError(f"{path}: {error}") from error
-    # Whoever waits for a pipeline waits for its last models.
+    # A model that waits for a pipeline waits for the pipeline's last models: those that no other part waits for.
     ends = {name: [other for other, spec in found.items() if spec.of == name] for name in models}
     for name, parts in ends.items():
         waited = {source for part in parts for source in found[part].after}
@@ -111,7 +138,20 @@ def read_application(path: Path) -> ApplicationSpec:
 def of_folder(
     folder: Path, counts: Mapping[str, float], workload: str | None, shapes: Sequence[str] | None
 ) -> ApplicationSpec:
-    """The application that a pipeline's folder is. counts: of its parts, instead of the usual ones. UserError."""
+    """Describes the models of a pipeline's folder as an application.
+
+    Args:
+        folder: the pipeline's folder.
+        counts: inferences of parts in one run of the pipeline, by part; the others keep their usual counts.
+        workload: workload of the parts with states, such as "prompt=1024,generate=256"; None for the usual one.
+        shapes: example shapes of inputs, as texts for `parse_shapes`.
+
+    Returns:
+        The description of the application.
+
+    Raises:
+        UserError: the workload cannot be read, or a count names a part that the folder lacks.
+    """
     Workload.asked(workload, None)  # also where no model has states
     shape = ",".join(shapes or ()) or None
     return ApplicationSpec(_of_pipeline(ModelSpec(folder, shape=shape, workload=workload), counts))
@@ -120,20 +160,25 @@ def of_folder(
 def to_place(
     spec: ApplicationSpec, read: Callable[[Path], ov.Model], *, fixes_sizes: bool = False
 ) -> dict[str, ModelOf]:
-    """The models of an application, with what they are run for.
+    """Reads the models of an application and resolves their shapes and workloads.
 
     Args:
-        spec: of the application.
+        spec: the description of the application.
         read: reads a model's file.
-        fixes_sizes: example shapes become the models' own, so that they are those that the user gave alone.
+        fixes_sizes: whether the example shapes become the models' static shapes. Then only shapes that the user gave
+            are used; otherwise sizes from the configuration file beside a model are added.
+
+    Returns:
+        The models by name, as `place_together` takes them.
 
     Raises:
-        UserError: a shape or a workload does not fit.
+        UserError: a shape does not fit its model, or a model without states has a workload.
     """
     loaded, found = {name: read(one.path) for name, one in spec.models.items()}, dict[str, ModelOf]()
     for name, one in spec.models.items():
         model = loaded[name]
-        beside = [loaded[other] for other, more in spec.models.items() if more.of == one.of]  # inputs may be theirs
+        # A shape may name an input of another part of the pipeline: only a name that no part has is an error.
+        beside = [loaded[other] for other, more in spec.models.items() if more.of == one.of]
         shapes, *_ = example_shapes([model, *beside], parse_shapes([one.shape] if one.shape else ()))
         if one.workload is not None and not any(other.get_sinks() for other in (model, *beside)):
             raise UserError(f"'{one.of or one.folder}' has no states, so it has no workload of prompt and tokens")
@@ -144,7 +189,11 @@ def to_place(
 
 
 def parse_counts(texts: list[str] | None) -> dict[str, float]:
-    """Reads "unet=30". UserError: it cannot be read."""
+    """Reads counts such as "unet=30".
+
+    Raises:
+        UserError: a text is not NAME=NUMBER.
+    """
     found = {}
     for text in texts or ():
         name, _, number = text.partition("=")
@@ -156,7 +205,13 @@ def parse_counts(texts: list[str] | None) -> dict[str, float]:
 
 
 def _check(given: Mapping[str, Any], known: Mapping[str, Any], what: str) -> None:
-    """UserError: a key that there is not, or a value of another type."""
+    """Raises UserError where a table has an unknown key or a value of a wrong type.
+
+    Args:
+        given: the table.
+        known: type of each key's value.
+        what: the table, as messages name it.
+    """
     for key, value in given.items():
         if key not in known:
             raise UserError(f"{what} has no '{key}'; there are {', '.join(known)}")
@@ -164,7 +219,13 @@ def _check(given: Mapping[str, Any], known: Mapping[str, Any], what: str) -> Non
 
 
 def _expanded(name: str, given: Mapping[str, Any], base: Path) -> dict[str, ModelSpec]:
-    """The models that an entry stands for."""
+    """Descriptions of the models that a table [models.NAME] stands for: one model, or the parts of a folder.
+
+    Args:
+        name: NAME of the table.
+        given: the table.
+        base: folder that paths are relative to.
+    """
     if "path" not in given:
         raise UserError(f"[models.{name}] has no path")
     if "rate" in given and "count" in given:
@@ -189,7 +250,12 @@ def _expanded(name: str, given: Mapping[str, Any], base: Path) -> dict[str, Mode
 
 
 def _of_pipeline(whole: ModelSpec, counts: Mapping[str, Any]) -> dict[str, ModelSpec]:
-    """The parts of a folder that is given as if it were one model."""
+    """Descriptions of the parts of a pipeline's folder, by name.
+
+    Args:
+        whole: the folder, described as if it were one model.
+        counts: inferences of parts in one run of the pipeline; the others keep their usual counts.
+    """
     roles = pipeline(whole.path)
     if unknown := sorted(set(counts) - set(roles)):
         raise UserError(f"there is a count of '{unknown[0]}', and {whole.path} has {', '.join(roles)}")

@@ -1,4 +1,4 @@
-"""A plan: where each model of an application runs, and what the whole is predicted and measured to do."""
+"""A plan: where each model of an application runs, and the predicted and measured figures of the application."""
 
 from __future__ import annotations
 
@@ -18,47 +18,62 @@ from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.reading import TABLES, read_json
 
 FORMAT_VERSION = 1
+"""Version of the file format of plans; `Plan.load` refuses others."""
 
 REACHED = 0.99
-"""Share of what is asked for from which a rate counts as reached."""
+"""Share of a requested rate from which the rate counts as reached; predictions are not more precise than that."""
 
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """A model of the application."""
+    """A model of a plan.
 
-    count: float  # runs of the model (of its workload, if it has one) in one run of the application
-    after: tuple[str, ...]  # models whose outputs it waits for
-    where: str  # its device, or what found its split
-    devices: tuple[str, ...]  # that it uses
-    busy_us: dict[str, float]  # work of each device for it in a run of the application, µs
-    memory_bytes: dict[str, int]  # that it needs on each device
-    begin_us: float  # in one run alone, µs
+    Attributes:
+        count: runs of the model (of its workload, if it has one) in one run of the application.
+        after: names of the models whose outputs it waits for.
+        where: its device, or the placer that found its split.
+        devices: names of the devices that it uses.
+        busy_us: work of each device for the model in one run of the application, µs.
+        memory_bytes: memory that the model needs on each device, bytes.
+        begin_us: time at which the model begins in one run on an idle machine, µs.
+        end_us: time at which it ends in such a run, µs.
+        path: file that the model was written to, relative to the plan's file; None where it was not.
+        workload: text of its workload, see `Workload.describe`; None where it has none.
+        timed: measured times divided by those of the profile, by device, and under "boundaries" the same for calls of
+            submodels and transfers; empty where the model was not timed.
+    """
+
+    count: float
+    after: tuple[str, ...]
+    where: str
+    devices: tuple[str, ...]
+    busy_us: dict[str, float]
+    memory_bytes: dict[str, int]
+    begin_us: float
     end_us: float
-    path: str | None = None  # where it was written; relative to the plan's file
-    workload: str | None = None  # as `Workload.describe`
-    # how many times as long as the profile says each device takes for it, and under "boundaries" calls of submodels and
-    # transfers, as far as it was timed; empty: it was not
+    path: str | None = None
+    workload: str | None = None
     timed: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Several models on the devices of one machine.
+    """The placements of several models on the devices of one machine.
 
     Attributes:
-        devices: names in HETERO's order.
+        devices: names of the devices in HETERO's order.
         objective: "throughput" of runs of the application, or "latency" of one run.
-        models: by name.
-        predicted: runs_per_second, latency_us of one run alone, busy_us and memory_bytes of each device.
-        baselines: the same, and where each model is, of other plans by name: "on GPU" has everything there, "whole" is
-            the best with each model on one device, "alone" has each where it would be best without the others.
-        measured: None, or of each plan: runs_per_second or latency_us, ratio to the best without splits and its ci
-            (95%), failed (why, or null).
-        chosen: name of the plan.
-        asked: runs a second that were asked for, None where rates were not.
+        models: the models by name.
+        predicted: "runs_per_second"; "latency_us" of one run on an idle machine; "busy_us", "memory_bytes" by device.
+        baselines: the same figures, and the devices of the models, of other plans by name. "on GPU" has all models
+            there, "whole" is the best with each model on one device, "alone" has each model where it is best without
+            the others.
+        measured: figures of each plan that was measured, by name: "runs_per_second" or "latency_us"; "ratio" to the
+            best plan without splits, and its 95% interval "ci"; "failed", a reason or null. None without measuring.
+        chosen: name of this plan among the compared ones.
+        asked: runs per second that were requested; None where no rates were.
         memory: limits that were given for all models together, bytes by device.
-        placements: of the models, by name; they are written in the models' files. Not part of the stored plan.
+        placements: placements of the models, by name. They are stored in the models' files and not in the plan's.
     """
 
     devices: tuple[str, ...]
@@ -74,7 +89,7 @@ class Plan:
 
     @property
     def gain(self) -> float | None:
-        """How many times better than everything on the best one device; None where that does not fit or run."""
+        """How many times better the plan is than all models on the best single device; None where none holds them."""
         key, figures = self._figures()
         single = [one[key] for name, one in figures.items() if name in self._on_one_device and one.get(key)]
         own = figures.get(self.chosen, {}).get(key)
@@ -88,14 +103,14 @@ class Plan:
         return [on_device(device) for device in self.devices]
 
     def _figures(self) -> tuple[str, Mapping[str, Any]]:
-        """What is compared, and of each plan: as measured where that is known, else as predicted."""
+        """The key of the compared figure, and all plans' figures: measured if the chosen one was, else predicted."""
         key = "latency_us" if self.objective == "latency" else "runs_per_second"
         if self.measured and (self.measured.get(self.chosen) or {}).get(key):
             return key, self.measured
         return key, {**self.baselines, self.chosen: self.predicted}
 
     def summary(self) -> str:
-        """A few lines: what was chosen, what it does, and of a rate that is not reached, why."""
+        """A few lines for people: the chosen plan, its rate or latency, and whether requested rates are reached."""
         _, figures = self._figures()
         how = "measured" if figures is self.measured else "predicted"
         own = figures[self.chosen]
@@ -110,18 +125,18 @@ class Plan:
 
     @property
     def full(self) -> str:
-        """The device with most work."""
+        """Name of the device with the most work."""
         busy: dict[str, float] = self.predicted["busy_us"]
         return max(busy, key=busy.__getitem__)
 
     def fullest(self) -> str:
-        """Which device is full and with what; of rates that were asked for, whether they are reached."""
+        """A line that names the busiest device and its largest model, and says whether requested rates are reached."""
         full = self.full
         most = max(self.models, key=lambda name: self.models[name].busy_us.get(full, 0.0))
         share = self.models[most].busy_us.get(full, 0.0) / max(self.predicted["busy_us"][full], 1e-30)
         if self.asked is None:
             return f"the fullest device is {full}, and {share:.0%} of its work is {most}"
-        own = self._figures()[1][self.chosen]  # where latency was measured, the rate was not
+        own = self._figures()[1][self.chosen]  # has no rate where latency was measured
         reached = (own.get("runs_per_second") or self.predicted["runs_per_second"]) / self.asked
         if reached >= REACHED:
             return f"rates: reached, with {reached:.2f} times what was asked for; the fullest device is {full}"
@@ -132,9 +147,9 @@ class Plan:
         )
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A table: model, runs in a run of the application, where it is, its work and share of each device, its memory.
+        """A table of the models: name, count, placement, work and share of each device, memory.
 
-        Then what each device has of all: work, and memory with its limit.
+        The last two rows are the sums by device: work, and memory with its limit.
         """
         total = self.predicted["busy_us"][self.full] or 1.0
 
@@ -157,7 +172,10 @@ class Plan:
         return [*rows, ("all", "", "", *work(self.predicted["busy_us"]), ""), ("memory", "", "", *needs, "")]
 
     def compared(self) -> list[tuple[str, ...]]:
-        """A table of all plans: name, figures, times the best without splits, and where models are or why it failed."""
+        """A table of all plans: name, predicted and measured figure, gain, and the models' devices or why it failed.
+
+        The gain is over the best plan without splits, with its interval.
+        """
         key, unit, scale = (
             ("latency_us", " ms", 1e-3) if self.objective == "latency" else ("runs_per_second", "/s", 1.0)
         )
@@ -177,23 +195,30 @@ class Plan:
         return rows
 
     def files(self, path: Path) -> dict[str, Path]:
-        """The models' files by name. path: the plan's own. UserError: it does not know them."""
+        """The models' files, by name of the model.
+
+        Args:
+            path: the plan's file.
+
+        Raises:
+            UserError: the plan does not name the files.
+        """
         if not all(one.path for one in self.models.values()):
             raise UserError(f"{path} was saved in Python, without its models' files: ov-hsdag plan writes all of them")
         return {name: path.parent / (one.path or "") for name, one in self.models.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; `load` reads it back."""
+        """The plan as JSON-able values, which `load` reads from a file."""
         found = {key: value for key, value in asdict(self).items() if key != "placements"}
         return {"format": FORMAT_VERSION, **found}
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Writes it as JSON. UserError: it cannot be written."""
+        """Writes the plan as JSON. Raises UserError where the file cannot be written."""
         write_json(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Plan:
-        """Reads what `save` wrote. UserError: it cannot be read, or is no plan of this release."""
+        """Reads a plan that `save` wrote. Raises UserError where the file cannot be read or has another format."""
         try:
             data = dict(read_json(path, TABLES))
             if data.pop("format") != FORMAT_VERSION:
@@ -208,7 +233,7 @@ class Plan:
             found = cls(models=models, devices=tuple(data.pop("devices")), **data)
             for key in ("runs_per_second", "latency_us"):
                 check_argument(f"predicted {key}", found.predicted[key], float)
-            for told in (found.summary, found.rows, found.compared):  # which raise what it lacks
+            for told in (found.summary, found.rows, found.compared):  # they raise an error where a figure is missing
                 told()
             return found
         except (OSError, UserError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:

@@ -1,4 +1,4 @@
-"""Selection by measuring: the best predicted placements against what needs no placement, on the real devices."""
+"""Selection by measuring: the best predicted placements run on the real devices against baselines."""
 
 from __future__ import annotations
 
@@ -35,68 +35,85 @@ from ov_hsdag.utils.failures import Failure, out_of_time
 from ov_hsdag.utils.lazy import ov
 
 SECONDS = 60.0
-"""Time budget of a placing's calibration and measuring together."""
+"""Default time budget of calibrating and measuring together, seconds."""
 
 CALIBRATING = 0.4
-"""Share of a budget that calibrating the model may use."""
+"""Share of the time budget that calibrating the model may use; the rest is for measuring placements."""
 
-# Placements that are measured, the best by prediction.
+# Number of placements that are measured, the best by prediction.
 _MEASURED = 6
 
-# Of copies against the best placement, rounds at most; every third round is one while it is open which is better, and
-# the difference is not known to so much.
+# Comparison of copies with the leading placement. At most 8 rounds of the two; they are every third round while it is
+# open which is better and the difference is not known to 3%. Copies are never chosen, so they get little of the time.
 _COPIES_ROUNDS, _COPIES_EVERY, _COPIES_SURE = 8, 3, 0.03
 
-# Standard deviation of the logarithm of what is predicted of a rate with exact processor times, which do not tell how
-# much of the time the busiest device is at work, and of these in a trial.
+# Standard deviations of logarithms. The first is that of a rate that follows from exact processor times, which do not
+# say for what share of the time the busiest device works. The second is that of a processor time in one trial.
 _TIMES_ERROR, _TIMES_NOISE = 0.02, 0.1
 
-# Standard deviation of the logarithm of what cores' speeds differ by in all trials of a placing.
+# Standard deviation of the logarithm of the ratio between the speeds of two cores during a placing.
 _CORES_APART = 0.03
 
-# Trials at the same time: seconds of one, every how many rounds of two there is one, and how many other trials one is
-# worth where it tells how fast a device is.
+# Simultaneous trials of several placements: seconds of one; after how many rounds of two candidates one is made; and
+# how many ordinary trials one is worth as evidence of the speed of a device.
 _TOGETHER_SECONDS, _TOGETHER_EVERY, _TOGETHER_WORTH = 1.0, 4, 8
 
-# Searches with corrected costs, the share of the time in which they may begin, and what they have to promise.
+# Searches with corrected costs: their largest number, the share of the time in which one may begin, and the least
+# predicted gain over the known placements for which the result is measured.
 _SEARCHES, _SEARCHING, _PROMISING = 5, 0.6, 0.002
 
 BY_PROFILE = "(by profile)"
-"""Behind the name of what finds a placement without measured costs, which is measured whatever these say of it."""
+"""Suffix of the name of a candidate that was found with costs of the profile although measured costs exist.
+
+Such candidates are measured whatever the measured costs predict for them."""
 
 CORRECTED = "search (corrected)"
-"""Name of what the search finds with costs that are corrected by what was measured, with a number for later ones."""
+"""Name of the placement that the search finds with costs corrected by trials; later ones have a number in the name."""
 
 MAY_GAIN = 1.1
-"""Where an interval reaches this gain, and loss as well, measuring has not told whether a placement is better."""
+"""Gain from which a placement that was not proven better is reported as possibly better."""
 
 Placed = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a selection gave."""
+    """The result of a selection.
 
-    # of each candidate: latency_us or throughput_ips (null where it failed); ratio, how many times better than the best
-    # simple candidate, and ci, its 95% confidence interval; times_best_single and times_best_single_ci, the same over
-    # the best single device (null where none ran); submodels; failed: why, or null; failed_kind: a value of
-    # `FailureKind`, or null; of a workload, count and latency_us or throughput_ips of each phase under workload. Beside
-    # the candidates, "copies": the model on each device at once, which is never chosen, with times_chosen and
-    # times_chosen_ci, how many times better it was than the chosen one. All figures are of the posterior
-    # (`ov_hsdag.measuring.choice`), by which the choice is made.
+    Attributes:
+        measured: figures of each candidate, by name; see below.
+        chosen: name of the chosen candidate; None where none ran.
+        placements: placements of all candidates, by name, uint8 [groups].
+        why: the reason for the choice where it is not the gain of the chosen placement; else "".
+        unsure: placers of placements that may be better by `MAY_GAIN` than the chosen baseline: trials could not tell,
+            or there was no time for any.
+
+    All figures come from the posterior (`ov_hsdag.measuring.choice`) by which the choice is made:
+
+    - "latency_us" or "throughput_ips"; null where the candidate failed.
+    - "ratio": how many times better it is than the best baseline, and "ci", the 95% interval.
+    - "times_best_single", "times_best_single_ci": the same over the best single device; null where none ran.
+    - "submodels": their number, or null.
+    - "failed": the reason of a failure, or null; "failed_kind": a value of `FailureKind`, or null.
+    - "workload": for a workload, "count" and "latency_us" or "throughput_ips" of each phase.
+
+    Beside the candidates there is "copies", the model on each device at once, which is never chosen. It has
+    "times_chosen" and "times_chosen_ci": how many times better it is than the chosen candidate.
+    """
+
     measured: dict[str, dict[str, Any]]
-    chosen: str | None  # name of the candidate to use; None where nothing ran
-    placements: dict[str, Placed]  # of all candidates, uint8 [groups]
-    why: str = ""  # why it was chosen, where that is no gain; else ""
-    # placers of placements that may well be better than the simple candidate that was chosen: trials could not tell, or
-    # there was no time for any
+    chosen: str | None
+    placements: dict[str, Placed]
+    why: str = ""
     unsure: tuple[str, ...] = ()
 
 
 def check_possible(core: ov.Core, devices: DeviceSet) -> None:
-    """Checks that something can be measured, before the work that comes before it.
+    """Checks that measuring is possible, so that an error comes before the work that precedes measuring.
 
-    Raises UserError: a device is not on this machine; RunError: there is no folder for temporary files.
+    Raises:
+        UserError: a device is not on this machine.
+        RunError: there is no folder for temporary files.
     """
     missing = discovery.absent(core, devices)
     if missing:
@@ -121,26 +138,37 @@ def select(
     report: Callable[[str], None] | None = None,
     start_worker: StartWorker | None = None,
 ) -> Result:
-    """Measures the best of the candidates by prediction against each single device and HETERO's own choices.
+    """Measures the best candidates by prediction against each single device and HETERO's own choices.
 
-    All run in two rounds. Costs are corrected by what they did, the search finds a placement for these, and that is
-    measured as well, some times over. Then the two run whose comparison can change the choice most, until a better
-    choice can hardly be expected or the time is over. See `ov_hsdag.measuring.choice.decide`. Where nothing could be
-    measured there is a warning.
+    First, all run in two rounds. Then costs are corrected by their trials, the search finds a placement for the
+    corrected costs, and that placement is measured; this is repeated some times. The remaining rounds go to the two
+    candidates whose comparison can change the choice most, until a better choice can hardly be expected or the time is
+    over. See `ov_hsdag.measuring.choice.decide`. Where nothing could be measured there is a warning.
 
-    model: of the problem, normalized; not changed. problem: tells which candidates are feasible, and what they are
-    predicted to do and to need. candidates: placements by name, uint8 [groups]; those of single devices have the
-    device's name. seconds: time budget; the best single device and the best placement by prediction come first.
-    samples: inputs that are given instead of made-up ones.
-    measured_costs: whether the problem's costs were measured on these devices, so that predictions are better.
-    by_profile: names of candidates that were found without measured costs, which run whatever these say of them.
-    pinned: HETERO's own choice is run as it would be written, too: by itself HETERO keeps no pins.
-    disturbed: others use the devices, so that trials say less than they seem to. report: takes a line for people at
-    each step, with the seconds that are left.
+    Args:
+        model: the normalized model of the problem; it is not changed.
+        problem: predicts which candidates are feasible, their rates and their memory.
+        candidates: placements by name, uint8 [groups]; those of single devices have the device's name.
+        core: Core of the devices.
+        shapes: example shapes of dynamic inputs, by input name.
+        phases: phases of a workload, which replace example shapes.
+        samples: inputs that the user gave; by default inputs are made up.
+        seconds: time budget, seconds; the best single device and the best placement by prediction come first.
+        measured_costs: whether the problem's costs were measured on these devices, which makes predictions better.
+        disturbed: whether other programs use the devices, so that trials are less certain than they seem.
+        pinned: whether operations are pinned. Then HETERO's own choice runs with affinities, as it would be written:
+            HETERO by itself ignores pins.
+        by_profile: names of candidates that were found with costs of the profile; they run whatever the measured costs
+            predict for them.
+        report: called with a line at each step, which includes the seconds that are left.
+        start_worker: starts a worker process; by default a local one.
+
+    Returns:
+        The chosen candidate and the figures of all.
     """
     devices = DeviceSet(problem.devices)
     every = _simple(model, problem, candidates, core)
-    first: dict[bytes, str] = {}  # HETERO with all on one device is that device, in a slower way
+    first: dict[bytes, str] = {}  # HETERO with everything on one device is that device with overhead
     device_of = {name: first.setdefault(one.tobytes(), name) for name, one in every.items()}
     simple = {name: every[name] for name in dict.fromkeys(device_of.values())}
     others = _others(problem, candidates, every, by_profile)
@@ -175,7 +203,7 @@ def select(
         _warn(str(error))
         return Result({}, None, placements)
     with comparison:
-        # Where the profile says otherwise, costs that were measured are not sure.
+        # Where the profile leads to other placements than the measured costs, the latter count as less reliable.
         sure = measured_costs and not any(name in others for name in by_profile)
         own, *more = (identity(core, name) for name in devices)
         prediction_error = PREDICTION_ERROR_CALIBRATED if sure else PREDICTION_ERROR_PROFILE
@@ -186,7 +214,7 @@ def select(
             reasons = {f"{placer_of(name)}: {why}" for name, why in comparison.failed.items() if name != COPIES}
             short = all(map(out_of_time, comparison.failed.values()))
             _warn("the time is too short (--measure-seconds)" if short else "; ".join(sorted(reasons)))
-        for name in on:  # the first copy's outputs are compared with others', and so are each device's
+        for name in on:  # copies are compared by the first one's outputs alone, so a device's failure counts for them
             if name in comparison.failed and not out_of_time(comparison.failed[name]):
                 comparison.failed[COPIES] = comparison.failed[name].of(name)
         found = trials.measured(decision)
@@ -207,7 +235,7 @@ def select(
 
 
 class _Trials(Trials):
-    """Trials of placements of one model."""
+    """Trials of one model's placements, with searches for further placements and simultaneous trials."""
 
     def __init__(
         self,
@@ -219,23 +247,37 @@ class _Trials(Trials):
         end: float,
         equal: bool,
     ) -> None:
-        """What is found on the way is added to placements; equal: all devices are; for the others see `Trials`."""
+        """Prepares the trials; none has run yet.
+
+        Args:
+            comparison: the compiled candidates.
+            problem: the problem of the model.
+            placements: placements of the candidates, by name; those that searches find are added.
+            simple: placements of the baselines, by name.
+            error: standard deviation of log(rate / predicted rate).
+            end: time of `time.monotonic` at which the time budget ends, seconds.
+            equal: whether all devices are of the same kind.
+        """
         self._problem, self._placements, self._begin = problem, placements, time.monotonic()
         super().__init__(comparison, simple, _predicted(problem, placements), error, end, singles=problem.devices)
         self._copies_rounds, self._equal, self._apart = 0, equal, False
-        self._orders: dict[str, NDArray[np.uint8]] = {}  # devices of each candidate's submodels
-        self._corrected: set[str] = set()  # found by a search with corrected costs
-        self._fresh: set[str] = set()  # found by a search, and not yet in a trial at the same time
-        # Searches with corrected costs that found something, and others: they follow the first rounds, after one that
-        # promised nothing only what settles, and none a second one.
+        self._orders: dict[str, NDArray[np.uint8]] = {}  # device numbers of each candidate's submodels, in order
+        self._corrected: set[str] = set()  # names of placements that a search with corrected costs found
+        self._fresh: set[str] = set()  # those of them that have not been in a simultaneous trial
+        # Searches with corrected costs that found something promising, and others. After one that found nothing, the
+        # next one waits until the trials settle; after two, there is none.
         self._searches, self._fruitless = 0, 0
-        self._together: list[dict[str, NDArray[np.float64]]] = []  # µs on each device, of each trial at the same time
+        # For each simultaneous trial, the processor time of each device by candidate, µs, float64 [devices].
+        self._together: list[dict[str, NDArray[np.float64]]] = []
 
     def _search_again(self, decision: choice.Decision) -> str | None:
-        """Adds what the search finds with costs that are corrected by the trials; its name, None if nothing promises.
+        """Searches a placement with costs that are corrected by the trials, and adds it to the candidates.
 
-        Times of operations are scaled so that the problem predicts what splits did against the best simple candidate,
-        and what processor time each device had in an inference (`ov_hsdag.calibration.correction`).
+        Times of operations are scaled so that the problem predicts the measured ratios of splits to the best baseline,
+        and the measured processor time of each device in an inference (`ov_hsdag.calibration.correction`).
+
+        Returns:
+            The name of the new candidate; None where the search found nothing new that is predicted better.
         """
         from ov_hsdag.calibration.correction import Corrector  # SciPy's optimizers take half a second to import
 
@@ -266,23 +308,24 @@ class _Trials(Trials):
         self._placements[name] = found
         self._corrected.add(name)
         self._fresh.add(name)
-        # In the unit of the other predictions.
+        # Corrected scores have another unit than the predictions: the leader's ratio of the two converts them.
         self._predicted[name] = self._predicted[decision.leader] * scores[decision.leader] / scores[CORRECTED]
         way = Candidate.placed(DeviceSet(problem.devices), problem.affinity(found))
         self._comparison.add(name, way, _needs(problem, {name: found})[name])
         return name
 
     def _run_together(self, decision: choice.Decision) -> bool:
-        """A trial of the splits over all devices that may be the best, all at the same time; whether it told of them.
+        """Runs all splits that may be the best at the same time, if they use all devices; returns whether that worked.
 
-        Cores change their speed independently of each other, and from half second to half second by a third on a shared
-        host. In trials that share them, processor times of two candidates differ by what they have to compute.
+        Cores change their speed independently of each other, on a shared host by a third within half a second. In
+        trials that share the cores at the same time, processor times of two candidates differ only by what they have to
+        compute.
         """
         times = {} if self._apart else self._times
         splits = [name for name in self._choices() if name not in self._simple and name in times]
         splits = [name for name in splits if times[name][0].all() and self._comparison.compiled([name])]
         lost = {*choice.beaten(decision.posterior, decision.names)}
-        if self._fresh and self._together:  # two odd trials of these make losers of them, or of those before
+        if self._fresh and self._together:  # two odd trials make these, or those of the last trial, look beaten
             lost -= {*self._fresh, *self._together[-1]}
         splits = [name for name in splits if name not in lost]
         if len(splits) < 2:
@@ -295,7 +338,7 @@ class _Trials(Trials):
         return not self._apart
 
     def _by_device(self, name: str, of_submodel: Sequence[float]) -> NDArray[np.float64]:
-        """Processor time of each device, float64 [devices], from that of a candidate's submodels; 0 if not known."""
+        """Sums the processor times of a candidate's submodels by device, float64 [devices]; zeros if not known."""
         devices = self._problem.devices
         if name not in self._orders:
             self._orders[name] = self._problem.submodels_in_order(self._placements[name])
@@ -306,8 +349,12 @@ class _Trials(Trials):
 
     @property
     def _times(self) -> dict[str, tuple[NDArray[np.float64], float]]:
-        """Processor time of each device in an inference, µs, float64 [devices], and the error of the logarithm of the
-        longest, of candidates of which it is known; by trials at the same time where there were any."""
+        """Processor times of the candidates for which they are known, from simultaneous trials where there were any.
+
+        Returns:
+            By candidate: the processor time of each device in an inference, µs, float64 [devices], and the standard
+            deviation of the logarithm of the longest one.
+        """
         found: dict[str, tuple[NDArray[np.float64], float]] = {}
         trials: dict[str, int] = {}
         for name in self._placements:
@@ -324,12 +371,15 @@ class _Trials(Trials):
             ]
             names = inferred[0].names
             logs = np.stack([one.mean for one in inferred], axis=1)
-            # How fast each device was meanwhile, and that these trials displace each other from caches.
+            # Simultaneous trials measure another speed of each device: cores changed meanwhile, and the trials displace
+            # each other from caches. The ordinary trials correct the mean speed and, by their weight, each device's.
             counts = np.array([trials[name] for name in names])
             known = counts.sum() + _TOGETHER_WORTH * len(self._together)
             off = np.average([np.log(found[name][0]) for name in names] - logs, axis=0, weights=counts)
             logs += off.mean() + (off - off.mean()) * counts.sum() / known
-            if self._equal:  # they differ by what costs do not tell of layers, or as cores did meanwhile
+            # Equal devices seem to differ for two reasons: errors of the costs of layers, or other speeds of the cores
+            # meanwhile. The part that the cores explain is taken out.
+            if self._equal:
                 costs = self._problem.breakdown(np.stack([self._placements[name] for name in names])).busy_us
                 off = (np.log(costs.sum(axis=2)) - logs).mean(axis=0)
                 noise = math.hypot(_CORES_APART, _TIMES_NOISE * math.sqrt(2 / known))
@@ -341,11 +391,14 @@ class _Trials(Trials):
         return found
 
     def _beliefs(self) -> tuple[dict[str, float], float | dict[str, float], dict[str, float]]:
-        """Rates of all candidates in a common unit, and their errors: by costs, unless trials have corrected these, and
-        by the busiest device's time where that is known.
+        """Combines predictions from costs and from measured processor times into the prior of the decision.
 
-        How long threads of a CPU device were at work in an inference is not disturbed by others that wait for the same
-        cores.
+        Processor time of a CPU device's threads is not disturbed by other programs that wait for the same cores. Costs
+        that trials have corrected do not count where processor times are known.
+
+        Returns:
+            Rates of all candidates in a common unit; their errors, standard deviations of log(rate); and the rates that
+            follow from processor times alone.
         """
         times = self._times
         known = {name: 1 / float(self._problem.periods(us[None])[0]) for name, (us, _) in times.items()}
@@ -361,15 +414,17 @@ class _Trials(Trials):
         return rates, errors, known
 
     def _choices(self) -> list[str]:
+        """Names of the candidates that may be chosen: all that run, except the copies."""
         return [name for name in self._alive() if name != COPIES]
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
+        """The two candidates of the next round; before it, a search or a simultaneous trial may be due."""
         settled = self._settled(decision)
         if self._fruitless < 1 + settled:
             if (name := self._search_again(decision)) is not None:
                 return decision.leader, name
             self._fruitless += 1
-            decision = self.decision() or decision  # the search may have had a trial at the same time
+            decision = self.decision() or decision  # the search may have made a simultaneous trial
         elif (self._fresh or (not settled and turn % _TOGETHER_EVERY == 0)) and self._run_together(decision):
             decision = self.decision() or decision
         if COPIES in self._alive() and self._copies_rounds < _COPIES_ROUNDS:
@@ -381,7 +436,7 @@ class _Trials(Trials):
         return super()._next(decision, turn)
 
     def measured(self, decision: choice.Decision | None) -> dict[str, dict[str, Any]]:
-        """See `Result.measured`, of all candidates."""
+        """Figures of all candidates, see `Result.measured`."""
         objective = self._problem.objective
         found = self.figures(decision, objective, "throughput_ips" if objective == "throughput" else "latency_us")
         singles = [name for name in self._problem.devices if name in self._alive()]
@@ -395,7 +450,7 @@ class _Trials(Trials):
 
 
 def _predicted(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, float]:
-    """Predicted inferences per µs of each candidate, and of copies where they are one."""
+    """Predicted inferences per µs of each candidate, and of the copies where the model can run as copies."""
     found = {name: 1 / float(problem.scores(placement)[0]) for name, placement in placements.items()}
     if (copies := copies_summary(problem)) is not None:
         found[COPIES] = copies["throughput_ips"] / 1e6
@@ -403,9 +458,14 @@ def _predicted(problem: PlacementProblem, placements: Mapping[str, Placed]) -> d
 
 
 def _unsure(decision: choice.Decision, simple: Collection[str], predicted: Mapping[str, float]) -> tuple[str, ...]:
-    """Placers of placements that may be better by `MAY_GAIN` than the chosen simple one, and are not proven to be.
+    """Placers of placements that may be better by `MAY_GAIN` than the chosen baseline but are not proven to be.
 
-    By trials, or else the best by rates that are predicted.
+    These are placements whose interval reaches that gain; without any, the best by prediction if it is predicted to.
+
+    Args:
+        decision: the decision.
+        simple: names of the baselines.
+        predicted: rates in a common unit, by name; empty where predictions shall not count.
     """
     known = {*simple, *decision.proven} if decision.chosen in simple else {*decision.names}
     names = [name for name in decision.names if name not in known]
@@ -419,9 +479,9 @@ def _unsure(decision: choice.Decision, simple: Collection[str], predicted: Mappi
 def _untried(
     decision: choice.Decision, simple: Collection[str], predicted: Mapping[str, float], comparison: Comparison
 ) -> tuple[str, ...]:
-    """The placer of the best placement that there was no time to run, where one is chosen that is simple.
+    """The placer of the best placement for which there was no time, where a baseline was chosen and no placement ran.
 
-    Empty where that is not predicted to be better by `MAY_GAIN`, or where any placement ran.
+    Empty where that placement is not predicted to be better by `MAY_GAIN`.
     """
     splits = [name for name in comparison.names if name not in simple and name != COPIES]
     if decision.chosen not in simple or not splits or any(name in decision.names for name in splits):
@@ -434,7 +494,7 @@ def _untried(
 def _parts(
     comparison: Comparison, name: str, phases: Sequence[Phase], objective: str
 ) -> dict[str, dict[str, float | None]]:
-    """Count of each phase, and latency_us or throughput_ips of one of its inferences, as far as it was measured."""
+    """Figures of a candidate's phases, by phase: "count", and "latency_us" or "throughput_ips" of one inference."""
     rates = {phase: statistics.median(some) for phase, some in comparison.phase_rates.get(name, {}).items()}
     key = "throughput_ips" if objective == "throughput" else "latency_us"
     return {
@@ -451,7 +511,7 @@ def _why(
     simple: Collection[str],
     failed: Mapping[str, Failure],
 ) -> str:
-    """Why a candidate was chosen, as people are told; "" where it is its gain over the best single device."""
+    """Words for the reason why a candidate was chosen; "" where it is the gain over the best single device."""
     rival, leader = decision.rival, decision.leader
     if decision.chosen not in simple:
         if not rival or rival in devices:
@@ -477,7 +537,7 @@ def _why(
 
 
 def _gain(decision: choice.Decision, name: str, devices: DeviceSet) -> str:
-    """A candidate's gain over the best single device that ran, as tables have it, to go behind what is said of it."""
+    """Words for a candidate's gain over the best single device that ran, to be appended; "" where no device ran."""
     singles = [device for device in devices if device in decision.names]
     if not singles:
         return ""
@@ -486,7 +546,7 @@ def _gain(decision: choice.Decision, name: str, devices: DeviceSet) -> str:
 
 
 def _needs(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, dict[str, int]]:
-    """Bytes that each placement needs on each device."""
+    """Bytes that each placement needs, by candidate and device."""
     counted = {name: problem.evaluate(one).memory_bytes[0] for name, one in placements.items()}
     return {name: dict(zip(problem.devices, problem.stored_bytes(row), strict=True)) for name, row in counted.items()}
 
@@ -494,7 +554,7 @@ def _needs(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[
 def _most_promising_first(
     problem: PlacementProblem, simple: Mapping[str, Placed], others: Mapping[str, Placed]
 ) -> list[str]:
-    """The best single device and the best placement by prediction, the other devices, copies, and the others."""
+    """Names in the order of compiling: best device and best placement by prediction, other devices, copies, rest."""
     rates = _predicted(problem, {**simple, **others})
     known, placed = (sorted(names, key=rates.__getitem__, reverse=True) for names in (simple, others))
     singles = [name for name in known if name in problem.devices]
@@ -502,13 +562,14 @@ def _most_promising_first(
 
 
 def _warn(why: str) -> None:
+    """Warns that nothing could be measured."""
     warnings.warn(f"ov_hsdag: nothing could be measured, so the placement is chosen by prediction: {why}", stacklevel=5)
 
 
 def _simple(
     model: ov.Model, problem: PlacementProblem, candidates: Mapping[str, Placed], core: ov.Core
 ) -> dict[str, Placed]:
-    """What needs no placement and is feasible, simplest first."""
+    """Placements of the feasible baselines, by name, simplest first."""
     found = dict(zip(problem.devices, problem.singles, strict=True))
     if HETERO_DEFAULT in candidates:
         found[HETERO_DEFAULT] = candidates[HETERO_DEFAULT]
@@ -518,10 +579,11 @@ def _simple(
 
 
 def _pipeline_hint(model: ov.Model, problem: PlacementProblem, core: ov.Core) -> Placed | None:
-    """What HETERO does when it is told to make a pipeline; None where it does not say.
+    """The placement that HETERO chooses under the hint to make a pipeline; None where it does not answer.
 
-    A file holds affinities and no hints. HETERO splits by the answer that `query_model` gives under the same hint; with
-    each legality group on the device of most of its operations, that is the same split or a legal one next to it.
+    A model's file stores affinities but no hints, so the choice must be known as a placement. HETERO splits by the
+    answer that `query_model` gives under the same hint. Each colocation group goes to the device that most of its
+    operations have there, which gives the same split or a legal one close to it.
     """
     hint = simple_candidate(PIPELINE_HINT, DeviceSet(problem.devices))
     plain = model.clone()
@@ -540,8 +602,10 @@ def _pipeline_hint(model: ov.Model, problem: PlacementProblem, core: ov.Core) ->
 def _others(
     problem: PlacementProblem, candidates: Mapping[str, Placed], simple: Mapping[str, Placed], always: Collection[str]
 ) -> dict[str, Placed]:
-    """The best feasible placements by prediction that are not simple ones, and those of `always`; of equal ones the
-    first."""
+    """The `_MEASURED` best feasible placements by prediction that differ from the baselines, and those of `always`.
+
+    Of equal placements the first one counts.
+    """
     known = {placement.tobytes() for placement in simple.values()}
     distinct: dict[str, Placed] = {}
     for name, placement in candidates.items():

@@ -1,4 +1,4 @@
-"""Several models on one machine, placed together."""
+"""Places several models that share the devices of one machine."""
 
 from __future__ import annotations
 
@@ -57,35 +57,37 @@ from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import ov
 
 TRIAL = 0.5
-"""Seconds of a trial, in which each model has to run some times."""
+"""Seconds of a trial of an application; longer than for one model, as each of its models has to run some times."""
 
 WHOLE = 2
-"""Whole-device plans that are measured, the best by prediction."""
+"""Number of plans without splits that are measured, the best by prediction."""
 
-# Rounds in which a model is timed on each device, and the share of all time that this may take; the name of the split
-# that is timed beside them, and standard deviations of logarithms: of its time, and of what boundaries are scaled by.
+# Timing of each model: rounds in which it runs on each device, the share of the time budget for it, and the name of the
+# split that is timed as well. The last two are standard deviations of logarithms: of the split's measured time, and of
+# the factor by which the times of calls and transfers differ from the profile's.
 _TIMED_ROUNDS, _TIMING, _SPLIT, _NOISE, _SPREAD = 4, 0.4, "split", 0.05, 1.0
 
-_SECONDS = 30.0  # for each model: in less, not all plans of five compile
-_BOUNDARIES = "boundaries"  # in place of a device: how many times as long calls of submodels and transfers take
+_SECONDS = 30.0  # default time budget of each model, seconds: with less, not all plans of five models compile
+_BOUNDARIES = "boundaries"  # key in `PlannedModel.timed` for calls of submodels and transfers
 
-# Error of the logarithm of what a plan is predicted to be better than another, where each model was timed.
+# Standard deviation of the logarithm of a plan's predicted gain over another plan, where each model was timed.
 _ERROR = 0.1
 
-# For a model beside others: a fifth of the moves of a search for it alone, as there are several of them.
+# Search for a split of one model beside the others. It makes a fifth of the moves of a search for one model alone, as
+# it runs for several models.
 _SEARCH = Multilevel(settings="fast")
 
 
 @dataclass(frozen=True, eq=False)
 class ModelOf:
-    """A model of an application, and what it is run for.
+    """A model of an application, with its count, order, shapes and workload.
 
     Attributes:
-        model: normalized and annotated in place.
-        count: runs of it in one run of the application; of its workload, if it has one.
+        model: the model, which is normalized and annotated in place.
+        count: runs of the model (of its workload, if it has one) in one run of the application.
         after: names of the models whose outputs it waits for.
         shapes: example shapes of dynamic inputs, by input name.
-        workload: of a decoder with states.
+        workload: workload of a decoder with states, such as "prompt=1024,generate=256".
     """
 
     model: ov.Model
@@ -101,20 +103,29 @@ class _Steps:
 
     session: Session
     objective: str
-    tell: Callable[[str], None]
+    tell: Callable[[str], None]  # called with a few words at each step
     start_worker: StartWorker | None
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A model as it is placed and measured."""
+    """A model that is ready to be placed and measured.
+
+    Attributes:
+        given: the model as the caller gave it.
+        analysis: its analysis.
+        phases: phases of its workload; empty without one.
+        member: the model as a member of the application, with the placements that have been found.
+        timed: measured times over those of the profile, see `PlannedModel.timed`.
+        seconds: time that timing the model took, seconds.
+    """
 
     given: ModelOf
     analysis: ModelAnalysis
     phases: tuple[Phase, ...]
     member: Member
-    timed: Mapping[str, float]  # see `PlannedModel.timed`
-    seconds: float = 0.0  # that timing it took
+    timed: Mapping[str, float]
+    seconds: float = 0.0
 
 
 def place_together(
@@ -137,25 +148,28 @@ def place_together(
     """Decides where several models run that share the devices; each is normalized, annotated and carries its placement.
 
     Args:
-        models: by name, as they are or with what else is known of them (`ModelOf`).
+        models: the models by name, alone or with count, order, shapes and workload (`ModelOf`).
         device: the devices, in order of preference: "HETERO:GPU,CPU".
         counts: inferences of each model in one run of the application, 1 by default.
-        objective: "throughput" of runs of the application, or "latency" of one run alone.
-        rates: counts are rates: inferences a second that are asked for.
-        measure: run the best plans on the devices, all models at the same time, and choose by that.
-        measure_seconds: time budget of timing and measuring together, 30 for each model by default, 60 at least.
-        memory: what all models may have together on a device, by its name: a number of bytes, or "8GiB".
+        objective: "throughput" of runs of the application, or "latency" of one run on an idle machine.
+        rates: whether counts are requested rates, inferences per second.
+        measure: whether the best plans run on the devices, all models at the same time, to choose among them.
+        measure_seconds: time budget of timing and measuring together, seconds; by default 30 for each model, 60 at
+            least.
+        memory: memory limits of all models together by device, bytes or "8GiB".
         profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
         policy: name or folder of the HSDAG policy; "none" for no policy.
         core: asked what the devices support. A new one by default.
-        report: called with a few words whenever something else is done.
-        static: models get the sizes of their example shapes for good, as NPUs want them. Those without states of which
-            an example shape names an open input get all of them; the others keep their open sizes, and no NPU. Without
-            it, where an NPU is among the devices, each model must be static or have no states and all example shapes.
+        report: called with a few words whenever another step begins.
+        start_worker: starts a worker process for measuring; by default a local one.
+        static: whether models get the sizes of their example shapes for good, as NPUs require. A model without states
+            gets all of them where an example shape names an input with open sizes; other models keep their open sizes
+            and get no NPU. Without this option, where an NPU is among the devices, each model must be static, or have
+            no states and all example shapes.
 
     Returns:
-        The plan: never predicted worse than any assignment of whole models to devices that was looked at (all of up to
-        100,000), and with `measure` not measurably worse than those that ran.
+        The plan. It is never predicted worse than an assignment of whole models to devices that was simulated (all of
+        up to 100,000). With `measure` it is not measurably worse than those that ran.
 
     Raises:
         UserError: bad input.
@@ -214,10 +228,10 @@ def place_together(
 
 
 def _with_sizes(name: str, given: ModelOf, devices: DeviceSet, static: bool) -> ModelOf:
-    """The model with static sizes where these are asked for and known.
+    """Gives a model static sizes where that is requested and the sizes are known.
 
-    Raises UserError, with the model's name, where an NPU is among the devices and sizes stay open; with `static`, what
-    cannot be fixed is a warning, as other models of the application can.
+    Where sizes stay open although an NPU is among the devices, this raises UserError with the model's name. With
+    `static` it is a warning, as other models of the application may use the NPU.
     """
     model, shapes = given.model, given.shapes or {}
     try:
@@ -233,7 +247,14 @@ def _with_sizes(name: str, given: ModelOf, devices: DeviceSet, static: bool) -> 
 
 
 def _prepared(name: str, given: ModelOf, steps: _Steps, seconds: float) -> Prepared:
-    """A model, analysed and priced, without ways to place it. seconds: for timing it on each device; 0: it is not."""
+    """Analyses, prices and times a model; no placement is searched yet.
+
+    Args:
+        name: name of the model.
+        given: the model as the caller gave it.
+        steps: what all steps share.
+        seconds: time for timing it on the devices, seconds; with 0 it is not timed.
+    """
     asked = Workload.asked(given.workload, None)
     phases = asked.phases_with(given.model, given.shapes) if asked else ()
     analysis = steps.session.analyse(given.model, given.shapes, phases)
@@ -247,9 +268,12 @@ def _prepared(name: str, given: ModelOf, steps: _Steps, seconds: float) -> Prepa
 def _by_profile(
     application: Application, prepared: Sequence[Prepared], steps: _Steps, learned: Sequence[HSDAGPlacer]
 ) -> dict[str, NDArray[np.int64]]:
-    """The plan with splits that is best by the profile alone, by its name; empty where one without them is.
+    """Finds the best plan by the profile alone, without the models' measured times.
 
-    It is measured, whatever the models' times say of it: these are noisy, and where there are many models, few.
+    It is measured whatever the measured times predict for it: these are noisy, and few where there are many models.
+
+    Returns:
+        The assignment, int64 [members], by a name for it; empty where the best plan has no splits.
     """
     members = []
     for one in prepared:
@@ -267,6 +291,7 @@ def _by_profile(
 
 
 def _as_timed(problem: PlacementProblem, timed: Mapping[str, float]) -> PlacementProblem:
+    """Scales the times of a problem by the factors of `PlannedModel.timed`."""
     factors = np.array([timed.get(device, 1.0) for device in problem.devices])
     return slower(problem, factors, timed.get(_BOUNDARIES, 1.0))
 
@@ -279,10 +304,21 @@ def _timed(
     steps: _Steps,
     seconds: float,
 ) -> dict[str, float]:
-    """What times of each device are scaled by so that the whole model takes there what it took now, and boundaries by
-    a split (see `PlannedModel.timed`); empty: unknown. Of equal devices one is timed.
+    """Times a model on each device and one split of it; of equal devices one is timed.
 
-    Where each model runs matters more than how it is split, and a model is timed much sooner than its operations are.
+    Timing a whole model takes much less time than timing its operations, and in an application the devices of the
+    models matter more than the way in which they are split.
+
+    Args:
+        name: name of the model, for messages.
+        problem: its problem with the profile's costs.
+        analysis: its analysis.
+        phases: phases of its workload.
+        steps: what all steps share.
+        seconds: time for it, seconds.
+
+    Returns:
+        Factors of times, see `PlannedModel.timed`; empty where nothing could be timed, with a warning.
     """
     devices, end = steps.session.devices, time.monotonic() + seconds
     alone = dict(zip(devices.names, problem.scores(problem.singles).tolist(), strict=True))
@@ -302,7 +338,7 @@ def _timed(
             steps.session.core,
             shapes=analysis.shapes,
             phases=phases,
-            limit=1.5 * (end - time.monotonic()),  # part of it is left for rounds of two, and there are none
+            limit=1.5 * (end - time.monotonic()),  # a comparison saves time for rounds of two, which are not made here
             report=lambda text: steps.tell(f"{name}: {text}"),
             start_worker=steps.start_worker,
         ) as comparison:
@@ -322,7 +358,13 @@ def _timed(
 
 
 def _boundaries(problem: PlacementProblem, split: NDArray[np.uint8], us: float) -> float:
-    """What calls of submodels and transfers are most likely scaled by where a split takes so long."""
+    """The most likely factor of the times of calls and transfers, given the measured time of a split.
+
+    Args:
+        problem: the problem, with the factors of the devices applied.
+        split: the placement that was timed, uint8 [groups].
+        us: its measured time, µs.
+    """
 
     def unlikely(log: float) -> float:
         scaled = slower(problem, np.ones(len(problem.devices)), math.exp(log))
@@ -338,7 +380,18 @@ def _measured(
     steps: _Steps,
     end: float,
 ) -> tuple[str, dict[str, Any]] | None:
-    """The best plan as measured, and the figures of all; None where nothing ran, with a warning."""
+    """Measures plans and chooses among them.
+
+    Args:
+        application: the application.
+        found: assignments by name of the plan, int64 [members].
+        prepared: the models.
+        steps: what all steps share.
+        end: time of `time.monotonic` at which the time budget ends, seconds.
+
+    Returns:
+        Name of the chosen plan, and the figures of all plans by name; None where nothing ran, with a warning.
+    """
     devices = steps.session.devices
     distinct: dict[bytes, str] = {}
     names = [name for name, one in found.items() if distinct.setdefault(one.tobytes(), name) == name]
@@ -349,7 +402,7 @@ def _measured(
     if simple:
         simple = [simple[row] for row in application.distinct(np.stack([found[name] for name in simple]))]
     names = [*simple, *others]
-    # Where there is no time for all, at least a plan without splits, and everything on one device, is among them.
+    # The best plan without splits and the best with everything on one device come first, in case time is short.
     best_simple = min(simple, key=scores.__getitem__, default="")
     where = {name: {*application.describe(found[name].tolist()).values()} for name in simple}
     singles = [name for name in simple if len(where[name]) == 1]
@@ -385,16 +438,28 @@ def _measured(
 
 
 def _nothing_ran(comparison: Comparison) -> RunError:
+    """The error that says why no candidate ran."""
     return RunError("; ".join(sorted(set(comparison.failed.values()))) or "the time is too short")
 
 
 def opened(
     plan: Plan, models: Mapping[str, ov.Model], device: str | None, core: ov.Core, **how: Any
 ) -> tuple[Plan, Application, NDArray[np.int64], list[Prepared]]:
-    """A written plan as it is predicted now, its application, the assignment that its models carry, and the models.
+    """Loads the models of a stored plan, and predicts the plan anew.
 
-    models: by name; not changed. device: by default the plan's. how: `objective`, `profile` and `memory` in place of
-    the plan's. UserError: bad input, or a model without a placement.
+    Args:
+        plan: the stored plan.
+        models: its models with their placements, by name; they are not changed.
+        device: device list; by default the plan's.
+        core: Core of the devices.
+        how: `objective`, `profile` and `memory`, which replace those of the plan, and further arguments of `explain`.
+
+    Returns:
+        The plan with new predictions, its application, the assignment that the models carry (int64 [members]), and the
+        models.
+
+    Raises:
+        UserError: bad input, or a model without a placement.
     """
     names = plan.devices if device is None else DeviceSet.parse(device).names
     kept = {name: limit for name, limit in plan.memory.items() if name in names}
@@ -413,7 +478,8 @@ def opened(
         except UserError as error:
             raise UserError(f"'{name}': {error}") from error
         assert found.analysis is not None
-        # Factors hold for a profile and an objective, and what boundaries take is of all devices together.
+        # Measured factors hold for the profile and the objective that they were measured with; the one of boundaries
+        # also for the list of devices, as it is one number for all of them.
         fits = as_asked and (found.placement.settings or {}).get("profile") == name_of
         timed = {key: factor for key, factor in one.timed.items() if fits and (of_all or key != _BOUNDARIES)}
         problem = _as_timed(found.explanation.problem, timed)
@@ -431,7 +497,7 @@ def opened(
 
 
 def models_of(application: Application, prepared: Sequence[Prepared]) -> dict[str, Any]:
-    """What `Comparison` of the first model is told besides: its sizes, and the models that run beside it."""
+    """Arguments of a `Comparison` of the first model: its shapes and phases, and the models that run beside it."""
     first, *others = [(one.analysis, one.phases) for one in prepared]
     beside = Beside(
         [one.model for one, _ in others],
@@ -444,7 +510,16 @@ def models_of(application: Application, prepared: Sequence[Prepared]) -> dict[st
 
 
 def candidate_of(application: Application, assignment: NDArray[np.int64], devices: DeviceSet) -> Candidate:
-    """How a plan is run."""
+    """The candidate that runs a plan.
+
+    Args:
+        application: the application.
+        assignment: the plan, int64 [members].
+        devices: the devices, in HETERO's order.
+
+    Returns:
+        The first model's candidate, with those of the other models beside it.
+    """
     ways = []
     for member, number in zip(application.members, assignment.tolist(), strict=True):
         way = member.ways[number]
@@ -455,7 +530,16 @@ def candidate_of(application: Application, assignment: NDArray[np.int64], device
 
 
 def figures_of(application: Application, judged: Judged, row: int) -> dict[str, Any]:
-    """See `Plan.predicted`."""
+    """The predicted figures of a plan, see `Plan.predicted`.
+
+    Args:
+        application: the application.
+        judged: simulated assignments.
+        row: number of the plan's assignment among them.
+
+    Returns:
+        The figures, JSON-able.
+    """
     busy = judged.busy_us[row]
     return {
         "runs_per_second": round(1e6 / max(float(judged.period_us[row]), 1e-9), 6),
@@ -473,7 +557,19 @@ def plan_of(
     prepared: Sequence[Prepared],
     rates: bool,
 ) -> Plan:
-    """The plan, without memory limits."""
+    """Makes a plan of an application and its assignments, without memory limits and placements.
+
+    Args:
+        application: the application.
+        found: assignments by name of the plan, int64 [members].
+        chosen: name of the chosen one; the others become baselines.
+        measured: measured figures, see `Plan.measured`.
+        prepared: the models.
+        rates: whether counts are requested rates.
+
+    Returns:
+        The plan.
+    """
     judged = application.judge(np.stack(list(found.values())))
     figures = {
         name: {**figures_of(application, judged, row), "where": application.describe(one.tolist())}
@@ -510,7 +606,13 @@ def plan_of(
 
 
 def _written(one: Prepared, way: int, profile: Profile | str | PathLike[str] | None) -> Placement:
-    """The placement of a model, by the number of its way, written into the model."""
+    """Writes a placement into its model, and returns it.
+
+    Args:
+        one: the model.
+        way: index of the placement in `Member.ways`.
+        profile: device profile that the caller gave, recorded in the settings.
+    """
     model, problem, ways = one.analysis.model, one.member.problem, one.member.ways
     options = PlaceOptions(shapes=one.given.shapes, workload=one.given.workload, profile=profile)
     settings = settings_of(options, {}, problem.devices, "plan")
