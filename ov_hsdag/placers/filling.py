@@ -1,4 +1,4 @@
-"""Contiguous parts that fill all devices' memory alike: a placement that keeps the limits where the model just fits."""
+"""Contiguous parts that fill the memory of all devices equally: they keep the limits where a model just fits."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ from ov_hsdag.placers.base import by_structure
 from ov_hsdag.problem.coarse import crossing
 from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem, topological_groups
 
-# Parts end where the least bytes cross in a window: of a model, so many windows.
+# A part may end only at a place that fewer bytes cross than any other place within 1 / `_WINDOWS` of the model.
 _WINDOWS = 100
+
+# Bisection steps for the filled share; after 40, it is known to 1e-12.
 _ROUNDS = 40
 
 
 @dataclass(frozen=True)
 class Filling:
-    """Parts of a topological order, one for each device in the order of the list, of equal shares of their limits.
+    """Cuts a topological order into parts, one for each device in the list's order, that fill equal shares of limits.
 
-    Costs do not count. What live tensors need is an estimate, so that the last part is the one which may be too large.
+    Costs are ignored. The memory of live tensors is an estimate, so the last part may turn out too large.
     """
 
     name: str = "filling"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """See `Placer.place`."""
+        """Finds a placement, see `Placer.place`."""
         return by_structure(self._find, problem)[0]
 
     def _find(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """The first feasible placement over several orders, else that of the last order, uint8 [1, groups]."""
         for order in (*problem.search_space.orders(), topological_groups(problem)):
             best = self._fill(problem, order)
             if not problem.evaluate(best).infeasible[0]:
@@ -39,6 +42,10 @@ class Filling:
 
     @staticmethod
     def _fill(problem: PlacementProblem, order: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
+        """The parts of one order, by bisection of the filled share, uint8 [groups].
+
+        Memory is reserved for live tensors: first what each device would need alone, then half of it, then none.
+        """
         cut_bytes = _crossing_bytes(problem, order)
         reach = max(len(cut_bytes) // _WINDOWS, 1)
         around = np.lib.stride_tricks.sliding_window_view(np.pad(cut_bytes, reach, "edge"), 2 * reach + 1)
@@ -72,7 +79,7 @@ class Filling:
 
 
 def _crossing_bytes(problem: PlacementProblem, order: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-    """Bytes of the tensors that cross each place of an order of the groups, [groups + 1]."""
+    """Bytes of the tensors that cross each place of an order of the groups, float64 [groups + 1]."""
     tensors, place = problem.tensors, np.argsort(order)
     first, last = place[tensors.source], place[tensors.source]
     if len(tensors):
@@ -82,9 +89,12 @@ def _crossing_bytes(problem: PlacementProblem, order: NDArray[np.integer[Any]]) 
 
 
 def _ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Where each device's part ends if it takes as much as there is room for [devices].
+    """The place where each device's part ends if it takes as much as fits, int64 [devices].
 
-    held: bytes of all groups before each place [groups + 1, devices]. cuts: places where parts may end, the last, too.
+    Args:
+        held: bytes of all groups before each place, float64 [groups + 1, devices].
+        cuts: places where parts may end; the last place is one of them, int64.
+        room: bytes that fit on each device, float64 [devices].
     """
     at, ends = 0, []
     for device, most in enumerate(room):
@@ -95,6 +105,6 @@ def _ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray[np.f
 
 
 def crowded(problem: PlacementProblem) -> bool:
-    """Whether a device cannot hold the model."""
+    """Whether the memory limit of some device is too small for the whole model."""
     limited = np.isfinite(problem.memory_limits).any()
     return bool(limited and (problem.evaluate(problem.singles).infeasible & OVER_MEMORY).any())
