@@ -1,4 +1,4 @@
-"""A model's operations, each compiled and run alone: what the model computes without a device's optimisations."""
+"""Compiles and runs each operation of a model alone, which shows what it computes without a device's optimizations."""
 
 from __future__ import annotations
 
@@ -17,28 +17,44 @@ from ov_hsdag.utils.lazy import op, opset13, ov
 _F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 _Values = dict[tuple[int, int], NDArray[Any]]
-"""Outputs by the number of the node's instance and that of the output."""
+"""Outputs by the instance number of their node and their index among its outputs."""
 
 
 class OneByOne:
-    """Runs a model operation by operation on one device, in f32; compiling takes some milliseconds for each."""
+    """Runs a model operation by operation on one device, in f32; each takes some milliseconds to compile."""
 
     def __init__(self, core: ov.Core, device: str, model: ov.Model, advance: Callable[[str], None]) -> None:
-        """`advance` takes a few words as it goes on."""
+        """Stores the arguments; nothing runs yet.
+
+        Args:
+            core: Core of the device.
+            device: name of the device.
+            model: the model; it is not changed.
+            advance: called with a few words after every hundred operations.
+        """
         self._core, self._device, self._model, self._advance = core, device, model, advance
         self._states: dict[str, NDArray[Any]] = {}
 
     def infer(self, inputs: Sequence[NDArray[Any]], end: float = math.inf) -> list[NDArray[Any]]:
-        """Outputs of one inference, in the model's order, which leaves its states to the next one.
+        """Runs one inference; the states that it leaves are those of the next one.
 
-        Raises RuntimeError where an operation does not run alone, TimeoutError at `end` (of `time.monotonic`).
+        Args:
+            inputs: values of the model's parameters, in their order.
+            end: time of `time.monotonic` at which it gives up, seconds.
+
+        Returns:
+            The outputs, in the model's order.
+
+        Raises:
+            RuntimeError: an operation does not run alone.
+            TimeoutError: `end` came first.
         """
         model = self._model.clone()
         order, results = model.get_ordered_ops(), model.get_results()
         values: _Values = {
             (node.get_instance_id(), 0): array for node, array in zip(model.get_parameters(), inputs, strict=True)
         }
-        constant: set[int] = set()  # nodes that rest on constants alone
+        constant: set[int] = set()  # instance numbers of nodes that depend on constants alone
         states = dict(self._states)
         for number, node in enumerate(order):
             if time.monotonic() > end:
@@ -64,17 +80,17 @@ class OneByOne:
         return [values[node.get_instance_id(), 0] for node in results]
 
     def _alone(self, node: ov.Node, values: _Values, constant: set[int]) -> list[NDArray[Any]]:
-        """Outputs of one operation, which is cut off from what feeds it."""
+        """Outputs of one operation, whose inputs become constants or parameters with the given values."""
         parameters, arrays = [], []
         for port in node.inputs():
             source, element = port.get_source_output(), port.get_element_type()
             if source.get_node().get_type_name() == "Constant":
                 continue
             array = values[_source(port)]
-            if _source(port)[0] in constant:  # what an operation may want to know when it is compiled
+            if _source(port)[0] in constant:  # some operations need the values of such inputs to compile
                 port.replace_source_output(opset13.constant(array, element).output(0))
                 continue
-            # Static shapes without elements end the CPU plugin (a Gather by a division by zero, 2026.4).
+            # Static shapes without elements crash the CPU plugin (a Gather divides by zero, 2026.4).
             shape = list(array.shape) if array.size else [-1] * array.ndim
             parameters.append(op.Parameter(element, ov.PartialShape(shape)))
             arrays.append(array)
@@ -86,12 +102,13 @@ class OneByOne:
 
 
 def _source(port: Any) -> tuple[int, int]:
+    """The key in `_Values` of the output that feeds an input."""
     output = port.get_source_output()
     return output.get_node().get_instance_id(), output.get_index()
 
 
 def _value(node: ov.Node, values: _Values) -> NDArray[Any]:
-    """What feeds the first input."""
+    """The value of a node's first input."""
     if not node.get_input_size():
         raise RuntimeError(f"the first value of state '{variable_of(node)}' is unknown")
     source = node.input_value(0).get_node()
