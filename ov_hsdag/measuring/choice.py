@@ -255,7 +255,8 @@ class _Regression:
             solution = self._improve()
             if abs(math.log(self._noise / before)) < _PRECISION:
                 break
-        # The Fisher information of t noise about its centre is (ν + 1) / (ν + 3) of that of normal noise of its scale.
+        # The Fisher information of t noise with n degrees of freedom about its centre is (n + 1) / (n + 3) of that of
+        # normal noise of its scale.
         system, *_ = self._system(self._weight / self._noise * (_FREEDOM + 1) / (_FREEDOM + 3))
         count = len(self._names)
         all_errors, of_trials = (

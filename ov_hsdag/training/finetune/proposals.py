@@ -1,9 +1,8 @@
-"""The next placement to measure: Thompson sampling over what the policy proposes and what refinement makes of it.
+"""Proposes the next placement to measure, by Thompson sampling over placements of the policy and of search.
 
-Settings may name search alone in the policy's place.
-
-The costs are corrected by factors drawn from the posterior (every other time by the most likely ones), candidates are
-refined and ranked on the corrected simulator, and the best one that was not measured yet is proposed.
+The costs are corrected by factors drawn from the posterior, and every other time by the most likely factors. Candidates
+are refined and ranked by the simulator with corrected costs, and the best one that has not been measured is proposed.
+The settings say whether the policy, search or both propose candidates.
 """
 
 from __future__ import annotations
@@ -31,25 +30,42 @@ from ov_hsdag.training.rollout import parse
 
 Placements = NDArray[np.uint8]
 
-_LEADERS = 3  # best measured placements that refinement starts from
+_LEADERS = 3  # number of the best measured placements that refinement starts from as well
 
-# Least distance (`Task.distance`) from all measured placements of one that is worth a measurement, if any has it.
+# Least distance (`Task.distance`) of a proposal from all measured placements, if any candidate has it: closer ones
+# would tell little that is new.
 _DIFFERENT = 0.003
 
-_RANDOM = 64  # random placements that are tried where nothing else is new
+_RANDOM = 64  # number of random placements that are tried where all other candidates have been measured
 
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """A placement to measure."""
+    """A placement to measure.
 
-    placement: Placements  # uint8 [groups]
-    source: str  # see `Entry.source`
-    predicted: float  # the ratio to the reference that the most likely correction predicts
+    Attributes:
+        placement: the placement, uint8 [groups].
+        source: see `Entry.source`.
+        predicted: the ratio to the reference that the most likely correction predicts.
+    """
+
+    placement: Placements
+    source: str
+    predicted: float
 
 
 def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal | None:
-    """The most promising placement that was not measured yet; None where nothing new is found."""
+    """Proposes the most promising placement that has not been measured.
+
+    Args:
+        state: state of the run.
+        task: constant data of the run.
+        settings: settings of the run.
+        fit: posterior of the corrections.
+
+    Returns:
+        The proposal; None where no new placement is found.
+    """
     step = len(state.measured)
     generator = np.random.default_rng([settings.seed, 1, step])
     factors = fit.mean if step % settings.certain == 0 else fit.draw(generator)
@@ -72,7 +88,17 @@ def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal 
 def policy_placements(
     network: HSDAGNetwork, task: Task, settings: Settings, generator: np.random.Generator
 ) -> Placements:
-    """Single devices, then what the policy proposes, as the placer `hsdag` does; uint8 [proposals, groups]."""
+    """Placements that the policy proposes in the same way as the placer `hsdag`, after the single devices.
+
+    Args:
+        network: the policy.
+        task: constant data of the run.
+        settings: settings of the run, which supply the number of samples.
+        generator: source of the random numbers.
+
+    Returns:
+        The placements, uint8 [proposals, groups].
+    """
     problem, x = task.problem, task.x
     example = task.example(problem, np.zeros((len(x.node_x), len(problem.devices)), np.float32), 1.0)
     found = [problem.singles]
@@ -90,7 +116,11 @@ def policy_placements(
 def _proposed(
     believed: PlacementProblem, state: State, task: Task, settings: Settings, generator: np.random.Generator
 ) -> tuple[Placements, list[str], NDArray[np.float64]]:
-    """What the proposers find, each once, with source and score; where none is feasible, repaired and random ones."""
+    """Placements of the proposers, each once; where none is feasible, repaired and random placements.
+
+    Returns:
+        The placements, uint8 [candidates, groups], the source of each, and their scores with the believed costs, µs.
+    """
     found: dict[str, Placements] = {}
     if settings.proposer in ("search", "both"):
         placers: list[Placer] = [MinCut(), Contiguous()]
@@ -119,10 +149,15 @@ def _refined(
     settings: Settings,
     generator: np.random.Generator,
 ) -> tuple[Placements, list[str], NDArray[np.float64]]:
-    """Refined placements, then `fresh`: uint8 [candidates, groups], the source of each, and their scores in µs."""
+    """Refines some of the fresh placements and the best measured ones.
+
+    Returns:
+        The refined placements, then `fresh`, uint8 [candidates, groups]; the source of each, and their scores with the
+        believed costs, µs.
+    """
     leaders = sorted(state.good, key=lambda entry: -entry.measurement.ratio)[:_LEADERS]
     order = np.argsort(scores, kind="stable")
-    # Most starts are the best by the simulator; some are any, as it may be wrong.
+    # Most starts are the best by the simulator; two are random ones, as the simulator may be wrong.
     chosen = order[: max(settings.refined - 2, 1)]
     others = generator.permutation(order[len(chosen) :])[: settings.refined - len(chosen)]
     starts = np.concatenate([fresh[chosen], fresh[others], np.stack([entry.placement for entry in leaders])])
@@ -133,7 +168,10 @@ def _refined(
 
 
 def _first_new(task: Task, candidates: Placements, ranking: NDArray[np.int64], known: Placements) -> int | None:
-    """The first candidate of the ranking that is at a distance from all known ones, else the first that is new."""
+    """Index of the first new candidate in the ranking that differs enough from all known ones, else of the first new.
+
+    None where all candidates are known.
+    """
     second: int | None = None
     for index in ranking.tolist():
         if (known == candidates[index]).all(axis=1).any():
