@@ -71,7 +71,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         seconds: time that compiling took, seconds, by candidate.
         phase_rates: inferences per second in each trial, by candidate and phase.
         busy_us: processor time of each submodel in an inference, µs, in each trial that ran alone, by candidate; see
-            `Runner.busy_us`. Trials of which it is not known are left out.
+            `Runner.busy_us`. Trials without that figure are left out.
     """
 
     def __init__(

@@ -42,8 +42,8 @@ _MOST_CUTS_IN_PAIRS = 96
 # devices that differ have 1,024 pairs, nine have 2,304.
 _MOST_STATES = 2048
 
-# Partitions that the simulator evaluates: those of so many sequences of devices (all sequences of up to four devices),
-# and so many of each.
+# Partitions that the simulator evaluates: those of 64 sequences of devices (all sequences of up to four devices), and
+# 24 of each.
 _SEQUENCES = 64
 _PER_SEQUENCE = 24
 
@@ -52,7 +52,7 @@ _PER_SEQUENCE = 24
 # nothing in common.
 _IN_LIST_ORDER = 1.05
 
-# Penalty for exceeding memory limits: exceeding them by all of the model's memory costs so many times all its work.
+# Penalty for exceeding memory limits: an excess as large as the model's whole memory costs this multiple of its work.
 _EXCESS = 10.0
 
 

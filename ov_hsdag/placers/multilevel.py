@@ -28,7 +28,7 @@ class Multilevel:
     """Multilevel search from single devices and contiguous partitions.
 
     Where a device cannot hold the model, the best placements are refined by local search with the simulator. Memory
-    limits count live tensors, of which the moves on coarse graphs know nothing.
+    limits count live tensors, which moves on coarse graphs ignore.
 
     Attributes:
         seconds: time of the search, seconds; results then depend on the machine. By default the search ends when

@@ -207,7 +207,7 @@ def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement
     """Finds about the least memory with which the search finds a placement, by bisection of a factor of all limits.
 
     Args:
-        problem: a problem of which no candidate fits.
+        problem: a problem without a candidate that fits.
         candidates: its candidates.
 
     Returns:

@@ -28,7 +28,7 @@ SHARD = 16
 """Number of problems in one file."""
 
 TRIVIAL_SHARE = 3
-"""One in so many problems whose best placement is a single device is learned from; half of all draws are such."""
+"""Of the problems whose best placement is a single device, one in three is learned from; they are half of all draws."""
 
 ELITES = 4
 """Largest number of the teacher's placements of a problem."""

@@ -20,7 +20,7 @@ class Settings:
         problems: number of problems that are drawn; most of those whose best placement is a single device are left out.
         first_problems: number of problems that the first step draws from; all are in play when imitation ends.
         validation: number of problems for validation, drawn from the same distribution.
-        levels: numbers of merges of parsing, of which each step draws one.
+        levels: numbers of merges of parsing; each step draws one of them.
         imitation_steps: number of steps of behaviour cloning of searched placements.
         reinforce_steps: number of steps of policy gradients after those.
         batch_size: number of problems in a step.

@@ -40,7 +40,7 @@ class Settings:
             mirror images would be no placement.
         draws: number of samples for each clustering and temperature, see `ov_hsdag.policy.placer.sample`.
         refined: number of candidates that are refined before a measurement.
-        certain: every so many measurements, the most likely correction is used instead of a drawn one.
+        certain: period, in measurements, in which the most likely correction is used once instead of a drawn one.
         finalists: number of the best placements that are measured again in the end.
         final_rounds: number of rounds of those measurements.
         margin: relative gain over the best single device and HETERO's choice that the best finalist must have.
