@@ -91,11 +91,11 @@ def differences(
     Returns:
         The differences, float64 [outputs].
     """
-    found = np.zeros(outputs)
+    largest = np.zeros(outputs)
     for one, two in zip(expected, got, strict=True):
         for number, (a, b) in enumerate(zip(one, two, strict=True)):
-            found[number % outputs] = max(found[number % outputs], difference(a, b))
-    return found
+            largest[number % outputs] = max(largest[number % outputs], difference(a, b))
+    return largest
 
 
 def difference(reference: NDArray[Any], value: NDArray[Any]) -> float:

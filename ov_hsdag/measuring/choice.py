@@ -138,10 +138,10 @@ class Posterior:
         Returns:
             Mean and variance of log(rate / other's rate).
         """
-        one, two = self.names.index(name), self.names.index(over)
+        first, second = self.names.index(name), self.names.index(over)
         covariance = self.covariance + self.lasting if lasting else self.covariance
-        variance = covariance[one, one] + covariance[two, two] - 2 * covariance[one, two]
-        return float(self.mean[one] - self.mean[two]), max(float(variance), 0.0)
+        variance = covariance[first, first] + covariance[second, second] - 2 * covariance[first, second]
+        return float(self.mean[first] - self.mean[second]), max(float(variance), 0.0)
 
     def error(self, name: str) -> float:
         """The standard deviation of log(rate / geometric mean of all candidates' rates)."""
@@ -344,10 +344,14 @@ class Decision:
 
         For a placement that is not proven better, the interval reaches down to that of the measurements alone.
         """
-        found = self.posterior.ratio(name, over)
+        posterior_ratio = self.posterior.ratio(name, over)
         if name in self.names and self.rival and name not in self.proven and name != over:
-            return Ratio(found.median, min(found.low, self.trials.ratio(name, over).low), found.high)
-        return found
+            return Ratio(
+                posterior_ratio.median,
+                min(posterior_ratio.low, self.trials.ratio(name, over).low),
+                posterior_ratio.high,
+            )
+        return posterior_ratio
 
 
 def decide(
@@ -378,19 +382,19 @@ def decide(
     Returns:
         The choice, with the posteriors that it follows from.
     """
-    known = [name for name in names if name in simple]
+    baselines = [name for name in names if name in simple]
     posterior = infer(rounds, predicted, error)
     leader = posterior.best(names)
-    rival = posterior.best(known) if known else ""
+    rival = posterior.best(baselines) if baselines else ""
     trials = infer(rounds, by_times, _SCEPTICAL)
-    others = [name for name in names if name not in known]
-    to_beat = [*((trials, other) for other in known), *((posterior, other) for other in late)]
+    others = [name for name in names if name not in baselines]
+    to_beat = [*((trials, other) for other in baselines), *((posterior, other) for other in late)]
     proven = frozenset(name for name in others if all(of.ratio(name, other).low > 1 for of, other in to_beat))
-    able = [name for name in names if name in known or name in proven]
+    able = [name for name in names if name in baselines or name in proven]
     best = posterior.best(able or names)
     least = posterior.rate(best) / (1 + GAIN)
-    chosen = next((name for name in known if posterior.rate(name) >= least), best)
-    doubt = "" if leader in known else min(known, key=lambda one: trials.ratio(leader, one).low, default="")
+    chosen = next((name for name in baselines if posterior.rate(name) >= least), best)
+    doubt = "" if leader in baselines else min(baselines, key=lambda one: trials.ratio(leader, one).low, default="")
     regret = posterior.regret(best, names)
     return Decision(chosen, tuple(names), posterior, trials, proven, leader, rival, doubt, regret)
 

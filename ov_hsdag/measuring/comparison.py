@@ -199,14 +199,14 @@ class Comparison(AbstractContextManager["Comparison"]):
         limit = min(_TRIAL_TIMES * (seconds + shortest) + _TRIAL_MORE, max(self._patience, _SLOWER * shortest))
         with ThreadPoolExecutor(len(workers)) as pool:
             trials = {name: pool.submit(one.rate, seconds, limit, False) for name, one in workers.items()}
-        found = {}
+        busy_us = {}
         for name, trial in trials.items():
             try:
                 trial.result()
-                found[name] = workers[name].busy_us
+                busy_us[name] = workers[name].busy_us
             except WorkerError:  # it may still run alone, so it has not failed
                 self.evict(name)
-        return found if len(found) == len(workers) else {}
+        return busy_us if len(busy_us) == len(workers) else {}
 
     def compiled(self, names: Collection[str]) -> bool:
         """Whether all of these candidates are compiled and in memory."""
@@ -237,18 +237,18 @@ class Comparison(AbstractContextManager["Comparison"]):
         wanted = [name for name in self.ready if names is None or name in names]
         waiting = [name for name in self._waiting if name in wanted]
         batch = [name for name in wanted if name not in waiting]
-        found = self._run_batch(batch, len(wanted), rounds, seconds, until, halving, begin) if batch else []
+        rounds_run = self._run_batch(batch, len(wanted), rounds, seconds, until, halving, begin) if batch else []
         while waiting:
-            batch = self._next_batch(self._anchor(found), waiting)
+            batch = self._next_batch(self._anchor(rounds_run), waiting)
             if batch and time.monotonic() < until:
-                of = len(batch) + len(waiting)
-                found += self._run_batch(batch, of, rounds, seconds, until, halving, begin)
-            ran = {name for one in found for name in choice.rates_of(one)}
+                sharing = len(batch) + len(waiting)
+                rounds_run += self._run_batch(batch, sharing, rounds, seconds, until, halving, begin)
+            ran = {name for one in rounds_run for name in choice.rates_of(one)}
             for name in (*batch, *waiting) if time.monotonic() >= until else ():
                 if name not in ran:
                     self._fail(name, NO_TIME_TO_MEASURE)
                     waiting = [other for other in waiting if other != name]
-        return found
+        return rounds_run
 
     def _anchor(self, rounds: Sequence[choice.Round]) -> str | None:
         """Name of the best baseline that ran, else of the best candidate that ran; None where none did."""
@@ -335,9 +335,9 @@ class Comparison(AbstractContextManager["Comparison"]):
             self._reference = reference, outputs[reference]
         reference, expected = self._reference
         for name, arrays in outputs.items():
-            told = disagreement(expected, arrays, self._accepted, reference)
-            if told:
-                self._fail(name, Failure(told, FailureKind.OTHER_OUTPUTS))
+            difference = disagreement(expected, arrays, self._accepted, reference)
+            if difference:
+                self._fail(name, Failure(difference, FailureKind.OTHER_OUTPUTS))
 
     def _admit(self, name: str) -> Worker:
         """The worker in which a candidate is compiled; other candidates leave memory where necessary.
@@ -375,31 +375,31 @@ class Comparison(AbstractContextManager["Comparison"]):
     # Trials.
 
     def _run_batch(
-        self, names: Sequence[str], of: int, rounds: int, seconds: float, until: float, halving: bool, first: int
+        self, names: Sequence[str], sharing: int, rounds: int, seconds: float, until: float, halving: bool, first: int
     ) -> list[choice.Round]:
-        """Runs the rounds of one batch, see `trials`; `of`: number of candidates that share the time until `until`."""
+        """Runs the rounds of one batch, see `trials`; `sharing` candidates share the time until `until`."""
         begin = time.monotonic()
-        until = begin + len(names) / of * (until - begin)  # the other batches have the rest of the time
-        alive, found = list(names), list[choice.Round]()
+        until = begin + len(names) / sharing * (until - begin)  # the other batches have the rest of the time
+        alive, rounds_run = list(names), list[choice.Round]()
         for number in range(rounds):
             what = ", ".join(alive) if len(alive) < 3 else f"{len(alive)} candidates"  # a line is too short for more
             now = time.monotonic()
             expected = (rounds - number) * (now - begin) / number if number else math.inf
             left = until - now if until < math.inf else expected
             self._report(self._told(f"measuring {what}, round {number + first + 1}", left))
-            one = self._round(choice.in_order(alive, number + first), seconds)
-            found.append(one)
-            ran = {trial.name for trial in one}
+            trials = self._round(choice.in_order(alive, number + first), seconds)
+            rounds_run.append(trials)
+            ran = {trial.name for trial in trials}
             alive = [name for name in alive if name in ran]
             if halving and number and alive:
-                lost = choice.beaten(choice.infer(found), alive)
+                lost = choice.beaten(choice.infer(rounds_run), alive)
                 alive = [name for name in alive if name not in lost]
                 for name in lost:
                     self.evict(name)
             took = (time.monotonic() - begin) / (number + 1)
             if not alive or (halving and len(alive) == 1) or time.monotonic() + took > until:
                 break
-        return [one for one in found if one]
+        return [one for one in rounds_run if one]
 
     def _round(self, names: Sequence[str], seconds: float) -> list[choice.Trial]:
         """Runs a trial of each candidate in this order; returns the trials, corrected for what other programs took."""
@@ -491,9 +491,9 @@ class Comparison(AbstractContextManager["Comparison"]):
         patience = max(self._patience, _SLOWER * worker.shortest_trial)
         expected = max(seconds, worker.shortest_trial) + self.seconds[name]
         rate = worker.rate(seconds, min(_TRIAL_TIMES * expected + _TRIAL_MORE, patience))
-        known = self.phase_rates.setdefault(name, {})
+        rates_by_phase = self.phase_rates.setdefault(name, {})
         for phase, of_phase in worker.rates.items():
-            known.setdefault(phase, []).append(of_phase)
+            rates_by_phase.setdefault(phase, []).append(of_phase)
         if len(worker.busy_us) == worker.submodels:
             self.busy_us.setdefault(name, []).append(worker.busy_us)
         return rate
@@ -525,19 +525,19 @@ def measurements(
     """
     posterior = choice.infer(rounds)
     reference = reference or next((name for name in names if name in posterior.names), "")
-    found: dict[str, Measurement] = {}
+    by_name: dict[str, Measurement] = {}
     for name in names:
         submodels, took = comparison.submodels.get(name, 0), comparison.seconds.get(name, 0.0)
         if name in comparison.failed or name not in posterior.names:
             why = comparison.failed.get(name, NOT_MEASURED)
-            found[name] = Measurement(0.0, submodels=submodels, seconds=took, error=why)
+            by_name[name] = Measurement(0.0, submodels=submodels, seconds=took, error=why)
             continue
         ratio = posterior.ratio(name, reference)
         value, unit = (in_unit(posterior.rate(one), objective) for one in (name, reference))
-        own = tuple(trial[1] for one in rounds for trial in one if trial[0] == name)
+        rates = tuple(trial[1] for one in rounds for trial in one if trial[0] == name)
         bounds = ratio.low, ratio.high
-        found[name] = Measurement(ratio.median, value, unit, (), submodels, took, rates=own, bounds=bounds)
-    return found
+        by_name[name] = Measurement(ratio.median, value, unit, (), submodels, took, rates=rates, bounds=bounds)
+    return by_name
 
 
 HOST = "CPU"
@@ -608,10 +608,10 @@ class Room:
 
     def _need(self, name: str, memory: str) -> float:
         """About the bytes that a candidate needs of a memory."""
-        own = self._needs.get(name, {})
+        needs = self._needs.get(name, {})
         if memory != HOST:
-            return _TIMES * own.get(memory, 0)
-        return _PROCESS + _TIMES * sum(count for device, count in own.items() if self._memory_of(device) == HOST)
+            return _TIMES * needs.get(memory, 0)
+        return _PROCESS + _TIMES * sum(count for device, count in needs.items() if self._memory_of(device) == HOST)
 
     def _free(self, memory: str) -> float:
         """Free bytes of a memory now, inf where they are not known."""

@@ -83,9 +83,9 @@ class Measurement:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Measurement:
         """Restores a measurement from the values of `to_dict`."""
-        known: dict[str, Any] = {key: math.nan if value is None else value for key, value in values.items()}
-        known |= {name: tuple(known.get(name, ())) for name in ("ratios", "rates", "bounds")}
-        return cls(**known)
+        restored: dict[str, Any] = {key: math.nan if value is None else value for key, value in values.items()}
+        restored |= {name: tuple(restored.get(name, ())) for name in ("ratios", "rates", "bounds")}
+        return cls(**restored)
 
 
 class Judge(Protocol):

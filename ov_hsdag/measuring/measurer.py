@@ -71,15 +71,15 @@ class Measurer:
         self._comparison = comparison
         if reference is None and not comparison.ready:
             comparison.renew(HETERO_DEFAULT, simple_candidate(HETERO_DEFAULT, devices))
-        found = comparison.trials(rounds=rounds if reference is None else 1, seconds=seconds)
+        rounds_run = comparison.trials(rounds=rounds if reference is None else 1, seconds=seconds)
         if not comparison.ready:
             self.close()
             why = "; ".join(f"{name}: {error}" for name, error in comparison.failed.items())
             what = f"no device of {devices.hetero} runs" if reference is None else f"{reference} does not run"
             raise RunError(f"{what} the model: {why}")
-        self.reference = choice.infer(found).best(comparison.ready)
+        self.reference = choice.infer(rounds_run).best(comparison.ready)
         # The posterior is used rather than ratios by round: candidates that were not in memory together share no round.
-        self.singles = measurements(comparison.ready, comparison, found, objective, self.reference)
+        self.singles = measurements(comparison.ready, comparison, rounds_run, objective, self.reference)
         for name in self.singles.keys() - {self.reference}:
             comparison.evict(name)
 
@@ -104,20 +104,20 @@ class Measurer:
         begin = time.perf_counter()
         comparison, failed = self._comparison, self._comparison.failed
         comparison.renew(_PLACEMENT, Candidate.placed(self._devices, affinity))
-        found: list[choice.Round] = []
+        rounds_run: list[choice.Round] = []
         restarted = False
-        while _PLACEMENT not in failed and len(found) < (rounds or self._rounds):
+        while _PLACEMENT not in failed and len(rounds_run) < (rounds or self._rounds):
             if self.reference in failed:  # the placement is not to blame
                 if restarted:
                     raise RunError(f"{self.reference} runs no more: {failed[self.reference]}")
                 comparison.renew(self.reference, simple_candidate(self.reference, self._devices))
                 restarted = True
             pair = (self.reference, _PLACEMENT)
-            trials = comparison.trials(pair, 1, self._seconds, begin=len(found))
-            found += [one for one in trials if len(one) == len(pair)]
-            if found and max(self._ratios(found)) < worth * (1 - _HOPELESS / len(found)):
+            trials = comparison.trials(pair, 1, self._seconds, begin=len(rounds_run))
+            rounds_run += [one for one in trials if len(one) == len(pair)]
+            if rounds_run and max(self._ratios(rounds_run)) < worth * (1 - _HOPELESS / len(rounds_run)):
                 break
-        return replace(self._measurement(found), seconds=time.perf_counter() - begin)
+        return replace(self._measurement(rounds_run), seconds=time.perf_counter() - begin)
 
     def _ratios(self, rounds: Sequence[choice.Round]) -> tuple[float, ...]:
         """The ratio of the placement to the reference in each round."""

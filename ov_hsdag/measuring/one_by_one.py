@@ -61,21 +61,21 @@ class OneByOne:
                 raise TimeoutError("there are too many of them")
             if number % 100 == 0:
                 self._advance(f"running operation {number} of {len(order)} alone on {self._device}")
-            own, kind = node.get_instance_id(), node.get_type_name()
+            instance, kind = node.get_instance_id(), node.get_type_name()
             if kind == "Assign":
                 states[variable_of(node)] = _value(node, values)
             elif kind == "ReadValue":
-                known = self._states.get(variable_of(node))
-                values[own, 0] = _value(node, values) if known is None else known
+                state = self._states.get(variable_of(node))
+                values[instance, 0] = _value(node, values) if state is None else state
             elif kind == "Result":
-                values[own, 0] = _value(node, values)
+                values[instance, 0] = _value(node, values)
             elif kind == "Constant":
-                constant.add(own)
+                constant.add(instance)
             elif kind != "Parameter":
                 if node.get_input_size() and all(_source(port)[0] in constant for port in node.inputs()):
-                    constant.add(own)
+                    constant.add(instance)
                 for port, array in enumerate(self._alone(node, values, constant)):
-                    values[own, port] = array
+                    values[instance, port] = array
         self._states = states
         return [values[node.get_instance_id(), 0] for node in results]
 

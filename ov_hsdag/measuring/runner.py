@@ -154,22 +154,26 @@ class Runner:
 
     def _busy_us(self, used: Sequence[int]) -> list[float]:
         """Computes `busy_us` from the processor time of each thread in the trial, ns."""
-        own, rest = divmod(len(used), self.submodels)
+        per_submodel, rest = divmod(len(used), self.submodels)
         # The busiest of a submodel's threads runs it; the others call back.
-        most = [max(used[own * n : own * (n + 1)]) for n in range(self.submodels)] if own and not rest else [0]
+        most = (
+            [max(used[per_submodel * n : per_submodel * (n + 1)]) for n in range(self.submodels)]
+            if per_submodel and not rest
+            else [0]
+        )
         return [ns / 1e3 / len(self.finished) for ns in most] if min(most) > 0 else []
 
     def outputs(self) -> list[NDArray[Any]]:
         """The outputs of the first inference of each phase. Raises RuntimeError where inference fails."""
-        found = []
+        outputs = []
         for phase in self.phases:
             request = self.compiled.create_infer_request()
             phase.replay.first.set(request)
             infer(request, phase.timed.steps[0])
             for port in range(len(self.compiled.outputs)):
                 array = np.array(request.get_output_tensor(port).data)
-                found.append(array if array.size <= _COMPARED else array.reshape(-1)[-_COMPARED:])
-        return found
+                outputs.append(array if array.size <= _COMPARED else array.reshape(-1)[-_COMPARED:])
+        return outputs
 
 
 class Copies:
@@ -259,11 +263,11 @@ class LoadMeter:
 
     def end(self) -> None:
         """Reads the counters after a trial, and sets the attributes."""
-        used, clock, own, every = self._now()
-        used_before, clock_before, own_before, every_before = self._before
-        self.seconds, self.own_seconds = clock - clock_before, own - own_before
+        used, clock, process_seconds, all_seconds = self._now()
+        used_before, clock_before, process_seconds_before, all_seconds_before = self._before
+        self.seconds, self.own_seconds = clock - clock_before, process_seconds - process_seconds_before
         self.used_ns = used - used_before
-        self.others_seconds = max(every - every_before - self.own_seconds, 0.0)
+        self.others_seconds = max(all_seconds - all_seconds_before - self.own_seconds, 0.0)
 
     @property
     def cores(self) -> int:
@@ -309,17 +313,17 @@ class TrialLoad:
     def of(cls, rates: Sequence[float], meters: Sequence[LoadMeter]) -> TrialLoad:
         """The load of copies that ran at the same time in this process, from each copy's rate and meter."""
         first = meters[0]
-        own, others = (seconds / first.seconds for seconds in (first.own_seconds, first.others_seconds))
+        own_cores, others_cores = (seconds / first.seconds for seconds in (first.own_seconds, first.others_seconds))
         waiting, working = (tuple(getattr(one, name) for one in meters) for name in ("waiting", "working"))
-        return cls(tuple(rates), waiting, working, own, others, first.cores, first.seconds)
+        return cls(tuple(rates), waiting, working, own_cores, others_cores, first.cores, first.seconds)
 
     @classmethod
     def from_answer(cls, answer: Mapping[str, Any]) -> TrialLoad:
         """Reads the load from a worker's answer. Raises ValueError, TypeError or KeyError where that is damaged."""
         rates, waiting, working = (tuple(map(float, answer[name])) for name in ("rates", "waiting", "working"))
-        own, others, seconds = (float(answer[name]) for name in ("own", "others", "seconds"))
-        load = cls(rates, waiting, working, own, others, int(answer["cores"]), seconds)
-        if not all(map(math.isfinite, (*rates, *waiting, *working, own, others, seconds))):
+        own_cores, others_cores, seconds = (float(answer[name]) for name in ("own", "others", "seconds"))
+        load = cls(rates, waiting, working, own_cores, others_cores, int(answer["cores"]), seconds)
+        if not all(map(math.isfinite, (*rates, *waiting, *working, own_cores, others_cores, seconds))):
             raise ValueError("a trial without figures")
         if min(seconds, sum(rates)) <= 0:
             raise ValueError("a trial of no time or rate")

@@ -87,11 +87,11 @@ class Together:
         # A trial's run has few workloads, so that it is short, but whole ones: tokens alone say nothing of prompts.
         longest = max(one.cycle * one.mean_inference for one in self._runners)
         busy: dict[str, float] = {}  # seconds of each device in a run; a split counts on all of its devices
-        for one, count in zip(self._runners, counts, strict=True):
-            for name in one.compiled.get_property("EXECUTION_DEVICES") if objective == "throughput" else [""]:
-                busy[name] = busy.get(name, 0.0) + count * one.mean_inference
+        for runner, count in zip(self._runners, counts, strict=True):
+            for name in runner.compiled.get_property("EXECUTION_DEVICES") if objective == "throughput" else [""]:
+                busy[name] = busy.get(name, 0.0) + count * runner.mean_inference
         seconds = max(busy.values())
-        fewest = min(count / one.cycle for one, count in zip(self._runners, counts, strict=True))
+        fewest = min(count / runner.cycle for runner, count in zip(self._runners, counts, strict=True))
         self._unit = max(fewest, seconds / max(_LONG, 2 * longest)) if objective == "throughput" else 1.0
         self._counts = [count / self._unit for count in counts]
         self._seconds = seconds / self._unit  # time of a run, seconds

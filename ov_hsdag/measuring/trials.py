@@ -102,16 +102,18 @@ class Trials:
         """
         alive = set(self._alive())
         reference = decision and (decision.rival or decision.leader)
-        found: dict[str, dict[str, Any]] = {}
+        figures: dict[str, dict[str, Any]] = {}
         for name in self._comparison.names:
             failed = self._comparison.failed.get(name) or (None if name in alive else NOT_MEASURED)
-            known = None if failed else decision
-            found[name] = {
-                key: round(in_unit(known.posterior.rate(name), objective), 6) if known else None,
-                **ratio_figures("ratio", "ci", known.ratio(name, reference) if known and reference else None),
+            decision_if_ran = None if failed else decision
+            figures[name] = {
+                key: round(in_unit(decision_if_ran.posterior.rate(name), objective), 6) if decision_if_ran else None,
+                **ratio_figures(
+                    "ratio", "ci", decision_if_ran.ratio(name, reference) if decision_if_ran and reference else None
+                ),
                 **failure_figures(failed),
             }
-        return found
+        return figures
 
     def _beliefs(self) -> tuple[Mapping[str, float], float | Mapping[str, float], Mapping[str, float] | None]:
         """Predicted rates, their error, and rates that follow from processor times (None here); see `choice.decide`."""
@@ -138,12 +140,12 @@ class Trials:
     def _add(self, names: Collection[str], rounds: int, turn: int) -> None:
         """Runs rounds of candidates, the first with number `turn`, and records their trials and their time."""
         begin, late = time.monotonic(), [name for name in names if not self._comparison.compiled([name])]
-        found = self._comparison.trials(names, rounds, self._seconds, until=self._end, begin=turn)
+        rounds_run = self._comparison.trials(names, rounds, self._seconds, until=self._end, begin=turn)
         compiling = sum(self._comparison.seconds.get(name, 0.0) for name in late)
         took = time.monotonic() - begin - compiling
         self._spent += took
-        self._longest = max(self._longest, took / max(sum(map(len, found)), 1))
-        self._rounds += found
+        self._longest = max(self._longest, took / max(sum(map(len, rounds_run)), 1))
+        self._rounds += rounds_run
 
 
 def ratio_figures(key: str, ci: str, ratio: choice.Ratio | None) -> dict[str, Any]:

@@ -163,11 +163,12 @@ class Verification:
                 raise RunError(
                     f"{device} fails with the placement, and a single device does not: {one_line(error)}"
                 ) from error
-        repeated_found = {name: self._differences(one, outputs_repeated) for name, one in repeated.items()}
-        found = {
-            name: np.maximum(self._differences(one, outputs), repeated_found[name]) for name, one in references.items()
+        differences_repeated = {name: self._differences(one, outputs_repeated) for name, one in repeated.items()}
+        differences = {
+            name: np.maximum(self._differences(one, outputs), differences_repeated[name])
+            for name, one in references.items()
         }
-        worst, worst_repeated = (np.max(list(one.values()), axis=0) for one in (found, repeated_found))
+        worst, worst_repeated = (np.max(list(one.values()), axis=0) for one in (differences, differences_repeated))
         self.notes: list[str] = []
         self._rounding: float | None = None
         operations: dict[str, Any] = {}
@@ -191,8 +192,8 @@ class Verification:
             "submodels": int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")),
             "precision": {name: self._computes_in(name) for name in self._present},
             "max_relative_error": float(worst.max(initial=0.0)),
-            "relative_errors": {name: float(one.max(initial=0.0)) for name, one in found.items()},
-            "largest_in": {name: self._names[int(one.argmax())] for name, one in found.items() if len(one)},
+            "relative_errors": {name: float(one.max(initial=0.0)) for name, one in differences.items()},
+            "largest_in": {name: self._names[int(one.argmax())] for name, one in differences.items() if len(one)},
             "not_finite": self._where(lambda array: not _known(array).all(), outputs, *references.values()),
             "depends_on_inputs": self._depends_on_inputs(outputs),
             "inferences": sum(map(len, inputs)),
@@ -259,21 +260,21 @@ class Verification:
         """
         first: dict[str, str] = {}
         for inputs, note in self._attempts(shapes):
-            found: dict[str, list[Outputs]] = {}
+            outputs: dict[str, list[Outputs]] = {}
             repeated: dict[str, list[Outputs]] = {}
             failed: dict[str, str] = {}
             for name in self._present or ["CPU"]:
                 self._report(f"running on {name} alone")
                 try:
-                    found[name], repeated[name] = _outputs_twice(self._compile(name, self._precision), inputs)
+                    outputs[name], repeated[name] = _outputs_twice(self._compile(name, self._precision), inputs)
                 except RuntimeError as error:
                     failed[name] = one_line(error)
             first = first or failed
-            if found:
+            if outputs:
                 if note:
                     self._warn(note)
                 self._warn_of(failed)
-                return inputs, found, repeated
+                return inputs, outputs, repeated
         self._warn_of(first)
         guessed = self._model.is_dynamic() and not shapes and self._samples is None
         remedy = "; --shape gives sizes that it takes" if guessed else ""
@@ -355,9 +356,9 @@ class Verification:
 
     # Comparing the outputs.
 
-    def _differences(self, one: list[Outputs], other: list[Outputs]) -> NDArray[np.float64]:
-        """The largest difference of each output, float64 [outputs]; `one` is the reference."""
-        return agreement.differences(one, other, len(self._names))
+    def _differences(self, reference: list[Outputs], outputs: list[Outputs]) -> NDArray[np.float64]:
+        """The largest difference of each output from the reference, float64 [outputs]."""
+        return agreement.differences(reference, outputs, len(self._names))
 
     def _unsteady(
         self,
@@ -480,9 +481,9 @@ class Verification:
             self.notes.append("so the placement is wrong")
         return accepted, {"operation_by_operation": {"device": alone, "relative_errors": largest, "wrong": wrong}}
 
-    def _step(self, found: Outputs, number: int) -> Outputs:
+    def _step(self, outputs: Outputs, number: int) -> Outputs:
         """The outputs of inference `number` of a sequence of inferences."""
-        return found[number * len(self._names) : (number + 1) * len(self._names)]
+        return outputs[number * len(self._names) : (number + 1) * len(self._names)]
 
     def _where(self, holds: Callable[[NDArray[Any]], bool], *runs: list[Outputs]) -> list[str]:
         """Names of the outputs for which the condition `holds` in any inference of the runs."""
@@ -533,7 +534,7 @@ class Verification:
 
 def _behind_roundings(model: ov.Model) -> NDArray[np.bool_]:
     """Whether each output depends on a FakeQuantize of a tensor that is no constant, bool [outputs]."""
-    found = []
+    depends = []
     for result in model.get_results():
         seen, waiting = {result.get_instance_id()}, [result]
         rounds = False
@@ -543,8 +544,8 @@ def _behind_roundings(model: ov.Model) -> NDArray[np.bool_]:
             rounds = node.get_type_name() == "FakeQuantize" and sources[0].get_type_name() != "Constant"
             waiting += [source for source in sources if source.get_instance_id() not in seen]
             seen.update(source.get_instance_id() for source in sources)
-        found.append(rounds)
-    return np.array(found, bool)
+        depends.append(rounds)
+    return np.array(depends, bool)
 
 
 def _draws_numbers(model: ov.Model) -> bool:
@@ -606,11 +607,11 @@ def _runs(compiled: ov.CompiledModel, inputs: Sequence[Sequence[Inputs]], times:
 
 def _run(compiled: ov.CompiledModel, request: ov.InferRequest, steps: Sequence[Inputs]) -> Outputs:
     """Runs a sequence of inferences; returns their outputs, one after the other."""
-    found: Outputs = []
+    outputs: Outputs = []
     for arrays in steps:
         infer(request, arrays)
-        found += [np.array(request.get_output_tensor(port).data) for port in range(len(compiled.outputs))]
-    return found
+        outputs += [np.array(request.get_output_tensor(port).data) for port in range(len(compiled.outputs))]
+    return outputs
 
 
 def _known(array: NDArray[Any]) -> NDArray[np.bool_]:

@@ -72,11 +72,11 @@ def read_inputs(path: Path) -> list[TimedInputs]:
     """Reads the inputs that `write_inputs` wrote."""
     with np.load(path) as data:
         arrays = (data[f"arr_{number}"] for number in itertools.count())
-        found = iter([list(itertools.islice(arrays, count)) for count in data["counts"].tolist()])
+        inferences = iter([list(itertools.islice(arrays, count)) for count in data["counts"].tolist()])
         about = json.loads(str(data["about"]))
-    for one in about:
-        one |= {kind: list(itertools.islice(found, one[kind])) for kind in ("before", "steps")}
-    return [TimedInputs(**one) for one in about]
+    for entry in about:
+        entry |= {kind: list(itertools.islice(inferences, entry[kind])) for kind in ("before", "steps")}
+    return [TimedInputs(**entry) for entry in about]
 
 
 class Station:

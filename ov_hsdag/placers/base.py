@@ -55,9 +55,9 @@ def by_structure(find: Callable[[PlacementProblem], NDArray[np.uint8]], problem:
     canonical = problem.canonical
     if canonical.problem is problem:
         return find(problem)
-    found = find(canonical.problem)
-    expected = _score(canonical.problem, found[0])
-    placements = _best_first(problem, canonical.as_given(found), expected)
+    canonical_placements = find(canonical.problem)
+    expected = _score(canonical.problem, canonical_placements[0])
+    placements = _best_first(problem, canonical.as_given(canonical_placements), expected)
     score = _score(problem, placements[0])
     if not np.isfinite(score) or score > expected * (1 + WORSE_IN_ORDER):
         return _best_first(problem, np.concatenate([placements, find(problem)]), 0.0)

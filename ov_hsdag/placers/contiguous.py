@@ -122,15 +122,15 @@ def contiguous_placements(problem: PlacementProblem, *, in_list_order: bool = Fa
         )
 
     orders = problem.search_space.orders()
-    found = [best(order, 1, 1) for order in orders] if len(orders) > 1 else []
-    judged = [problem.evaluate(placements, most_work=MOST_WORK).score(problem.objective) for placements in found]
+    batches = [best(order, 1, 1) for order in orders] if len(orders) > 1 else []
+    judged = [problem.evaluate(placements, most_work=MOST_WORK).score(problem.objective) for placements in batches]
     scores = [each.min(initial=np.inf) for each in judged]
     if len(orders) > 1 and np.isinf(scores).all():
         # Memory is short. The order in which the nodes run tells best which tensors are alive at the same time.
-        found += [best(order, _SEQUENCES, 1) for order in (*orders, topological_groups(problem))]
+        batches += [best(order, _SEQUENCES, 1) for order in (*orders, topological_groups(problem))]
     else:
-        found.append(best(orders[int(np.argmin(scores)) if scores else 0], _SEQUENCES, _PER_SEQUENCE))
-    placements = np.concatenate(found)
+        batches.append(best(orders[int(np.argmin(scores)) if scores else 0], _SEQUENCES, _PER_SEQUENCE))
+    placements = np.concatenate(batches)
     used = np.stack([(placements == device).any(axis=1) for device in range(len(problem.devices))])
     # Of equally good placements, `best_of` takes the first: the one on fewer devices.
     return list(placements[np.argsort(used.sum(axis=0), kind="stable")])

@@ -57,19 +57,19 @@ class Filling:
         cuts = np.flatnonzero(allowed)
         best = problem.single(0)
         for reserve in (live, live / 2, np.zeros_like(live)):
-            low, high, found = 0.0, 1.0, None
+            low, high, fitting_ends = 0.0, 1.0, None
             for _ in range(_ROUNDS):
-                share = (low + high) / 2 if found is not None else high
+                share = (low + high) / 2 if fitting_ends is not None else high
                 ends = _ends(held, cuts, share * np.maximum(problem.memory_limits - reserve, 0.0))
                 if ends[-1] == len(order):
-                    found, high = ends, share
-                elif found is None:
+                    fitting_ends, high = ends, share
+                elif fitting_ends is None:
                     break
                 else:
                     low = share
-            if found is None:
+            if fitting_ends is None:
                 continue
-            device = np.searchsorted(found, np.arange(len(order)), side="right")
+            device = np.searchsorted(fitting_ends, np.arange(len(order)), side="right")
             best = np.empty(problem.group_count, np.uint8)
             best[order] = np.minimum(device, len(problem.devices) - 1)
             best = problem.where_supported(best)

@@ -59,9 +59,9 @@ class Multilevel:
         """The best placement, then the search's elites, uint8 [count, groups]."""
         full, effort = crowded(problem), search_settings(self.settings)["effort"]
         if self.seconds is None:
-            found = search_until_agreed(problem, seed=self.seed, settings=self.settings)
+            result = search_until_agreed(problem, seed=self.seed, settings=self.settings)
         else:
-            found = search(
+            result = search(
                 problem,
                 seconds=self.seconds,
                 seed=self.seed,
@@ -69,13 +69,13 @@ class Multilevel:
                 threads=self.threads,
                 settings=self.settings,
             )
-        best = found.placement
+        best = result.placement
         if full:
-            simple = np.stack([found.placement, Filling().place(problem)])
-            starts = found.elites[: int(effort["refined_in_little_memory"])] if len(found.elites) else simple
+            simple = np.stack([result.placement, Filling().place(problem)])
+            starts = result.elites[: int(effort["refined_in_little_memory"])] if len(result.elites) else simple
             refined, scores = refine(problem, starts, threads=self.threads, seed=self.seed, settings=self.settings)
-            best = refined[scores.argmin()] if scores.min() < found.score else best
-        return np.concatenate([best[None], found.elites])
+            best = refined[scores.argmin()] if scores.min() < result.score else best
+        return np.concatenate([best[None], result.elites])
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +178,7 @@ def search_until_agreed(
         The best placement, and how it was found.
     """
     space, throughput = problem.search_space, problem.objective == "throughput"
-    found = space.search_until_agreed(
+    result = space.search_until_agreed(
         throughput,
         max_moves=first_moves(problem, settings),
         seed=seed,
@@ -186,7 +186,7 @@ def search_until_agreed(
         starts=Contiguous().place(problem)[None],
         settings=search_settings(settings),
     )
-    return Found(**found)
+    return Found(**result)
 
 
 def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> NDArray[np.uint8]:

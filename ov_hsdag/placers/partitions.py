@@ -107,11 +107,11 @@ def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:
     They are often feasible where few other placements are.
     """
     place = np.argsort(problem.search_space.orders()[0])
-    found = [problem.where_supported(single) for single in problem.singles]
+    singles = [problem.where_supported(single) for single in problem.singles]
     pairs = list(permutations(range(len(problem.devices)), 2))
     each = min(_CUTS, _SPLITS // max(len(pairs), 1))
     cuts = np.unique(np.linspace(0, problem.group_count, each + 2, dtype=np.int64)[1:-1])
-    return np.stack([np.where(place < cut, found[a], found[b]) for a, b in pairs for cut in cuts]).astype(np.uint8)
+    return np.stack([np.where(place < cut, singles[a], singles[b]) for a, b in pairs for cut in cuts]).astype(np.uint8)
 
 
 def ranked(

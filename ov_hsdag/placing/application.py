@@ -165,12 +165,12 @@ class Application:
             whole = member.problem.evaluate(member.problem.singles)  # so the order does not depend on `ways`
             alone = float(np.where(whole.broken, np.inf, whole.latency_us).min())
             ahead[number] = alone * member.count + max(behind, default=0.0)
-        waiting, found = {number: set(sources) for number, sources in after.items()}, list[int]()
+        waiting, order = {number: set(sources) for number, sources in after.items()}, list[int]()
         while waiting:
-            ready = [number for number, sources in waiting.items() if sources <= set(found)]
-            found.append(max(ready, key=ahead.__getitem__))
-            del waiting[found[-1]]
-        return found
+            ready = [number for number, sources in waiting.items() if sources <= set(order)]
+            order.append(max(ready, key=ahead.__getitem__))
+            del waiting[order[-1]]
+        return order
 
     def taken(self, other: Application, assignment: NDArray[np.int64]) -> NDArray[np.int64]:
         """Translates an assignment of another application of the same models into one of this application.
@@ -208,13 +208,13 @@ class Application:
         devices = len(self.devices)
         patterns, orders = [], []
         for number, member in enumerate(self.members):
-            known: dict[bytes, int] = {}
+            pattern_numbers: dict[bytes, int] = {}
             of_ways = np.full((len(member.ways), devices + 1), devices)  # the number `devices` stands for no device
             for way, candidate in enumerate(member.ways):
                 values, first, inverse = np.unique(candidate.placement, return_index=True, return_inverse=True)
                 by_appearance = np.argsort(first)
                 pattern = np.argsort(by_appearance)[inverse].astype(np.uint8).tobytes()
-                of_ways[way, 0] = known.setdefault(pattern, len(known))
+                of_ways[way, 0] = pattern_numbers.setdefault(pattern, len(pattern_numbers))
                 of_ways[way, 1 : 1 + len(values)] = values[by_appearance]
             patterns.append(of_ways[assignments[:, number], 0])
             orders.append(of_ways[assignments[:, number], 1:])
@@ -276,10 +276,10 @@ class Application:
         """
         choices = [member.whole for member in self.members]
         if np.prod([float(len(one)) for one in choices]) <= _ENUMERATED:
-            found = np.array(list(product(*choices)), np.int64).reshape(-1, len(choices))
+            assignments = np.array(list(product(*choices)), np.int64).reshape(-1, len(choices))
         else:
-            found = self._climbed(choices)
-        return found[np.argsort(self.ranks(found), kind="stable")]
+            assignments = self._climbed(choices)
+        return assignments[np.argsort(self.ranks(assignments), kind="stable")]
 
     def distinct_whole(self, count: int) -> NDArray[np.int64]:
         """The best `count` of `whole_assignments` that fit, int64 [at most count, members].
@@ -304,7 +304,7 @@ class Application:
         Returns:
             The change by model and device; None where the model does not run there, or memory is exceeded.
         """
-        found: dict[str, dict[str, float | None]] = {member.name: {} for member in self.members}
+        changes: dict[str, dict[str, float | None]] = {member.name: {} for member in self.members}
         for place, device in product(range(len(now)), self.devices):
             member, moved = self.members[place], np.stack([now, now])
             number = self.number_on(member, device)
@@ -313,8 +313,8 @@ class Application:
             before, after = replace(judged, over=np.zeros(2)).score(self.objective).tolist()
             if number != now[place]:
                 fits = number is not None and judged.over[1] == 0
-                found[member.name][device] = round(after - before, 3) if fits else None
-        return found
+                changes[member.name][device] = round(after - before, 3) if fits else None
+        return changes
 
     def _climbed(self, choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
         """Assignments that hill climbing visits, int64 [assignments, members].
@@ -364,21 +364,21 @@ class Application:
                 break
         return self._simpler(now, value)
 
-    def _simpler(self, found: NDArray[np.int64], value: float) -> NDArray[np.int64]:
+    def _simpler(self, assignment: NDArray[np.int64], value: float) -> NDArray[np.int64]:
         """Undoes splits whose gain is within `MARGIN`; returns the assignment, int64 [members].
 
         Args:
-            found: an assignment with splits, int64 [members].
+            assignment: an assignment with splits, int64 [members].
             value: its `rank`.
         """
         most = value * (1 + MARGIN)
         for number, member in enumerate(self.members):
-            if found[number] not in member.whole:
-                tried = np.repeat(found[None], len(member.whole), axis=0)
+            if assignment[number] not in member.whole:
+                tried = np.repeat(assignment[None], len(member.whole), axis=0)
                 tried[:, number] = member.whole
                 ranks = self.ranks(tried)
-                found = tried[ranks.argmin()] if ranks.min() <= most else found
-        return found
+                assignment = tried[ranks.argmin()] if ranks.min() <= most else assignment
+        return assignment
 
     def _busy_us(self, number: int, assignment: NDArray[np.int64]) -> NDArray[np.float64]:
         """Work of each device for one model in a run of the application, µs, float64 [devices]."""
@@ -427,23 +427,23 @@ class Application:
         for member in self.members:
             require_runnable(member.problem, member.ways)
         whole = self.whole_assignments()
-        found = {on_device(device): one for device, one in self.on_each_device().items()}
+        plans = {on_device(device): one for device, one in self.on_each_device().items()}
         alone = [member.problem.scores(np.stack([way.placement for way in member.ways])) for member in self.members]
-        found |= {"whole": whole[0], "alone": np.array([one.argmin() for one in alone], np.int64)}
+        plans |= {"whole": whole[0], "alone": np.array([one.argmin() for one in alone], np.int64)}
         distinct = whole[self.distinct(whole)]
-        starts = [*distinct[: _STARTS - 1], found["alone"]]
+        starts = [*distinct[: _STARTS - 1], plans["alone"]]
         split = [self.with_splits(start, search or Multilevel()) for start in starts]
         numbers, rows = np.arange(len(self.members)), np.concatenate([distinct[:_SOME], whole[:_SOME]])
         ways = [(numbers == number, way) for number in numbers for way in range(len(self.members[number].ways))]
         single = np.concatenate([np.where(place, way, rows) for place, way in ways])
         kinds = {"one split": single, "together": np.stack(split)}
-        found |= {name: rows[self.ranks(rows).argmin()] for name, rows in kinds.items()}
-        fitting = np.isfinite(self.scores(np.stack(list(found.values()))))
+        plans |= {name: rows[self.ranks(rows).argmin()] for name, rows in kinds.items()}
+        fitting = np.isfinite(self.scores(np.stack(list(plans.values()))))
         if not fitting.any():
-            needs = self.judge(found["together"][None]).memory_bytes[0].tolist()
+            needs = self.judge(plans["together"][None]).memory_bytes[0].tolist()
             told = exceeding(self.devices, needs, self.members[0].problem.stored_limits)
             raise RunError(f"the models do not fit together: they need {told}")
-        return {name: one for (name, one), fits in zip(found.items(), fitting, strict=True) if fits}
+        return {name: one for (name, one), fits in zip(plans.items(), fitting, strict=True) if fits}
 
     def best(self, found: Mapping[str, NDArray[np.int64]]) -> str:
         """Name of the best assignment of `plan`.

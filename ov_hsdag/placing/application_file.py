@@ -106,33 +106,33 @@ def read_application(path: Path) -> ApplicationSpec:
         models = data.get("models") or {}
         if not models:
             raise UserError('it names no models: give each as [models.NAME] with path = "…"')
-        for name, one in models.items():
+        for name, table in models.items():
             if not re.fullmatch(r"\w[\w.-]*", name):
                 raise UserError(
                     f"'{name:.40}' cannot be a model's name, and its file's: use letters, digits, -, _ and ."
                 )
-            if not isinstance(one, dict):
+            if not isinstance(table, dict):
                 raise UserError(f"'models.{name}' is no table: give [models.{name}] with a path")
-            _check(one, _MODEL_KEYS, f"[models.{name}]")
-        rates = {name: "rate" in one for name, one in models.items()}
+            _check(table, _MODEL_KEYS, f"[models.{name}]")
+        rates = {name: "rate" in table for name, table in models.items()}
         if len(set(rates.values())) > 1:
             lacks = next(name for name, given in rates.items() if not given)
             raise UserError(f"some models have a rate and '{lacks}' has none: give rates of all or counts of all")
-        found: dict[str, ModelSpec] = {}
-        for name, one in models.items():
-            found |= _expanded(name, one, path.parent)
+        specs: dict[str, ModelSpec] = {}
+        for name, table in models.items():
+            specs |= _expanded(name, table, path.parent)
     except (UserError, OverflowError) as error:  # a whole number that is larger than any float
         raise UserError(f"{path}: {error}") from error
     # A model that waits for a pipeline waits for the pipeline's last models: those that no other part waits for.
-    ends = {name: [other for other, spec in found.items() if spec.of == name] for name in models}
+    ends = {name: [other for other, spec in specs.items() if spec.of == name] for name in models}
     for name, parts in ends.items():
-        waited = {source for part in parts for source in found[part].after}
+        waited = {source for part in parts for source in specs[part].after}
         ends[name] = [part for part in parts if part not in waited]
-    found = {
+    specs = {
         name: replace(spec, after=tuple(end for other in spec.after for end in ends.get(other, [other])))
-        for name, spec in found.items()
+        for name, spec in specs.items()
     }
-    return ApplicationSpec(found, data.get("device"), data.get("objective"), data.get("memory"), any(rates.values()))
+    return ApplicationSpec(specs, data.get("device"), data.get("objective"), data.get("memory"), any(rates.values()))
 
 
 def of_folder(
@@ -174,18 +174,20 @@ def to_place(
     Raises:
         UserError: a shape does not fit its model, or a model without states has a workload.
     """
-    loaded, found = {name: read(one.path) for name, one in spec.models.items()}, dict[str, ModelOf]()
-    for name, one in spec.models.items():
+    loaded, models = {name: read(model_spec.path) for name, model_spec in spec.models.items()}, dict[str, ModelOf]()
+    for name, model_spec in spec.models.items():
         model = loaded[name]
         # A shape may name an input of another part of the pipeline: only a name that no part has is an error.
-        beside = [loaded[other] for other, more in spec.models.items() if more.of == one.of]
-        shapes, *_ = example_shapes([model, *beside], parse_shapes([one.shape] if one.shape else ()))
-        if one.workload is not None and not any(other.get_sinks() for other in (model, *beside)):
-            raise UserError(f"'{one.of or one.folder}' has no states, so it has no workload of prompt and tokens")
-        workload = (one.workload or one.usual) if model.get_sinks() else None
-        examples = shapes if fixes_sizes else with_sizes_beside(model, one.path, shapes)
-        found[name] = ModelOf(model, one.count, one.after, examples, workload)
-    return found
+        siblings = [loaded[other] for other, more in spec.models.items() if more.of == model_spec.of]
+        shapes, *_ = example_shapes([model, *siblings], parse_shapes([model_spec.shape] if model_spec.shape else ()))
+        if model_spec.workload is not None and not any(other.get_sinks() for other in (model, *siblings)):
+            raise UserError(
+                f"'{model_spec.of or model_spec.folder}' has no states, so it has no workload of prompt and tokens"
+            )
+        workload = (model_spec.workload or model_spec.usual) if model.get_sinks() else None
+        examples = shapes if fixes_sizes else with_sizes_beside(model, model_spec.path, shapes)
+        models[name] = ModelOf(model, model_spec.count, model_spec.after, examples, workload)
+    return models
 
 
 def parse_counts(texts: list[str] | None) -> dict[str, float]:
@@ -194,59 +196,59 @@ def parse_counts(texts: list[str] | None) -> dict[str, float]:
     Raises:
         UserError: a text is not NAME=NUMBER.
     """
-    found = {}
+    counts = {}
     for text in texts or ():
         name, _, number = text.partition("=")
         try:
-            found[name] = float(number)
+            counts[name] = float(number)
         except ValueError:
             raise UserError(f"cannot read count '{text}': give it as NAME=NUMBER") from None
-    return found
+    return counts
 
 
-def _check(given: Mapping[str, Any], known: Mapping[str, Any], what: str) -> None:
+def _check(table: Mapping[str, Any], kinds: Mapping[str, Any], what: str) -> None:
     """Raises UserError where a table has an unknown key or a value of a wrong type.
 
     Args:
-        given: the table.
-        known: type of each key's value.
+        table: the table.
+        kinds: type of each key's value.
         what: the table, as messages name it.
     """
-    for key, value in given.items():
-        if key not in known:
-            raise UserError(f"{what} has no '{key}'; there are {', '.join(known)}")
-        check_argument(f"{what}: {key}", value, known[key])
+    for key, value in table.items():
+        if key not in kinds:
+            raise UserError(f"{what} has no '{key}'; there are {', '.join(kinds)}")
+        check_argument(f"{what}: {key}", value, kinds[key])
 
 
-def _expanded(name: str, given: Mapping[str, Any], base: Path) -> dict[str, ModelSpec]:
+def _expanded(name: str, table: Mapping[str, Any], base: Path) -> dict[str, ModelSpec]:
     """Descriptions of the models that a table [models.NAME] stands for: one model, or the parts of a folder.
 
     Args:
         name: NAME of the table.
-        given: the table.
+        table: the table.
         base: folder that paths are relative to.
     """
-    if "path" not in given:
+    if "path" not in table:
         raise UserError(f"[models.{name}] has no path")
-    if "rate" in given and "count" in given:
+    if "rate" in table and "count" in table:
         raise UserError(f"[models.{name}] has a rate and a count: give one of them")
-    key = "rate" if "rate" in given else "count"
-    count = float(given.get(key, 1.0))
+    key = "rate" if "rate" in table else "count"
+    count = float(table.get(key, 1.0))
     check_count(f"[models.{name}]", key, count)
-    after = tuple(given.get("after", ()))
+    after = tuple(table.get("after", ()))
     check_argument(f"[models.{name}]: after", list(after), list[str])
     if name in after:
         raise UserError(f"[models.{name}] comes after itself: 'after' names other models")
-    one = ModelSpec(base / given["path"], count, after, given.get("shape"), given.get("workload"), of=name)
-    if not one.path.exists():
-        raise UserError(f"[models.{name}]: there is no '{one.path}'")
-    parse_shapes([one.shape] if one.shape else ())
-    Workload.asked(one.workload, None)
-    if is_model_folder(one.path):
-        return _of_pipeline(one, given.get("counts", {}))
-    if "counts" in given:
+    model_spec = ModelSpec(base / table["path"], count, after, table.get("shape"), table.get("workload"), of=name)
+    if not model_spec.path.exists():
+        raise UserError(f"[models.{name}]: there is no '{model_spec.path}'")
+    parse_shapes([model_spec.shape] if model_spec.shape else ())
+    Workload.asked(model_spec.workload, None)
+    if is_model_folder(model_spec.path):
+        return _of_pipeline(model_spec, table.get("counts", {}))
+    if "counts" in table:
         raise UserError(f"[models.{name}] is one model and has no parts: give 'count'")
-    return {name: one}
+    return {name: model_spec}
 
 
 def _of_pipeline(whole: ModelSpec, counts: Mapping[str, Any]) -> dict[str, ModelSpec]:
@@ -260,16 +262,16 @@ def _of_pipeline(whole: ModelSpec, counts: Mapping[str, Any]) -> dict[str, Model
     if unknown := sorted(set(counts) - set(roles)):
         raise UserError(f"there is a count of '{unknown[0]}', and {whole.path} has {', '.join(roles)}")
     prefix = f"{whole.of}/" if whole.of else ""
-    found = {}
+    specs = {}
     for part, role in roles.items():
-        own = float(counts.get(part, role.count))
-        check_count(f"'{part}'", "count", own)
-        found[f"{prefix}{part}"] = replace(
+        count = float(counts.get(part, role.count))
+        check_count(f"'{part}'", "count", count)
+        specs[f"{prefix}{part}"] = replace(
             whole,
             path=role.path,
-            count=whole.count * own,
+            count=whole.count * count,
             after=tuple(f"{prefix}{source}" for source in role.after) or whole.after,
             usual=None if any(name in (whole.shape or "") for name in TOKENS) else role.workload,
             folder=whole.path,
         )
-    return found
+    return specs

@@ -259,8 +259,8 @@ def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement
         else:
             wide = limits
     # Devices that had equal limits get equal limits again.
-    own = dict(zip(problem.devices, problem.stored_limits, strict=True))
-    tight = {name: max(more for other, more in tight.items() if own[other] == own[name]) for name in tight}
+    limit_of = dict(zip(problem.devices, problem.stored_limits, strict=True))
+    tight = {name: max(more for other, more in tight.items() if limit_of[other] == limit_of[name]) for name in tight}
     # The search is not guaranteed to find a placement with these limits, which are tighter than those that were tried:
     # they grow until it does.
     for growth in (1.0, 1.02, 1.05, 1.1, 1.2):
@@ -289,14 +289,14 @@ def run(placer: Placer, problem: PlacementProblem) -> NamedPlacement:
 
 def _learned_candidates(problem: PlacementProblem, placers: Sequence[HSDAGPlacer]) -> list[NamedPlacement]:
     """Placements of policies; a default policy is skipped where it fails or HETERO would not run its placement."""
-    found = []
+    candidates = []
     for placer in placers:
         try:
             placement = placer.place(problem)
             if not problem.evaluate(placement, most_work=_MOST_WORK).broken[0]:
-                found.append(NamedPlacement(placer.name, placement))
+                candidates.append(NamedPlacement(placer.name, placement))
             elif not placer.optional:
-                found.append(NamedPlacement(placer.name, problem.repair(placement)))
+                candidates.append(NamedPlacement(placer.name, problem.repair(placement)))
         except Exception as error:
             if placer.optional:  # a default policy, which nobody asked for, must not stop a placing
                 warnings.warn(f"the policy is not asked: {one_line(error)}", stacklevel=2)
@@ -304,7 +304,7 @@ def _learned_candidates(problem: PlacementProblem, placers: Sequence[HSDAGPlacer
             if isinstance(error, RuntimeError):
                 raise RunError(f"the policy '{placer.policy}' does not run: {one_line(error)}") from error
             raise
-    return found
+    return candidates
 
 
 def placement_of(
@@ -335,9 +335,9 @@ def placement_of(
         predicted=predicted | ({"measured_costs": list(measured_costs)} if measured_costs else {}),
         **more,
         baselines={
-            one.name: problem.summary(one.placement)
-            for one in candidates
-            if np.isfinite(problem.scores(one.placement)[0])
+            candidate.name: problem.summary(candidate.placement)
+            for candidate in candidates
+            if np.isfinite(problem.scores(candidate.placement)[0])
         },
     )
 
@@ -455,14 +455,14 @@ def require_runnable(problem: PlacementProblem, candidates: Sequence[NamedPlacem
 
 def why_left_out(problem: PlacementProblem, placement: NDArray[np.uint8]) -> str:
     """Explains why a placement is infeasible: HETERO does not run it, or it exceeds memory; "" if it is feasible."""
-    found = problem.evaluate(placement)
-    infeasible = int(found.infeasible[0])
+    evaluation = problem.evaluate(placement)
+    infeasible = int(evaluation.infeasible[0])
     if not infeasible:
         return ""
     for bit, reason in _BROKEN.items():
         if infeasible & bit:
             return f"left out: {reason}"
-    needs = problem.stored_bytes(found.memory_bytes[0])
+    needs = problem.stored_bytes(evaluation.memory_bytes[0])
     return f"left out: does not fit, needs {exceeding(problem.devices, needs, problem.stored_limits)}"
 
 

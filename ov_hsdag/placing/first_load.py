@@ -135,11 +135,11 @@ def placement_at_load(core: ov.Core, model: ov.Model, request: LoadRequest) -> L
     if cache is None:
         placement = _placed(core, model, request, limits)
         return LoadedPlacement(placement, key, None, False, time.perf_counter() - begin)
-    if found := reused():
-        return found
+    if loaded := reused():
+        return loaded
     with cache.locked(key):
-        if found := reused():  # another thread or process has placed it meanwhile
-            return found
+        if loaded := reused():  # another thread or process has placed it meanwhile
+            return loaded
         placement = _placed(core, model, request, limits)
         seconds = time.perf_counter() - begin
         entry = CacheEntry(

@@ -54,10 +54,10 @@ class HostMemory:
         sharing = tuple(name for name in names if discovery.uses_host_memory(core, name))
         if len(sharing) < 2 or set(sharing) <= set(given):
             return None
-        known = discovery.free_bytes(core, "CPU") if free else discovery.memory_bytes(core, "CPU")
-        if known is None:
+        available = discovery.free_bytes(core, "CPU") if free else discovery.memory_bytes(core, "CPU")
+        if available is None:
             return None
-        room = int(discovery.USABLE * known) if free else known
+        room = int(discovery.USABLE * available) if free else available
         declared = () if profile is None else profile.memory_bytes(sharing).tolist()
         return cls(sharing, max(room, *declared, *(given.get(name, 0) for name in sharing)))
 
@@ -98,8 +98,8 @@ def feasible(
     Returns:
         Whether each placement is feasible, bool [placements].
     """
-    found = problem.evaluate(np.stack(list(placements)))
-    result: NDArray[np.bool_] = found.infeasible == 0
+    evaluation = problem.evaluate(np.stack(list(placements)))
+    result: NDArray[np.bool_] = evaluation.infeasible == 0
     if host is not None:
-        result &= np.array([host.holds(problem, counted) for counted in found.memory_bytes])
+        result &= np.array([host.holds(problem, counted) for counted in evaluation.memory_bytes])
     return result

@@ -200,8 +200,8 @@ def _kinds() -> dict[str, Any]:
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.model.workload import Workload
 
-    known = (Profile, ModelCosts, Placement, Workload)
-    return get_type_hints(PlaceOptions, localns={one.__name__: one for one in known})
+    types = (Profile, ModelCosts, Placement, Workload)
+    return get_type_hints(PlaceOptions, localns={one.__name__: one for one in types})
 
 
 def flags() -> dict[str, Flag]:
@@ -211,6 +211,6 @@ def flags() -> dict[str, Flag]:
 
 def default_of(name: str) -> Any:
     """The default of the option named `name`."""
-    (found,) = (one.default for one in fields(PlaceOptions) if one.name == name)
-    assert found is not MISSING
-    return found
+    (default,) = (one.default for one in fields(PlaceOptions) if one.name == name)
+    assert default is not MISSING
+    return default

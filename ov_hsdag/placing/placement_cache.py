@@ -270,11 +270,11 @@ class PlacementCache:
 
     def _files(self) -> list[tuple[Path, os.stat_result]]:
         """Files of the entries, the most recently used first."""
-        found = []
+        files = []
         for path in self.folder.glob(f"*{_SUFFIX}"):
             with contextlib.suppress(OSError):
-                found.append((path, path.stat()))
-        return sorted(found, key=lambda item: item[1].st_mtime_ns, reverse=True)
+                files.append((path, path.stat()))
+        return sorted(files, key=lambda item: item[1].st_mtime_ns, reverse=True)
 
     def _evict(self, keep: str) -> None:
         """Removes the least recently used entries beyond the limits of the folder, except the entry with key `keep`."""

@@ -92,10 +92,10 @@ class Plan:
         """How many times better the plan is than all models on the best single device; None where none holds them."""
         key, figures = self._figures()
         single = [one[key] for name, one in figures.items() if name in self._on_one_device and one.get(key)]
-        own = figures.get(self.chosen, {}).get(key)
-        if not single or not own:
+        own_figure = figures.get(self.chosen, {}).get(key)
+        if not single or not own_figure:
             return None
-        return float(own / max(single) if key == "runs_per_second" else min(single) / own)
+        return float(own_figure / max(single) if key == "runs_per_second" else min(single) / own_figure)
 
     @property
     def _on_one_device(self) -> list[str]:
@@ -113,11 +113,11 @@ class Plan:
         """A few lines for people: the chosen plan, its rate or latency, and whether requested rates are reached."""
         _, figures = self._figures()
         how = "measured" if figures is self.measured else "predicted"
-        own = figures[self.chosen]
+        chosen_figures = figures[self.chosen]
         does = (
-            f"{own['latency_us'] / 1e3:.2f} ms a run"
+            f"{chosen_figures['latency_us'] / 1e3:.2f} ms a run"
             if self.objective == "latency"
-            else f"{own['runs_per_second']:.4g} runs a second"
+            else f"{chosen_figures['runs_per_second']:.4g} runs a second"
         )
         gain = "" if self.gain is None else f", {times(self.gain, over='everything on the best device')}"
         first = f"HETERO:{','.join(self.devices)} ({self.objective}): {self.chosen}, {how} {does}{gain}"
@@ -136,8 +136,8 @@ class Plan:
         share = self.models[most].busy_us.get(full, 0.0) / max(self.predicted["busy_us"][full], 1e-30)
         if self.asked is None:
             return f"the fullest device is {full}, and {share:.0%} of its work is {most}"
-        own = self._figures()[1][self.chosen]  # has no rate where latency was measured
-        reached = (own.get("runs_per_second") or self.predicted["runs_per_second"]) / self.asked
+        chosen_figures = self._figures()[1][self.chosen]  # has no rate where latency was measured
+        reached = (chosen_figures.get("runs_per_second") or self.predicted["runs_per_second"]) / self.asked
         if reached >= REACHED:
             return f"rates: reached, with {reached:.2f} times what was asked for; the fullest device is {full}"
         more = ", and so may a plan for throughput, as this one is for latency" if self.objective == "latency" else ""
@@ -159,12 +159,12 @@ class Plan:
         rows = [
             (
                 name,
-                f"{one.count:g}",
-                one.where if len(one.devices) < 2 else f"{', '.join(one.devices)} ({one.where})",
-                *work(one.busy_us),
-                format_bytes(sum(one.memory_bytes.values())),
+                f"{model.count:g}",
+                model.where if len(model.devices) < 2 else f"{', '.join(model.devices)} ({model.where})",
+                *work(model.busy_us),
+                format_bytes(sum(model.memory_bytes.values())),
             )
-            for name, one in self.models.items()
+            for name, model in self.models.items()
         ]
         limits = {name: f" of {format_bytes(limit)}" for name, limit in self.memory.items()}
         memory = self.predicted["memory_bytes"]
@@ -180,18 +180,20 @@ class Plan:
             ("latency_us", " ms", 1e-3) if self.objective == "latency" else ("runs_per_second", "/s", 1.0)
         )
 
-        def told(one: Mapping[str, Any] | None) -> str:
-            return f"{one[key] * scale:.4g}{unit}" if one and one.get(key) else ""
+        def shown(plan: Mapping[str, Any] | None) -> str:
+            return f"{plan[key] * scale:.4g}{unit}" if plan and plan.get(key) else ""
 
         rows = list[tuple[str, ...]]()
-        for name, one in {self.chosen: self.predicted, **self.baselines}.items():
+        for name, plan in {self.chosen: self.predicted, **self.baselines}.items():
             real = (self.measured or {}).get(name, {})
             ci = real.get("ci")
             interval = f"{real['ratio']:.2f} ({ci[0]:.2f} to {ci[1]:.2f})" if ci else ""
             where = (
-                "" if name in self._on_one_device else ", ".join(f"{model}: {at}" for model, at in one["where"].items())
+                ""
+                if name in self._on_one_device
+                else ", ".join(f"{model}: {at}" for model, at in plan["where"].items())
             )
-            rows.append((name, told(one), told(real), interval, real.get("failed") or where))
+            rows.append((name, shown(plan), shown(real), interval, real.get("failed") or where))
         return rows
 
     def files(self, path: Path) -> dict[str, Path]:
@@ -230,11 +232,11 @@ class Plan:
             for (name, one), (key, kind) in product(models.items(), get_type_hints(PlannedModel).items()):
                 check_argument(f"{key} of '{name}'", getattr(one, key), kind)
             check_argument("memory", data.get("memory", {}), dict[str, int])
-            found = cls(models=models, devices=tuple(data.pop("devices")), **data)
+            plan = cls(models=models, devices=tuple(data.pop("devices")), **data)
             for key in ("runs_per_second", "latency_us"):
-                check_argument(f"predicted {key}", found.predicted[key], float)
-            for told in (found.summary, found.rows, found.compared):  # they raise an error where a figure is missing
-                told()
-            return found
+                check_argument(f"predicted {key}", plan.predicted[key], float)
+            for render in (plan.summary, plan.rows, plan.compared):  # they raise an error where a figure is missing
+                render()
+            return plan
         except (OSError, UserError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
             raise UserError(f"'{path}' is no plan of several models: {one_line(error)}") from error

@@ -76,26 +76,26 @@ def contenders(
     """
     placers = unlearned_placers(problem)
     simple = len(simple_placers(problem))
-    found = [_placed(problem, devices, one, simple_candidate(one.name, devices)) for one in placers[:simple]]
+    rivals = [_placed(problem, devices, one, simple_candidate(one.name, devices)) for one in placers[:simple]]
     if problem.objective == "throughput":
-        found.append(Rival(PIPELINE_HINT, simple_candidate(PIPELINE_HINT, devices)))
+        rivals.append(Rival(PIPELINE_HINT, simple_candidate(PIPELINE_HINT, devices)))
     if names := copy_devices(problem):
-        found.append(Rival(COPIES, Candidate.copies(names), predicted=copies_summary(problem)))
+        rivals.append(Rival(COPIES, Candidate.copies(names), predicted=copies_summary(problem)))
         if not definition(names):  # AUTO would use only one of several virtual devices
             hint = {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"}
-            found.append(Rival(AUTO_COPIES, Candidate(f"AUTO:{','.join(names)}", properties=hint)))
-    found += [
+            rivals.append(Rival(AUTO_COPIES, Candidate(f"AUTO:{','.join(names)}", properties=hint)))
+    rivals += [
         _placed(problem, devices, placer)
         for placer in (*map(NodeCount, SHARES if by_hand else ()), *placers[simple:], *policies)
     ]
     left_out = {
         rival.name: why_left_out(problem, rival.placement)
-        for rival in found
+        for rival in rivals
         if rival.placement is not None and rival.predicted is None
     }
     if problem.graph.has_unused_inputs:
-        left_out |= {one.name: OTHER_MODEL for one in found if one.name in (HETERO_DEFAULT, PIPELINE_HINT)}
-    return _named_twins([rival for rival in found if rival.name not in left_out]), left_out
+        left_out |= {one.name: OTHER_MODEL for one in rivals if one.name in (HETERO_DEFAULT, PIPELINE_HINT)}
+    return _named_twins([rival for rival in rivals if rival.name not in left_out]), left_out
 
 
 def contenders_of_plan(app: Application, plan: NDArray[np.int64]) -> tuple[list[Rival], dict[str, str]]:
@@ -111,14 +111,14 @@ def contenders_of_plan(app: Application, plan: NDArray[np.int64]) -> tuple[list[
     whole = enumerate(app.distinct_whole(WHOLE), 1)
     named = app.on_each_device() | {f"whole, {number}" if number > 1 else "whole": one for number, one in whole}
     named["plan"] = plan
-    judged, found = app.judge(np.stack(list(named.values()))), []
-    for row, (name, one) in enumerate(named.items()):
+    judged, rivals = app.judge(np.stack(list(named.values()))), []
+    for row, (name, assignment) in enumerate(named.items()):
         figures = figures_of(app, judged, row)
         figures |= {"throughput_ips": figures["runs_per_second"], "submodels": None}
-        candidate = candidate_of(app, one, DeviceSet(app.devices))
-        found.append(Rival(name, candidate, one.astype(np.uint8), None if judged.over[row] else figures))
-    left_out = {one.name: "left out: does not fit" for one in found if one.predicted is None and one.name != "plan"}
-    return _named_twins([one for one in found if one.name not in left_out]), left_out
+        candidate = candidate_of(app, assignment, DeviceSet(app.devices))
+        rivals.append(Rival(name, candidate, assignment.astype(np.uint8), None if judged.over[row] else figures))
+    left_out = {one.name: "left out: does not fit" for one in rivals if one.predicted is None and one.name != "plan"}
+    return _named_twins([one for one in rivals if one.name not in left_out]), left_out
 
 
 def _placed(problem: PlacementProblem, devices: DeviceSet, placer: Placer, candidate: Candidate | None = None) -> Rival:
@@ -139,12 +139,12 @@ def _placed(problem: PlacementProblem, devices: DeviceSet, placer: Placer, candi
     )
 
 
-def _named_twins(found: Sequence[Rival]) -> list[Rival]:
+def _named_twins(rivals: Sequence[Rival]) -> list[Rival]:
     """Sets `same_as` where an earlier rival has the same placement: measuring both would compare noise."""
     first: dict[bytes | str, str] = {}
-    keys = [one.name if one.placement is None else one.placement.tobytes() for one in found]
-    twins = [first.setdefault(key, one.name) for key, one in zip(keys, found, strict=True)]
-    return [replace(one, same_as="" if twin == one.name else twin) for one, twin in zip(found, twins, strict=True)]
+    keys = [one.name if one.placement is None else one.placement.tobytes() for one in rivals]
+    twins = [first.setdefault(key, one.name) for key, one in zip(keys, rivals, strict=True)]
+    return [replace(one, same_as="" if twin == one.name else twin) for one, twin in zip(rivals, twins, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -212,15 +212,15 @@ def measure(
     Raises:
         RunError: the model cannot be measured, or no rival runs it.
     """
-    own = {rival.name: rival.candidate for rival in found if not rival.same_as}
+    candidates = {rival.name: rival.candidate for rival in found if not rival.same_as}
     needs = {rival.name: rival.predicted["memory_bytes"] for rival in found if rival.predicted is not None}
     told |= {"simple": {*devices.names, HETERO_DEFAULT, PIPELINE_HINT}, "needs": needs, "report": report}
     seconds = seconds or (TRIAL if "beside" in told else SECONDS)
-    with Comparison(model, devices, own, objective, core, **told) as compiled:
+    with Comparison(model, devices, candidates, objective, core, **told) as compiled:
         trials = compiled.trials(rounds=rounds, seconds=seconds, halving=True)
         if not compiled.ready:
             raise RunError(f"nothing runs the model: {'; '.join(f'{k}: {v}' for k, v in compiled.failed.items())}")
         singles = [name for name in compiled.ready if name in devices.names]
         reference = choice.infer(trials).best(singles or compiled.ready)
-        measured = measurements(own, compiled, trials, objective, reference)
+        measured = measurements(candidates, compiled, trials, objective, reference)
     return [Result(rival, measured[rival.same_as or rival.name]) for rival in found]

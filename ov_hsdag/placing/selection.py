@@ -167,19 +167,19 @@ def select(
         The chosen candidate and the figures of all.
     """
     devices = DeviceSet(problem.devices)
-    every = _simple(model, problem, candidates, core)
+    baselines = _simple(model, problem, candidates, core)
     first: dict[bytes, str] = {}  # HETERO with everything on one device is that device with overhead
-    device_of = {name: first.setdefault(one.tobytes(), name) for name, one in every.items()}
-    simple = {name: every[name] for name in dict.fromkeys(device_of.values())}
-    others = _others(problem, candidates, every, by_profile)
+    device_of = {name: first.setdefault(one.tobytes(), name) for name, one in baselines.items()}
+    simple = {name: baselines[name] for name in dict.fromkeys(device_of.values())}
+    others = _others(problem, candidates, baselines, by_profile)
     as_written = (PIPELINE_HINT, *([HETERO_DEFAULT] if pinned else []))
     placed = {name: one for name, one in simple.items() if name in as_written} | others
     ways = {name: simple_candidate(name, devices) for name in simple if name not in placed}
     ways |= {name: Candidate.placed(devices, problem.affinity(placement)) for name, placement in placed.items()}
     placements = {**simple, **others}
-    needs, on, copies = _needs(problem, placements), copy_devices(problem), copies_summary(problem)
+    needs, copied_on, copies = _needs(problem, placements), copy_devices(problem), copies_summary(problem)
     if copies is not None:
-        ways[COPIES] = Candidate.copies(on)
+        ways[COPIES] = Candidate.copies(copied_on)
         needs[COPIES] = copies["memory_bytes"]
     end = time.monotonic() + seconds
     try:
@@ -205,27 +205,28 @@ def select(
     with comparison:
         # Where the profile leads to other placements than the measured costs, the latter count as less reliable.
         sure = measured_costs and not any(name in others for name in by_profile)
-        own, *more = (identity(core, name) for name in devices)
+        first_identity, *more = (identity(core, name) for name in devices)
         prediction_error = PREDICTION_ERROR_CALIBRATED if sure else PREDICTION_ERROR_PROFILE
-        alike = all(one == own for one in more)
+        alike = all(one == first_identity for one in more)
         trials = _Trials(comparison, problem, placements, simple, prediction_error, end, alike)
         decision = trials.run()
         if decision is None:
             reasons = {f"{placer_of(name)}: {why}" for name, why in comparison.failed.items() if name != COPIES}
             short = all(map(out_of_time, comparison.failed.values()))
             _warn("the time is too short (--measure-seconds)" if short else "; ".join(sorted(reasons)))
-        for name in on:  # copies are compared by the first one's outputs alone, so a device's failure counts for them
+        # Copies are compared by the outputs of the first one alone, so a device's failure counts for them, too.
+        for name in copied_on:
             if name in comparison.failed and not out_of_time(comparison.failed[name]):
                 comparison.failed[COPIES] = comparison.failed[name].of(name)
         found = trials.measured(decision)
-        measured = {name: found[device_of.get(name, name)] for name in dict.fromkeys([*every, *found])}
-        if on and decision is not None:
+        measured = {name: found[device_of.get(name, name)] for name in dict.fromkeys([*baselines, *found])}
+        if copied_on and decision is not None:
             over = None if measured[COPIES]["failed"] else decision.ratio(COPIES, decision.chosen)
             measured[COPIES] |= ratio_figures("times_chosen", "times_chosen_ci", over)
-        for name, one in measured.items() if phases else ():
-            if not one["failed"]:
-                one["workload"] = _parts(comparison, device_of.get(name, name), phases, problem.objective)
-    placements |= every
+        for name, figures in measured.items() if phases else ():
+            if not figures["failed"]:
+                figures["workload"] = _parts(comparison, device_of.get(name, name), phases, problem.objective)
+    placements |= baselines
     if decision is None:
         return Result(measured, None, placements)
     why = _why(decision, list(others), devices, simple, comparison.failed)
@@ -291,27 +292,28 @@ class _Trials(Trials):
         reference = self._placements[decision.rival]
         corrector = Corrector(problem, reference)
         terms = corrector.terms(np.stack([self._placements[name] for name in splits]))
-        known = [decision.trials.difference(name, decision.rival) for name in splits]
-        ratios, uncertain = np.exp([mean for mean, _ in known]), np.sqrt([variance for _, variance in known])
+        differences = [decision.trials.difference(name, decision.rival) for name in splits]
+        ratios = np.exp([mean for mean, _ in differences])
+        uncertain = np.sqrt([variance for _, variance in differences])
         times, unknown = self._times, (np.full(len(problem.devices), np.nan), 0.0)
         busy, of_busy = map(np.stack, zip(*(times.get(name, unknown) for name in splits), strict=True))
         corrected = corrector.apply(corrector.fit(terms, ratios, uncertain, busy, of_busy).mean)
-        found = Multilevel().place(corrected)
-        placements = {name: self._placements[name] for name in [*splits, *self._simple]} | {CORRECTED: found}
+        placement = Multilevel().place(corrected)
+        placements = {name: self._placements[name] for name in [*splits, *self._simple]} | {CORRECTED: placement}
         scores = {name: float(corrected.scores(one)[0]) for name, one in placements.items()}
         best = min(score for name, score in scores.items() if name != CORRECTED)
-        seen = any(np.array_equal(found, one) for one in self._placements.values())
+        seen = any(np.array_equal(placement, one) for one in self._placements.values())
         if seen or not scores[CORRECTED] < best * (1 - _PROMISING):
             return None
         self._searches += 1
         name = CORRECTED if self._searches == 1 else f"{CORRECTED[:-1]}, {self._searches})"
-        self._placements[name] = found
+        self._placements[name] = placement
         self._corrected.add(name)
         self._fresh.add(name)
         # Corrected scores have another unit than the predictions: the leader's ratio of the two converts them.
         self._predicted[name] = self._predicted[decision.leader] * scores[decision.leader] / scores[CORRECTED]
-        way = Candidate.placed(DeviceSet(problem.devices), problem.affinity(found))
-        self._comparison.add(name, way, _needs(problem, {name: found})[name])
+        way = Candidate.placed(DeviceSet(problem.devices), problem.affinity(placement))
+        self._comparison.add(name, way, _needs(problem, {name: placement})[name])
         return name
 
     def _run_together(self, decision: choice.Decision) -> bool:
@@ -332,9 +334,9 @@ class _Trials(Trials):
             return False
         self._fresh.clear()
         busy = self._comparison.busy_together(splits, _TOGETHER_SECONDS)
-        found = {name: self._by_device(name, of_submodel) for name, of_submodel in busy.items()}
-        self._apart = not found or not all(us.all() for us in found.values())
-        self._together += [] if self._apart else [found]
+        device_times = {name: self._by_device(name, of_submodel) for name, of_submodel in busy.items()}
+        self._apart = not device_times or not all(us.all() for us in device_times.values())
+        self._together += [] if self._apart else [device_times]
         return not self._apart
 
     def _by_device(self, name: str, of_submodel: Sequence[float]) -> NDArray[np.float64]:
@@ -355,14 +357,14 @@ class _Trials(Trials):
             By candidate: the processor time of each device in an inference, µs, float64 [devices], and the standard
             deviation of the logarithm of the longest one.
         """
-        found: dict[str, tuple[NDArray[np.float64], float]] = {}
+        times: dict[str, tuple[NDArray[np.float64], float]] = {}
         trials: dict[str, int] = {}
         for name in self._placements:
-            alone = self._comparison.busy_us.get(name, [])
-            us = self._by_device(name, [statistics.median(one) for one in zip(*alone, strict=True)])
+            trials_us = self._comparison.busy_us.get(name, [])
+            us = self._by_device(name, [statistics.median(one) for one in zip(*trials_us, strict=True)])
             if us.max() > 0:
-                trials[name] = len(alone)
-                found[name] = us, math.hypot(_TIMES_ERROR, _TIMES_NOISE / math.sqrt(len(alone)))
+                trials[name] = len(trials_us)
+                times[name] = us, math.hypot(_TIMES_ERROR, _TIMES_NOISE / math.sqrt(len(trials_us)))
         if self._together:
             devices = range(len(self._problem.devices))
             inferred = [
@@ -374,21 +376,21 @@ class _Trials(Trials):
             # Simultaneous trials measure another speed of each device: cores changed meanwhile, and the trials displace
             # each other from caches. The ordinary trials correct the mean speed and, by their weight, each device's.
             counts = np.array([trials[name] for name in names])
-            known = counts.sum() + _TOGETHER_WORTH * len(self._together)
-            off = np.average([np.log(found[name][0]) for name in names] - logs, axis=0, weights=counts)
-            logs += off.mean() + (off - off.mean()) * counts.sum() / known
+            evidence = counts.sum() + _TOGETHER_WORTH * len(self._together)
+            off = np.average([np.log(times[name][0]) for name in names] - logs, axis=0, weights=counts)
+            logs += off.mean() + (off - off.mean()) * counts.sum() / evidence
             # Equal devices seem to differ for two reasons: errors of the costs of layers, or other speeds of the cores
             # meanwhile. The part that the cores explain is taken out.
             if self._equal:
                 costs = self._problem.breakdown(np.stack([self._placements[name] for name in names])).busy_us
                 off = (np.log(costs.sum(axis=2)) - logs).mean(axis=0)
-                noise = math.hypot(_CORES_APART, _TIMES_NOISE * math.sqrt(2 / known))
+                noise = math.hypot(_CORES_APART, _TIMES_NOISE * math.sqrt(2 / evidence))
                 share = noise**2 / (noise**2 + self._error**2)
                 logs += share * (off - off.mean()) if np.ptp(off) < math.log(UNEQUAL) else 0.0
             for name, row in zip(names, logs, strict=True):
-                own = inferred[int(row.argmax())].error(name)
-                found[name] = np.exp(row), math.hypot(_TIMES_ERROR, own, _TIMES_NOISE / math.sqrt(known))
-        return found
+                error = inferred[int(row.argmax())].error(name)
+                times[name] = np.exp(row), math.hypot(_TIMES_ERROR, error, _TIMES_NOISE / math.sqrt(evidence))
+        return times
 
     def _beliefs(self) -> tuple[dict[str, float], float | dict[str, float], dict[str, float]]:
         """Combines predictions from costs and from measured processor times into the prior of the decision.
@@ -401,17 +403,17 @@ class _Trials(Trials):
             follow from processor times alone.
         """
         times = self._times
-        known = {name: 1 / float(self._problem.periods(us[None])[0]) for name, (us, _) in times.items()}
-        if len(known) < 2:
-            return self._predicted, self._error, known
-        unit = np.exp(np.median([math.log(rate / self._predicted[name]) for name, rate in known.items()]))
+        by_times = {name: 1 / float(self._problem.periods(us[None])[0]) for name, (us, _) in times.items()}
+        if len(by_times) < 2:
+            return self._predicted, self._error, by_times
+        unit = np.exp(np.median([math.log(rate / self._predicted[name]) for name, rate in by_times.items()]))
         rates, errors = {}, {}
         for name, rate in self._predicted.items():
             of_costs = math.inf if name in times and name in self._corrected else self._error
             weights = np.array([of_costs, times[name][1] if name in times else math.inf]) ** -2.0
-            rates[name] = math.exp(float(np.average(np.log([rate * unit, known.get(name, 1.0)]), weights=weights)))
+            rates[name] = math.exp(float(np.average(np.log([rate * unit, by_times.get(name, 1.0)]), weights=weights)))
             errors[name] = float(weights.sum()) ** -0.5
-        return rates, errors, known
+        return rates, errors, by_times
 
     def _choices(self) -> list[str]:
         """Names of the candidates that may be chosen: all that run, except the copies."""
@@ -438,23 +440,24 @@ class _Trials(Trials):
     def measured(self, decision: choice.Decision | None) -> dict[str, dict[str, Any]]:
         """Figures of all candidates, see `Result.measured`."""
         objective = self._problem.objective
-        found = self.figures(decision, objective, "throughput_ips" if objective == "throughput" else "latency_us")
+        key = "throughput_ips" if objective == "throughput" else "latency_us"
+        figures_by_name = self.figures(decision, objective, key)
         singles = [name for name in self._problem.devices if name in self._alive()]
-        for name, figures in found.items():
-            alone = None
+        for name, figures in figures_by_name.items():
+            over_single = None
             if decision is not None and singles and not figures["failed"]:
-                alone = decision.ratio(name, decision.posterior.best(singles))
-            figures |= ratio_figures("times_best_single", "times_best_single_ci", alone)
+                over_single = decision.ratio(name, decision.posterior.best(singles))
+            figures |= ratio_figures("times_best_single", "times_best_single_ci", over_single)
             figures["submodels"] = self._comparison.submodels.get(name) or None
-        return found
+        return figures_by_name
 
 
 def _predicted(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, float]:
     """Predicted inferences per µs of each candidate, and of the copies where the model can run as copies."""
-    found = {name: 1 / float(problem.scores(placement)[0]) for name, placement in placements.items()}
+    rates = {name: 1 / float(problem.scores(placement)[0]) for name, placement in placements.items()}
     if (copies := copies_summary(problem)) is not None:
-        found[COPIES] = copies["throughput_ips"] / 1e6
-    return found
+        rates[COPIES] = copies["throughput_ips"] / 1e6
+    return rates
 
 
 def _unsure(decision: choice.Decision, simple: Collection[str], predicted: Mapping[str, float]) -> tuple[str, ...]:
@@ -556,9 +559,9 @@ def _most_promising_first(
 ) -> list[str]:
     """Names in the order of compiling: best device and best placement by prediction, other devices, copies, rest."""
     rates = _predicted(problem, {**simple, **others})
-    known, placed = (sorted(names, key=rates.__getitem__, reverse=True) for names in (simple, others))
-    singles = [name for name in known if name in problem.devices]
-    return [*dict.fromkeys([*(singles or known)[:1], *placed[:1], *singles, COPIES, *known, *placed])]
+    baselines, placed = (sorted(names, key=rates.__getitem__, reverse=True) for names in (simple, others))
+    singles = [name for name in baselines if name in problem.devices]
+    return [*dict.fromkeys([*(singles or baselines)[:1], *placed[:1], *singles, COPIES, *baselines, *placed])]
 
 
 def _warn(why: str) -> None:
@@ -570,12 +573,12 @@ def _simple(
     model: ov.Model, problem: PlacementProblem, candidates: Mapping[str, Placed], core: ov.Core
 ) -> dict[str, Placed]:
     """Placements of the feasible baselines, by name, simplest first."""
-    found = dict(zip(problem.devices, problem.singles, strict=True))
+    placements = dict(zip(problem.devices, problem.singles, strict=True))
     if HETERO_DEFAULT in candidates:
-        found[HETERO_DEFAULT] = candidates[HETERO_DEFAULT]
+        placements[HETERO_DEFAULT] = candidates[HETERO_DEFAULT]
     if problem.objective == "throughput" and (hint := _pipeline_hint(model, problem, core)) is not None:
-        found[PIPELINE_HINT] = hint
-    return {name: placement for name, placement in found.items() if np.isfinite(problem.scores(placement)[0])}
+        placements[PIPELINE_HINT] = hint
+    return {name: placement for name, placement in placements.items() if np.isfinite(problem.scores(placement)[0])}
 
 
 def _pipeline_hint(model: ov.Model, problem: PlacementProblem, core: ov.Core) -> Placed | None:
@@ -606,11 +609,11 @@ def _others(
 
     Of equal placements the first one counts.
     """
-    known = {placement.tobytes() for placement in simple.values()}
+    seen = {placement.tobytes() for placement in simple.values()}
     distinct: dict[str, Placed] = {}
     for name, placement in candidates.items():
-        if name not in problem.devices and placement.tobytes() not in known:
-            known.add(placement.tobytes())
+        if name not in problem.devices and placement.tobytes() not in seen:
+            seen.add(placement.tobytes())
             distinct[name] = placement
     scores = {name: float(problem.scores(placement)[0]) for name, placement in distinct.items()}
     best = sorted((name for name in distinct if math.isfinite(scores[name])), key=scores.__getitem__)

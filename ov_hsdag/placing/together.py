@@ -179,32 +179,34 @@ def place_together(
     check_objective(objective)
     seconds = max(selection.SECONDS, _SECONDS * len(models)) if measure_seconds is None else measure_seconds
     check_seconds("measuring", seconds)
-    given = {name: one if isinstance(one, ModelOf) else ModelOf(one) for name, one in models.items()}
-    if unknown := sorted(set(counts or {}) - set(given)):
+    model_specs = {name: spec if isinstance(spec, ModelOf) else ModelOf(spec) for name, spec in models.items()}
+    if unknown := sorted(set(counts or {}) - set(model_specs)):
         raise UserError(f"there is a count of '{unknown[0]}', which is no model of the application")
-    given = {name: replace(one, count=float((counts or {}).get(name, one.count))) for name, one in given.items()}
-    for name, one in given.items():
-        check_in_memory(f"place '{name}' of", one.model)
-    check_runs({name: (one.count, one.after) for name, one in given.items()}, objective)
-    if len({id(one.model) for one in given.values()}) < len(given):
+    model_specs = {
+        name: replace(spec, count=float((counts or {}).get(name, spec.count))) for name, spec in model_specs.items()
+    }
+    for name, spec in model_specs.items():
+        check_in_memory(f"place '{name}' of", spec.model)
+    check_runs({name: (spec.count, spec.after) for name, spec in model_specs.items()}, objective)
+    if len({id(spec.model) for spec in model_specs.values()}) < len(model_specs):
         raise UserError("a model has two names: give a clone of it under the second, as each is placed for itself")
     core, devices = core or new_core(), DeviceSet.parse(device)
-    given = {name: _with_sizes(name, one, devices, static) for name, one in given.items()}
+    model_specs = {name: _with_sizes(name, spec, devices, static) for name, spec in model_specs.items()}
     if measure:
         selection.check_possible(core, devices)
     limits = memory_limits(memory or {}, devices.names)
     session = Session.of(devices, core, profile, memory=limits)
     learned = policy_placers(policy, core, devices.names)
     steps = _Steps(session, objective, tell, start_worker)
-    prepared, share = [], _TIMING * seconds / max(len(given), 1)
-    for name, one in given.items():
+    prepared, share = [], _TIMING * seconds / max(len(model_specs), 1)
+    for name, spec in model_specs.items():
         tell(f"placing {name}")
         try:
-            found = _prepared(name, one, steps, share if measure else 0.0)
+            ready = _prepared(name, spec, steps, share if measure else 0.0)
         except UserError as error:
             raise UserError(f"'{name}': {error}") from error
-        found.member.ways.extend(find_candidates(found.member.problem, learned))
-        prepared.append(found)
+        ready.member.ways.extend(find_candidates(ready.member.problem, learned))
+        prepared.append(ready)
     tell("placing them together")
     application = Application(tuple(one.member for one in prepared), objective)
     plans = application.plan(_SEARCH)
@@ -219,21 +221,21 @@ def place_together(
     placements = {one.member.name: _written(one, number, profile) for one, number in ways}
     plan = plan_of(application, plans, chosen, measured, prepared, rates)
     plan = replace(plan, memory=limits, placements=placements)
-    own = None if profile is None else steps.session.profile
-    if host := HostMemory.of(core, devices.names, limits, profile=own):
+    own_profile = None if profile is None else steps.session.profile
+    if host := HostMemory.of(core, devices.names, limits, profile=own_profile):
         host.warn_beyond(sum(plan.predicted["memory_bytes"][name] for name in host.devices))
     if shared := SharedCores.of(core, devices.names):
         warnings.warn(shared.describe(), stacklevel=2)
     return plan
 
 
-def _with_sizes(name: str, given: ModelOf, devices: DeviceSet, static: bool) -> ModelOf:
+def _with_sizes(name: str, spec: ModelOf, devices: DeviceSet, static: bool) -> ModelOf:
     """Gives a model static sizes where that is requested and the sizes are known.
 
     Where sizes stay open although an NPU is among the devices, this raises UserError with the model's name. With
     `static` it is a warning, as other models of the application may use the NPU.
     """
-    model, shapes = given.model, given.shapes or {}
+    model, shapes = spec.model, spec.shapes or {}
     try:
         if not static:
             fix_npu_sizes(model, devices, shapes)
@@ -243,26 +245,26 @@ def _with_sizes(name: str, given: ModelOf, devices: DeviceSet, static: bool) -> 
             warnings.warn(f"'{name}' keeps open sizes and gets no NPU: {describe_open_sizes(model)}", stacklevel=4)
     except UserError as error:
         raise UserError(f"'{name}': {error}") from error
-    return given
+    return spec
 
 
-def _prepared(name: str, given: ModelOf, steps: _Steps, seconds: float) -> Prepared:
+def _prepared(name: str, spec: ModelOf, steps: _Steps, seconds: float) -> Prepared:
     """Analyses, prices and times a model; no placement is searched yet.
 
     Args:
         name: name of the model.
-        given: the model as the caller gave it.
+        spec: the model as the caller gave it.
         steps: what all steps share.
         seconds: time for timing it on the devices, seconds; with 0 it is not timed.
     """
-    asked = Workload.asked(given.workload, None)
-    phases = asked.phases_with(given.model, given.shapes) if asked else ()
-    analysis = steps.session.analyse(given.model, given.shapes, phases)
+    asked = Workload.asked(spec.workload, None)
+    phases = asked.phases_with(spec.model, spec.shapes) if asked else ()
+    analysis = steps.session.analyse(spec.model, spec.shapes, phases)
     problem, begin = steps.session.price(analysis, steps.objective, None, phases).problem, time.monotonic()
     timed = _timed(name, problem, analysis, phases, steps, seconds) if seconds else {}
-    took, count = time.monotonic() - begin, given.count * (sum(phase.count for phase in phases) or 1.0)
-    member = Member(name, _as_timed(problem, timed), count, [], given.after)
-    return Prepared(given, analysis, phases, member, timed, took)
+    took, count = time.monotonic() - begin, spec.count * (sum(phase.count for phase in phases) or 1.0)
+    member = Member(name, _as_timed(problem, timed), count, [], spec.after)
+    return Prepared(spec, analysis, phases, member, timed, took)
 
 
 def _by_profile(
@@ -276,9 +278,9 @@ def _by_profile(
         The assignment, int64 [members], by a name for it; empty where the best plan has no splits.
     """
     members = []
-    for one in prepared:
-        problem = steps.session.price(one.analysis, steps.objective, None, one.phases).problem
-        members.append(replace(one.member, problem=problem, ways=find_candidates(problem, learned)))
+    for ready in prepared:
+        problem = steps.session.price(ready.analysis, steps.objective, None, ready.phases).problem
+        members.append(replace(ready.member, problem=problem, ways=find_candidates(problem, learned)))
     other = Application(tuple(members), application.objective)
     try:
         plans = other.plan(_SEARCH)
@@ -375,7 +377,7 @@ def _boundaries(problem: PlacementProblem, split: NDArray[np.uint8], us: float) 
 
 def _measured(
     application: Application,
-    found: dict[str, NDArray[np.int64]],
+    plans: dict[str, NDArray[np.int64]],
     prepared: Sequence[Prepared],
     steps: _Steps,
     end: float,
@@ -384,7 +386,7 @@ def _measured(
 
     Args:
         application: the application.
-        found: assignments by name of the plan, int64 [members].
+        plans: assignments by name of the plan, int64 [members].
         prepared: the models.
         steps: what all steps share.
         end: time of `time.monotonic` at which the time budget ends, seconds.
@@ -394,17 +396,17 @@ def _measured(
     """
     devices = steps.session.devices
     distinct: dict[bytes, str] = {}
-    names = [name for name, one in found.items() if distinct.setdefault(one.tobytes(), name) == name]
-    judged = application.judge(np.stack([found[name] for name in names]))
+    names = [name for name, one in plans.items() if distinct.setdefault(one.tobytes(), name) == name]
+    judged = application.judge(np.stack([plans[name] for name in names]))
     scores = dict(zip(names, judged.score(application.objective), strict=True))
-    simple = [name for name in names if set(application.describe(found[name].tolist()).values()) <= {*devices.names}]
+    simple = [name for name in names if set(application.describe(plans[name].tolist()).values()) <= {*devices.names}]
     others = [name for name in names if name not in simple]
     if simple:
-        simple = [simple[row] for row in application.distinct(np.stack([found[name] for name in simple]))]
+        simple = [simple[row] for row in application.distinct(np.stack([plans[name] for name in simple]))]
     names = [*simple, *others]
     # The best plan without splits and the best with everything on one device come first, in case time is short.
     best_simple = min(simple, key=scores.__getitem__, default="")
-    where = {name: {*application.describe(found[name].tolist()).values()} for name in simple}
+    where = {name: {*application.describe(plans[name].tolist()).values()} for name in simple}
     singles = [name for name in simple if len(where[name]) == 1]
     on_one = min(singles, key=scores.__getitem__, default="")
     first = sorted(names, key=lambda name: (name != best_simple, name != on_one, scores[name]))
@@ -414,7 +416,7 @@ def _measured(
         with Comparison(
             prepared[0].analysis.model,
             devices,
-            {name: candidate_of(application, found[name], devices) for name in names},
+            {name: candidate_of(application, plans[name], devices) for name in names},
             application.objective,
             steps.session.core,
             simple=simple,
@@ -472,28 +474,37 @@ def opened(
     if not as_asked:
         check_runs({name: (one.count, one.after) for name, one in plan.models.items()}, how["objective"])
     prepared, numbers = [], []
-    for name, one in plan.models.items():
+    for name, stored in plan.models.items():
         try:
-            found = explain(models[name], names, core=core, **how)
+            explained = explain(models[name], names, core=core, **how)
         except UserError as error:
             raise UserError(f"'{name}': {error}") from error
-        assert found.analysis is not None
+        assert explained.analysis is not None
         # Measured factors hold for the profile and the objective that they were measured with; the one of boundaries
         # also for the list of devices, as it is one number for all of them.
-        fits = as_asked and (found.placement.settings or {}).get("profile") == name_of
-        timed = {key: factor for key, factor in one.timed.items() if fits and (of_all or key != _BOUNDARIES)}
-        problem = _as_timed(found.explanation.problem, timed)
-        count = one.count * (sum(phase.count for phase in found.phases) or 1.0)
-        member = Member(name, problem, count, [run(placer, problem) for placer in simple_placers(problem)], one.after)
-        numbers.append(member.way(found.explanation.placement))
-        given = ModelOf(found.analysis.model, one.count, one.after, found.analysis.shapes, one.workload)
-        prepared.append(Prepared(given, found.analysis, found.phases, member, one.timed))
+        fits = as_asked and (explained.placement.settings or {}).get("profile") == name_of
+        timed = {key: factor for key, factor in stored.timed.items() if fits and (of_all or key != _BOUNDARIES)}
+        problem = _as_timed(explained.explanation.problem, timed)
+        count = stored.count * (sum(phase.count for phase in explained.phases) or 1.0)
+        member = Member(
+            name, problem, count, [run(placer, problem) for placer in simple_placers(problem)], stored.after
+        )
+        numbers.append(member.way(explained.explanation.placement))
+        given = ModelOf(
+            explained.analysis.model, stored.count, stored.after, explained.analysis.shapes, stored.workload
+        )
+        prepared.append(Prepared(given, explained.analysis, explained.phases, member, stored.timed))
     app, now = Application(tuple(one.member for one in prepared), how["objective"]), np.array(numbers, np.int64)
     limits = {name: int(limit) for name, limit in zip(names, app.limits, strict=True) if np.isfinite(limit)}
     name, measured = (plan.chosen, plan.measured) if same else ("plan", None)
-    again = plan_of(app, {name: now}, name, measured, prepared, plan.asked is not None)
-    there = {name: replace(one, path=plan.models[name].path) for name, one in again.models.items()}
-    return replace(again, models=there, memory=limits, baselines=plan.baselines if same else {}), app, now, prepared
+    predicted = plan_of(app, {name: now}, name, measured, prepared, plan.asked is not None)
+    written = {name: replace(one, path=plan.models[name].path) for name, one in predicted.models.items()}
+    return (
+        replace(predicted, models=written, memory=limits, baselines=plan.baselines if same else {}),
+        app,
+        now,
+        prepared,
+    )
 
 
 def models_of(application: Application, prepared: Sequence[Prepared]) -> dict[str, Any]:
@@ -577,13 +588,13 @@ def plan_of(
     }
     models = {}
     spans = judged.span_us[list(found).index(chosen)].round(3).tolist()
-    for one, number, (begin_us, end_us) in zip(prepared, found[chosen].tolist(), spans, strict=True):
-        member = one.member
+    for ready, number, (begin_us, end_us) in zip(prepared, found[chosen].tolist(), spans, strict=True):
+        member = ready.member
         way, problem = member.ways[number], member.problem
-        result, workload = problem.evaluate(way.placement), Workload.asked(one.given.workload, None)
+        result, workload = problem.evaluate(way.placement), Workload.asked(ready.given.workload, None)
         models[member.name] = PlannedModel(
-            count=one.given.count,
-            after=one.given.after,
+            count=ready.given.count,
+            after=ready.given.after,
             where=way.name,
             devices=tuple(problem.devices[device] for device in np.unique(way.placement)),
             busy_us=dict(zip(application.devices, (member.count * result.busy_us[0]).round(3).tolist(), strict=True)),
@@ -591,7 +602,7 @@ def plan_of(
             begin_us=begin_us,
             end_us=end_us,
             workload=None if workload is None else workload.describe(),
-            timed=dict(one.timed),
+            timed=dict(ready.timed),
         )
     return Plan(
         devices=application.devices,
@@ -605,18 +616,18 @@ def plan_of(
     )
 
 
-def _written(one: Prepared, way: int, profile: Profile | str | PathLike[str] | None) -> Placement:
+def _written(ready: Prepared, way: int, profile: Profile | str | PathLike[str] | None) -> Placement:
     """Writes a placement into its model, and returns it.
 
     Args:
-        one: the model.
+        ready: the model.
         way: index of the placement in `Member.ways`.
         profile: device profile that the caller gave, recorded in the settings.
     """
-    model, problem, ways = one.analysis.model, one.member.problem, one.member.ways
-    options = PlaceOptions(shapes=one.given.shapes, workload=one.given.workload, profile=profile)
+    model, problem, ways = ready.analysis.model, ready.member.problem, ready.member.ways
+    options = PlaceOptions(shapes=ready.given.shapes, workload=ready.given.workload, profile=profile)
     settings = settings_of(options, {}, problem.devices, "plan")
-    found = placement_of(problem, ways[way], ways, settings=settings, why="it shares the devices with other models")
-    found = replace(found, affinity=set_affinities(model, found.affinity))
-    found.embed(model)
-    return found
+    placement = placement_of(problem, ways[way], ways, settings=settings, why="it shares the devices with other models")
+    placement = replace(placement, affinity=set_affinities(model, placement.affinity))
+    placement.embed(model)
+    return placement

@@ -176,9 +176,9 @@ def update(state: State, settings: Settings, pool: Pool, indices: NDArray[np.int
 
 def explained_variance(baselines: NDArray[np.float64], returns: NDArray[np.float64]) -> float:
     """1 - Var(returns - baselines) / Var(returns) over problems with a baseline; nan where returns do not vary."""
-    known = ~np.isnan(baselines)
-    variance = float(returns[known].var()) if known.sum() > 1 else 0.0
-    return 1 - float((returns - baselines)[known].var()) / variance if variance > 0 else math.nan
+    has_baseline = ~np.isnan(baselines)
+    variance = float(returns[has_baseline].var()) if has_baseline.sum() > 1 else 0.0
+    return 1 - float((returns - baselines)[has_baseline].var()) / variance if variance > 0 else math.nan
 
 
 def validate(network: HSDAGNetwork, pool: Pool, count: int) -> dict[str, float]:
@@ -273,9 +273,9 @@ def pretrain(
 
     def checked() -> dict[str, float]:
         """Validates the network, and adds the result to the history."""
-        found = validate(state.network, checks, check_count)
-        state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **found})
-        return found
+        figures = validate(state.network, checks, check_count)
+        state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **figures})
+        return figures
 
     if end:
         if not state.history or state.history[-1]["step"] != state.step:
@@ -293,9 +293,9 @@ def pretrain(
                         state.step += 1
                         state.seconds = before + time.monotonic() - begin
                         if state.step % settings.validate_every == 0 or state.step == settings.steps:
-                            found = checked()
+                            figures = checked()
                             state.history[-1] |= scalars
-                            scalars |= {f"validation/{name}": value for name, value in found.items()}
+                            scalars |= {f"validation/{name}": value for name, value in figures.items()}
                         for name, value in scalars.items():
                             writer.add_scalar(name, value, state.step)
                     if report:

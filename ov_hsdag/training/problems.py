@@ -61,15 +61,15 @@ class Target:
         """Searches placements of a problem; a problem that is None has none."""
         if problem is None:
             return cls(np.zeros((0, 0), np.uint8), np.inf, np.inf)
-        found = Multilevel(seed=seed).elites(problem)
-        scores = problem.scores(found)
+        elites = Multilevel(seed=seed).elites(problem)
+        scores = problem.scores(elites)
         best = float(scores.min())
         if not np.isfinite(best):
-            return cls(found[:0], np.inf, np.inf)
+            return cls(elites[:0], np.inf, np.inf)
         order = np.argsort(scores, kind="stable")
         close = order[scores[order] <= best * (1 + CLOSE)][:ELITES]
         reference = float(problem.scores(problem.singles).min())
-        return cls(found[close], best, reference if np.isfinite(reference) else best)
+        return cls(elites[close], best, reference if np.isfinite(reference) else best)
 
     @property
     def trivial(self) -> bool:

@@ -41,19 +41,19 @@ def to_data(problem: PlacementProblem, target: Target | None = None) -> Data:
         are no y and y_share.
     """
     target = Target.of(problem, 0) if target is None else target
-    found = policy_input(problem)
-    us = CoarseView.of(problem, found.coarse).us
+    features = policy_input(problem)
+    us = CoarseView.of(problem, features.coarse).us
     data = Data(
-        x=torch.from_numpy(found.node_x),
-        edge_index=torch.from_numpy(found.edge_index),
-        edge_attr=torch.from_numpy(found.edge_x),
-        pair_x=torch.from_numpy(found.pair_x),
-        device_x=torch.from_numpy(found.device_x)[None],
+        x=torch.from_numpy(features.node_x),
+        edge_index=torch.from_numpy(features.edge_index),
+        edge_attr=torch.from_numpy(features.edge_x),
+        pair_x=torch.from_numpy(features.pair_x),
+        device_x=torch.from_numpy(features.device_x)[None],
         us=torch.from_numpy(us.astype(np.float32)),
         reference_us=torch.tensor([target.reference], dtype=torch.float32),
     )
     if len(target.elites):
-        shares = _shares(problem, found, target.elites)
+        shares = _shares(problem, features, target.elites)
         data.y = shares[0].argmax(dim=1)
         data.y_share = shares.mean(dim=0)
     return data

@@ -51,11 +51,11 @@ def check_settings(values: Mapping[str, Any], default: Any) -> dict[str, Any]:
     Raises:
         UserError: a setting is unknown, or its value is of another kind.
     """
-    known = {item.name: getattr(default, item.name) for item in fields(default)}
-    if unknown := sorted(set(values) - known.keys()):
+    defaults = {item.name: getattr(default, item.name) for item in fields(default)}
+    if unknown := sorted(set(values) - defaults.keys()):
         raise UserError(f"the run has settings that this version does not know: {', '.join(unknown)}; {ANEW}")
     for name, value in values.items():
-        if not _is_like(value, known[name]):
+        if not _is_like(value, defaults[name]):
             raise UserError(f"the run's setting '{name}' is not of the kind that this version knows; {ANEW}")
     return dict(values)
 

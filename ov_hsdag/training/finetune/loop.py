@@ -216,11 +216,11 @@ class _Run:
 
     def measure_hetero_default(self) -> None:
         """Measures HETERO's own choice, unless it has been measured already."""
-        own = states.simple_placement(self.problem, HETERO_DEFAULT)
-        if any(np.array_equal(own, entry.placement) for entry in self.state.entries):
+        placement = states.simple_placement(self.problem, HETERO_DEFAULT)
+        if any(np.array_equal(placement, entry.placement) for entry in self.state.entries):
             return
-        measurement = self.judge.measure(self.problem.affinity(own), rounds=self.settings.final_rounds)
-        self.state.entries.append(states.Entry(own, measurement, HETERO_DEFAULT, None))
+        measurement = self.judge.measure(self.problem.affinity(placement), rounds=self.settings.final_rounds)
+        self.state.entries.append(states.Entry(placement, measurement, HETERO_DEFAULT, None))
         self.save()
 
     def save(self) -> None:

@@ -93,11 +93,11 @@ def finetune(
         with readable_checkpoint(output / CHECKPOINT):
             about = dict(metadata["about"])
             objective, simulated = str(about["objective"]), bool(about["simulated"])
-            known = about.get("shapes") or {}
-        if examples not in ({}, known):
-            listed = ", ".join(f"{name}={sizes}" for name, sizes in known.items()) or "no example shapes"
+            run_shapes = about.get("shapes") or {}
+        if examples not in ({}, run_shapes):
+            listed = ", ".join(f"{name}={sizes}" for name, sizes in run_shapes.items()) or "no example shapes"
             raise UserError(f"the run in '{output}' began with {listed}: leave out --shape or begin another run")
-        examples = known
+        examples = run_shapes
     else:
         refuse_existing(output)
     if core is None:
@@ -132,10 +132,10 @@ def finetune(
             tuned.keep(output / "policy", core, devices.names)
         except OSError as error:  # the run's own folder has the policy anyway
             warnings.warn(f"later placings do not find the policy of this run: {error}", stacklevel=2)
-    given: dict[str, Any] = {"shapes": {name: list(shape) for name, shape in examples.items()}} if examples else {}
+    recorded: dict[str, Any] = {"shapes": {name: list(shape) for name, shape in examples.items()}} if examples else {}
     if virtual := definition(devices.names):
-        given["virtual_devices"] = virtual
-    placement = replace(_placement(outcome, problem), settings={"command": "finetune", **given})
+        recorded["virtual_devices"] = virtual
+    placement = replace(_placement(outcome, problem), settings={"command": "finetune", **recorded})
     placement = replace(placement, affinity=set_affinities(model, placement.affinity))
     placement.embed(model)
     save_model_atomically(model, output / "model.xml", compress_to_fp16=compress_to_fp16)
@@ -208,9 +208,10 @@ def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
         policy=Path(outcome.record["about"]["policy"]).name,
         chosen=outcome.choice.name,
     )
-    corrected, own = outcome.state.entries[outcome.choice.entry].predicted, placement.predicted_gain(placement.chosen)
-    if measured and corrected and own and placement.predicted:
-        figures = {**placement.predicted, key: placement.predicted[key] * (corrected / own) ** sign}
+    corrected = outcome.state.entries[outcome.choice.entry].predicted
+    simulated_gain = placement.predicted_gain(placement.chosen)
+    if measured and corrected and simulated_gain and placement.predicted:
+        figures = {**placement.predicted, key: placement.predicted[key] * (corrected / simulated_gain) ** sign}
         placement = replace(placement, predicted=figures)
     return placement
 

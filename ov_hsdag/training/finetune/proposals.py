@@ -73,11 +73,11 @@ def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal 
 
     fresh, origins, scores = _proposed(believed, state, task, settings, generator)
     candidates, sources, scores = _refined(believed, fresh, origins, scores, state, settings, generator)
-    known = np.stack([entry.placement for entry in state.entries])
-    index = _first_new(task, candidates, np.argsort(scores, kind="stable"), known)
+    measured = np.stack([entry.placement for entry in state.entries])
+    index = _first_new(task, candidates, np.argsort(scores, kind="stable"), measured)
     if index is None:
         candidates, sources = task.problem.random(generator, _RANDOM), ["random"] * _RANDOM
-        index = _first_new(task, candidates, np.arange(_RANDOM), known)
+        index = _first_new(task, candidates, np.arange(_RANDOM), measured)
         if index is None:
             return None
     placement = candidates[index]
@@ -101,7 +101,7 @@ def policy_placements(
     """
     problem, x = task.problem, task.x
     example = task.example(problem, np.zeros((len(x.node_x), len(problem.devices)), np.float32), 1.0)
-    found = [problem.singles]
+    batches = [problem.singles]
     with torch.no_grad():
         h, edge_score = network.encode(example.inputs)
         for levels in dict.fromkeys((network.config.levels, 0)):
@@ -109,8 +109,8 @@ def policy_placements(
             logits = network.logits(example.inputs, h, edge_score, cluster).numpy()
             choices = np.concatenate([placer.lean(logits), placer.sample(logits, settings.draws, generator)])
             clusters = ClusterLogits.of(logits, cluster.numpy(), x, network.config.residual)
-            found.append(clusters.expanded(problem, choices))
-    return np.concatenate(found)
+            batches.append(clusters.expanded(problem, choices))
+    return np.concatenate(batches)
 
 
 def _proposed(
@@ -121,15 +121,15 @@ def _proposed(
     Returns:
         The placements, uint8 [candidates, groups], the source of each, and their scores with the believed costs, µs.
     """
-    found: dict[str, Placements] = {}
+    by_proposer: dict[str, Placements] = {}
     if settings.proposer in ("search", "both"):
         placers: list[Placer] = [MinCut(), Contiguous()]
         placers += [Multilevel(seed=seed) for seed in generator.integers(2**31, size=2).tolist()]
-        found["search"] = np.stack([*believed.singles, *(placer.place(believed) for placer in placers)])
+        by_proposer["search"] = np.stack([*believed.singles, *(placer.place(believed) for placer in placers)])
     if settings.proposer in ("policy", "both"):
-        found["policy"] = policy_placements(state.network, task, settings, generator)
-    fresh, first = np.unique(np.concatenate(list(found.values())), axis=0, return_index=True)
-    origins = [name for name, placements in found.items() for _ in placements]
+        by_proposer["policy"] = policy_placements(state.network, task, settings, generator)
+    fresh, first = np.unique(np.concatenate(list(by_proposer.values())), axis=0, return_index=True)
+    origins = [name for name, placements in by_proposer.items() for _ in placements]
     fresh, origins = fresh[np.argsort(first)], [origins[index] for index in np.sort(first).tolist()]
     scores = believed.scores(fresh, usable_cores())
     if not np.isfinite(scores).any():
@@ -167,16 +167,16 @@ def _refined(
     return np.concatenate([refined, fresh]), sources, np.concatenate([refined_scores, scores])
 
 
-def _first_new(task: Task, candidates: Placements, ranking: NDArray[np.int64], known: Placements) -> int | None:
+def _first_new(task: Task, candidates: Placements, ranking: NDArray[np.int64], measured: Placements) -> int | None:
     """Index of the first new candidate in the ranking that differs enough from all known ones, else of the first new.
 
     None where all candidates are known.
     """
     second: int | None = None
     for index in ranking.tolist():
-        if (known == candidates[index]).all(axis=1).any():
+        if (measured == candidates[index]).all(axis=1).any():
             continue
-        if task.distance(candidates[index], known).min() >= _DIFFERENT:
+        if task.distance(candidates[index], measured).min() >= _DIFFERENT:
             return index
         second = index if second is None else second
     return second
