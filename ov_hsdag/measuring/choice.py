@@ -252,7 +252,7 @@ class _Regression:
         """Computes the posterior by expectation-maximisation."""
         for _ in range(_ITERATIONS):
             before = self._noise
-            solution = self._improve()
+            solution = self._iterate()
             if abs(math.log(self._noise / before)) < _PRECISION:
                 break
         # The Fisher information of t noise with n degrees of freedom about its centre is (n + 1) / (n + 3) of that of
@@ -288,7 +288,7 @@ class _Regression:
         known = np.diag([*self._trust / self._spread**2, 1e-6, *self._exponents**-2.0])
         return (precision[:, None] * self._design).T @ inside + known, total, mean_design, inside
 
-    def _improve(self) -> NDArray[np.float64]:
+    def _iterate(self) -> NDArray[np.float64]:
         """Makes one iteration: solves with the present weights and variances, updates them, returns the solution."""
         precision, count = self._weight / self._noise, len(self._names)
         system, total, mean_design, inside = self._system(precision)

@@ -124,13 +124,15 @@ class Comparison(AbstractContextManager["Comparison"]):
         self._candidates, self._devices = dict(candidates), devices
         self._simple = [name for name in candidates if name in simple]
         together = len(beside.counts) if beside else 1  # number of models, which compile one after the other
-        self._usual = together * PATIENCE
-        self._patience = self._usual if math.isinf(limit) else max(limit / 3, together * _LEAST_PATIENCE)
-        self._applied = beside is not None
+        self._usual_patience = together * PATIENCE
+        self._patience = self._usual_patience if math.isinf(limit) else max(limit / 3, together * _LEAST_PATIENCE)
+        self._is_application = beside is not None
         begin = time.monotonic()
         self._end, self._compiling_ends = begin + limit, begin + COMPILING * limit
         self._report = report or (lambda text: None)
-        self._accepted = max(tolerance(core, devices.names, one) for one in (model, *(beside.models if beside else ())))
+        self._tolerance = max(
+            tolerance(core, devices.names, one) for one in (model, *(beside.models if beside else ()))
+        )
         self._room = Room(core, needs or {})
         self._reference: tuple[str, list[NDArray[Any]]] | None = None
         self._workers: dict[str, Worker] = {}  # workers in memory by candidate, the most recently used one last
@@ -195,7 +197,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         shortest = sum(one.shortest_trial for one in workers.values())
         if max(shortest, seconds) > min(_MOST_TOGETHER * seconds, (self._end - time.monotonic()) / 3):
             return {}
-        self._report(self._told(f"measuring {len(workers)} candidates at the same time"))
+        self._report(self._with_time_left(f"measuring {len(workers)} candidates at the same time"))
         limit = min(_TRIAL_TIMES * (seconds + shortest) + _TRIAL_MORE, max(self._patience, _SLOWER * shortest))
         with ThreadPoolExecutor(len(workers)) as pool:
             trials = {name: pool.submit(one.rate, seconds, limit, False) for name, one in workers.items()}
@@ -304,7 +306,7 @@ class Comparison(AbstractContextManager["Comparison"]):
     def _compile(self, name: str, until: float) -> list[NDArray[Any]]:
         """Compiles a candidate in a worker of its own; returns its outputs. Raises WorkerError where it fails."""
         begin = time.monotonic()
-        self._report(self._told(f"compiling {name}"))
+        self._report(self._with_time_left(f"compiling {name}"))
         try:
             if begin >= until:
                 raise WorkerTimeout(NO_TIME_TO_COMPILE, FailureKind.OUT_OF_TIME)
@@ -314,7 +316,9 @@ class Comparison(AbstractContextManager["Comparison"]):
             return worker.compile(self._candidates[name], min(self._patience, until - begin))
         except WorkerTimeout as error:
             # The candidate is not to blame: it had less time than a compilation may take, or has run before.
-            if min(self._patience, until - begin) < self._usual or (name in self.phase_rates and until < math.inf):
+            if min(self._patience, until - begin) < self._usual_patience or (
+                name in self.phase_rates and until < math.inf
+            ):
                 raise WorkerTimeout(NO_TIME_TO_COMPILE, FailureKind.OUT_OF_TIME) from error
             raise
         finally:
@@ -335,7 +339,7 @@ class Comparison(AbstractContextManager["Comparison"]):
             self._reference = reference, outputs[reference]
         reference, expected = self._reference
         for name, arrays in outputs.items():
-            difference = disagreement(expected, arrays, self._accepted, reference)
+            difference = disagreement(expected, arrays, self._tolerance, reference)
             if difference:
                 self._fail(name, Failure(difference, FailureKind.OTHER_OUTPUTS))
 
@@ -386,7 +390,7 @@ class Comparison(AbstractContextManager["Comparison"]):
             now = time.monotonic()
             expected = (rounds - number) * (now - begin) / number if number else math.inf
             left = until - now if until < math.inf else expected
-            self._report(self._told(f"measuring {what}, round {number + first + 1}", left))
+            self._report(self._with_time_left(f"measuring {what}, round {number + first + 1}", left))
             trials = self._round(choice.in_order(alive, number + first), seconds)
             rounds_run.append(trials)
             ran = {trial.name for trial in trials}
@@ -471,7 +475,10 @@ class Comparison(AbstractContextManager["Comparison"]):
             WorkerError: the candidate failed, or there was no time.
         """
         worker = self._admit(name)
-        if worker.shortest_trial > SECONDS and time.monotonic() + self._applied * worker.shortest_trial >= self._end:
+        if (
+            worker.shortest_trial > SECONDS
+            and time.monotonic() + self._is_application * worker.shortest_trial >= self._end
+        ):
             raise WorkerTimeout(NO_TIME_TO_MEASURE, FailureKind.OUT_OF_TIME)
         others = [other for other in self._workers if other != name]
         try:
@@ -498,7 +505,7 @@ class Comparison(AbstractContextManager["Comparison"]):
             self.busy_us.setdefault(name, []).append(worker.busy_us)
         return rate
 
-    def _told(self, text: str, left: float = math.inf) -> str:
+    def _with_time_left(self, text: str, left: float = math.inf) -> str:
         """The text with the seconds that are left until the time limit, or `left` where that is less."""
         left = max(min(self._end - time.monotonic(), left), 0.0)
         return text if math.isinf(left) else f"{text} ({left:.0f} s left)"

@@ -63,31 +63,31 @@ class OneByOne:
                 self._advance(f"running operation {number} of {len(order)} alone on {self._device}")
             instance, kind = node.get_instance_id(), node.get_type_name()
             if kind == "Assign":
-                states[variable_of(node)] = _value(node, values)
+                states[variable_of(node)] = _first_input(node, values)
             elif kind == "ReadValue":
                 state = self._states.get(variable_of(node))
-                values[instance, 0] = _value(node, values) if state is None else state
+                values[instance, 0] = _first_input(node, values) if state is None else state
             elif kind == "Result":
-                values[instance, 0] = _value(node, values)
+                values[instance, 0] = _first_input(node, values)
             elif kind == "Constant":
                 constant.add(instance)
             elif kind != "Parameter":
-                if node.get_input_size() and all(_source(port)[0] in constant for port in node.inputs()):
+                if node.get_input_size() and all(_source_key(port)[0] in constant for port in node.inputs()):
                     constant.add(instance)
-                for port, array in enumerate(self._alone(node, values, constant)):
+                for port, array in enumerate(self._run_alone(node, values, constant)):
                     values[instance, port] = array
         self._states = states
         return [values[node.get_instance_id(), 0] for node in results]
 
-    def _alone(self, node: ov.Node, values: _Values, constant: set[int]) -> list[NDArray[Any]]:
+    def _run_alone(self, node: ov.Node, values: _Values, constant: set[int]) -> list[NDArray[Any]]:
         """Outputs of one operation, whose inputs become constants or parameters with the given values."""
         parameters, arrays = [], []
         for port in node.inputs():
             source, element = port.get_source_output(), port.get_element_type()
             if source.get_node().get_type_name() == "Constant":
                 continue
-            array = values[_source(port)]
-            if _source(port)[0] in constant:  # some operations need the values of such inputs to compile
+            array = values[_source_key(port)]
+            if _source_key(port)[0] in constant:  # some operations need the values of such inputs to compile
                 port.replace_source_output(opset13.constant(array, element).output(0))
                 continue
             # Static shapes without elements crash the CPU plugin (a Gather divides by zero, 2026.4).
@@ -101,15 +101,15 @@ class OneByOne:
         return [np.array(request.get_output_tensor(port).data) for port in range(node.get_output_size())]
 
 
-def _source(port: Any) -> tuple[int, int]:
+def _source_key(port: Any) -> tuple[int, int]:
     """The key in `_Values` of the output that feeds an input."""
     output = port.get_source_output()
     return output.get_node().get_instance_id(), output.get_index()
 
 
-def _value(node: ov.Node, values: _Values) -> NDArray[Any]:
+def _first_input(node: ov.Node, values: _Values) -> NDArray[Any]:
     """The value of a node's first input."""
     if not node.get_input_size():
         raise RuntimeError(f"the first value of state '{variable_of(node)}' is unknown")
     source = node.input_value(0).get_node()
-    return source.get_data() if source.get_type_name() == "Constant" else values[_source(node.input(0))]
+    return source.get_data() if source.get_type_name() == "Constant" else values[_source_key(node.input(0))]

@@ -99,7 +99,7 @@ class Together:
         # Gets an item whenever an inference of a trial of throughput ends.
         self._ends: queue.SimpleQueue[None] = queue.SimpleQueue()
         for runner in self._runners if objective == "throughput" else ():
-            runner.queue.set_callback(partial(_note, runner.finished, self._ends))
+            runner.queue.set_callback(partial(_record_end, runner.finished, self._ends))
         self.rates: dict[str, float] = {}
         self._fewest, self._before = (_FEWEST, _BEFORE) if round(self._seconds, 6) < _LONG else _FEW
 
@@ -120,7 +120,7 @@ class Together:
         for runner in self._runners:
             runner.finished.clear()
         started, begin, done = [0] * len(self._runners), 0, 0
-        while not begin or done - begin < self._fewest or self._ended(done) - self._ended(begin) < seconds:
+        while not begin or done - begin < self._fewest or self._end_of_run(done) - self._end_of_run(begin) < seconds:
             # A model that could go on alone is at most one run ahead: in a short trial, its lead would take time from
             # the other models.
             slowest = min(some / count for some, count in zip(started, self._counts, strict=True))
@@ -139,14 +139,14 @@ class Together:
         self._at = [at + some for at, some in zip(self._at, started, strict=True)]
         while not self._ends.empty():
             self._ends.get()
-        return (done - begin) / (self._ended(done) - self._ended(begin))
+        return (done - begin) / (self._end_of_run(done) - self._end_of_run(begin))
 
     def _wait(self) -> None:
         """Waits for all inferences. Raises RuntimeError where one has failed."""
         for runner in self._runners:
             runner.queue.wait_all()
 
-    def _ended(self, run: int) -> float:
+    def _end_of_run(self, run: int) -> float:
         """The time of `time.perf_counter` at which a run was complete, seconds; runs are numbered from 1."""
         return max(
             one.finished[max(math.ceil(run * count - 1e-9), 1) - 1]
@@ -183,7 +183,7 @@ class Together:
         return [array for runner in self._runners for array in runner.outputs()]
 
 
-def _note(finished: list[float], ends: queue.SimpleQueue[None], *_: object) -> None:
+def _record_end(finished: list[float], ends: queue.SimpleQueue[None], *_: object) -> None:
     """A callback of inferences; it must not refer to their queue, as Python never frees cycles through C++ objects."""
     finished.append(time.perf_counter())
     ends.put(None)

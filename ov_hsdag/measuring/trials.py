@@ -60,7 +60,7 @@ class Trials:
         self._comparison, self._simple = comparison, simple
         self._predicted, self._error = dict(predicted), error
         self._end, self._seconds, self._longest = end, seconds, 0.0
-        self._spent = self._first = 0.0  # time of all trials, and that of the first rounds, seconds
+        self._trial_seconds = self._first_rounds_seconds = 0.0  # time of all trials, and of the first rounds
         self._rounds: list[choice.Round] = []
 
     def run(self) -> choice.Decision | None:
@@ -71,7 +71,7 @@ class Trials:
             lost = {*choice.beaten(decision.posterior, decision.names)} - {decision.rival}
             left = [name for name in self._comparison.ready if name not in lost]
             self._add(left, FIRST_ROUNDS - 1, 1)
-        turn, self._first = FIRST_ROUNDS, self._spent
+        turn, self._first_rounds_seconds = FIRST_ROUNDS, self._trial_seconds
         while (decision := self.decision()) is not None:
             pair = self._next(decision, turn)
             # A round of two candidates has to end in time.
@@ -126,7 +126,7 @@ class Trials:
 
     def _settled(self, decision: choice.Decision) -> bool:
         """Whether further trials can hardly gain anything, or would gain too little for the time that they take."""
-        return decision.regret < choice.REGRET * (1 + (self._spent > _PATIENCE * self._first))
+        return decision.regret < choice.REGRET * (1 + (self._trial_seconds > _PATIENCE * self._first_rounds_seconds))
 
     def _choices(self) -> list[str]:
         """Names of the candidates that may be chosen, the simplest first."""
@@ -143,7 +143,7 @@ class Trials:
         rounds_run = self._comparison.trials(names, rounds, self._seconds, until=self._end, begin=turn)
         compiling = sum(self._comparison.seconds.get(name, 0.0) for name in late)
         took = time.monotonic() - begin - compiling
-        self._spent += took
+        self._trial_seconds += took
         self._longest = max(self._longest, took / max(sum(map(len, rounds_run)), 1))
         self._rounds += rounds_run
 

@@ -99,7 +99,7 @@ def verify(
         raise UserError("the model carries no placement: place it first, with ov_hsdag.place or ov-hsdag place")
     devices = DeviceSet(placement.devices) if device is None else DeviceSet.parse(device)
     check_declared((placement.settings or {}).get("virtual_devices", ""), devices.names)
-    samples = samples_of(model, inputs, shapes, _placed_with(model))
+    samples = samples_of(model, inputs, shapes, _shapes_of_placement(model))
     told = report or (lambda _: None)
     return Verification(core or new_core(), model, devices, precision, shapes, samples, told, warn)
 
@@ -151,7 +151,7 @@ class Verification:
         self._names = [result.get_friendly_name() for result in model.get_results()]
         device = devices.hetero
         self._present = [name for name in devices if full_name(core, name) is not None]
-        shapes = _placed_with(model) if shapes is None else shapes
+        shapes = _shapes_of_placement(model) if shapes is None else shapes
         with self._without_integers() if precision == F32 else nullcontext():
             inputs, references, repeated = self._references(shapes)
             report("compiling the placement")
@@ -175,13 +175,13 @@ class Verification:
         varying = []
         differ = bool((worst > agreement.TOLERANCE).any())
         if differ or not _draws_numbers(self._model):
-            varying = self._unsteady(references, repeated, worst, worst_repeated)
+            varying = self._changed_by_rerun(references, repeated, worst, worst_repeated)
         if differ and not varying:
-            varying = self._varying(references, inputs)
+            varying = self._changed_by_recompiling(references, inputs)
         if varying:
             accepted = np.full(len(self._names), agreement.TOLERANCE)
         else:
-            accepted = self._accepted(references, worst, inputs)
+            accepted = self._accepted_differences(references, worst, inputs)
             if (worst > accepted).any():
                 accepted, operations = self._ask_operations(inputs, {device: outputs, **references}, accepted)
         too_far = zip(self._names, worst > accepted, strict=True)
@@ -194,7 +194,9 @@ class Verification:
             "max_relative_error": float(worst.max(initial=0.0)),
             "relative_errors": {name: float(one.max(initial=0.0)) for name, one in differences.items()},
             "largest_in": {name: self._names[int(one.argmax())] for name, one in differences.items() if len(one)},
-            "not_finite": self._where(lambda array: not _known(array).all(), outputs, *references.values()),
+            "not_finite": self._outputs_where(
+                lambda array: not _finite_values(array).all(), outputs, *references.values()
+            ),
             "depends_on_inputs": self._depends_on_inputs(outputs),
             "inferences": sum(map(len, inputs)),
             "tolerance": float(accepted.max(initial=agreement.TOLERANCE)),
@@ -259,7 +261,7 @@ class Verification:
             RunError: no device runs the model alone.
         """
         first: dict[str, str] = {}
-        for inputs, note in self._attempts(shapes):
+        for inputs, note in self._inputs_to_try(shapes):
             outputs: dict[str, list[Outputs]] = {}
             repeated: dict[str, list[Outputs]] = {}
             failed: dict[str, str] = {}
@@ -285,7 +287,7 @@ class Verification:
         for name, why in failed.items():
             self._warn(f"{name} cannot run the model alone: {why}")
 
-    def _attempts(self, shapes: Mapping[str, Sequence[int]] | None) -> Iterator[tuple[list[list[Inputs]], str]]:
+    def _inputs_to_try(self, shapes: Mapping[str, Sequence[int]] | None) -> Iterator[tuple[list[list[Inputs]], str]]:
         """Yields inputs to try one after the other, each with a note for the user where they are not the usual ones."""
         inputs = conversations(self._model, SEEDS, shapes, self._samples)
         yield inputs, ""
@@ -360,7 +362,7 @@ class Verification:
         """The largest difference of each output from the reference, float64 [outputs]."""
         return agreement.differences(reference, outputs, len(self._names))
 
-    def _unsteady(
+    def _changed_by_rerun(
         self,
         references: Mapping[str, list[Outputs]],
         repeated: Mapping[str, list[Outputs]],
@@ -388,14 +390,14 @@ class Verification:
             self.notes.append("first inferences alone differ: when they are repeated, all agree")
         return [name for name, varies in zip(self._names, changed | settles, strict=True) if varies]
 
-    def _varying(self, references: Mapping[str, list[Outputs]], inputs: list[list[Inputs]]) -> list[str]:
+    def _changed_by_recompiling(self, references: Mapping[str, list[Outputs]], inputs: list[list[Inputs]]) -> list[str]:
         """Names of the outputs that differ when a device compiles and runs the model again, such as random numbers."""
         device, first = next(iter(references.items()))
         self._report(f"running on {device} once more")
         changed = self._differences(first, _outputs(self._compile(device, self._precision), inputs))
         return [name for name, change in zip(self._names, changed, strict=True) if change > agreement.TOLERANCE]
 
-    def _accepted(
+    def _accepted_differences(
         self, references: Mapping[str, list[Outputs]], worst: NDArray[np.float64], inputs: list[list[Inputs]]
     ) -> NDArray[np.float64]:
         """The largest accepted difference of each output, float64 [outputs].
@@ -453,7 +455,10 @@ class Verification:
             for step in range(len(steps))
             for name in singles
             if (
-                self._differences([self._step(runs[name][group], step)], [self._step(runs[device][group], step)])
+                self._differences(
+                    [self._outputs_of_step(runs[name][group], step)],
+                    [self._outputs_of_step(runs[device][group], step)],
+                )
                 > accepted
             ).any()
         )
@@ -465,10 +470,13 @@ class Verification:
         except (RuntimeError, TimeoutError) as error:
             self.notes.append(f"operations could not be run one by one, to see which is wrong: {one_line(error)}")
             return accepted, {}
-        errors = {name: self._differences([expected], [self._step(found[group], step)]) for name, found in runs.items()}
+        errors = {
+            name: self._differences([expected], [self._outputs_of_step(found[group], step)])
+            for name, found in runs.items()
+        }
         if self._precision == F32:
             rounding = np.minimum(_ROUNDING * np.max([errors[name] for name in singles], axis=0), _LARGEST_ROUNDING)
-            accepted = np.maximum(accepted, np.where(_behind_roundings(self._model), rounding, 0.0))
+            accepted = np.maximum(accepted, np.where(_depends_on_fake_quantize(self._model), rounding, 0.0))
         # Where precisions differ, integers such as indices may differ, too: only floats count then.
         judged = [self._precision == F32 or np.issubdtype(array.dtype, np.floating) for array in expected]
         wrong = [name for name, error in errors.items() if (error > accepted)[judged].any()]
@@ -481,11 +489,11 @@ class Verification:
             self.notes.append("so the placement is wrong")
         return accepted, {"operation_by_operation": {"device": alone, "relative_errors": largest, "wrong": wrong}}
 
-    def _step(self, outputs: Outputs, number: int) -> Outputs:
+    def _outputs_of_step(self, outputs: Outputs, number: int) -> Outputs:
         """The outputs of inference `number` of a sequence of inferences."""
         return outputs[number * len(self._names) : (number + 1) * len(self._names)]
 
-    def _where(self, holds: Callable[[NDArray[Any]], bool], *runs: list[Outputs]) -> list[str]:
+    def _outputs_where(self, holds: Callable[[NDArray[Any]], bool], *runs: list[Outputs]) -> list[str]:
         """Names of the outputs for which the condition `holds` in any inference of the runs."""
         count = len(self._names)
         return [
@@ -509,9 +517,11 @@ class Verification:
 
         Outputs that are empty or finite only in part add to `notes`.
         """
-        some = self._where(lambda array: bool(_known(array).any()), outputs)
+        some = self._outputs_where(lambda array: bool(_finite_values(array).any()), outputs)
         lines = []
-        if empty := [name for name in self._names if name not in self._where(lambda array: array.size > 0, outputs)]:
+        if empty := [
+            name for name in self._names if name not in self._outputs_where(lambda array: array.size > 0, outputs)
+        ]:
             self.notes.append(f"{', '.join(empty)}: empty, so that nothing of it is compared")
         if none := [name for name in self._names if name not in some and name not in empty]:
             lines.append(f"no value is finite in {', '.join(none)}")
@@ -532,7 +542,7 @@ class Verification:
         return ": --input NAME=FILE gives inputs of your own"
 
 
-def _behind_roundings(model: ov.Model) -> NDArray[np.bool_]:
+def _depends_on_fake_quantize(model: ov.Model) -> NDArray[np.bool_]:
     """Whether each output depends on a FakeQuantize of a tensor that is no constant, bool [outputs]."""
     depends = []
     for result in model.get_results():
@@ -556,7 +566,7 @@ def _draws_numbers(model: ov.Model) -> bool:
     )
 
 
-def _placed_with(model: ov.Model) -> dict[str, list[int]] | None:
+def _shapes_of_placement(model: ov.Model) -> dict[str, list[int]] | None:
     """Example shapes that the placement was made with, where they still fit the model."""
     placement = Placement.of(model)
     shapes: dict[str, list[int]] | None = ((placement and placement.settings) or {}).get("shapes")
@@ -614,6 +624,6 @@ def _run(compiled: ov.CompiledModel, request: ov.InferRequest, steps: Sequence[I
     return outputs
 
 
-def _known(array: NDArray[Any]) -> NDArray[np.bool_]:
+def _finite_values(array: NDArray[Any]) -> NDArray[np.bool_]:
     """Whether each value is neither NaN nor infinite, bool of the array's shape; true for all but floats."""
     return np.isfinite(array) if np.issubdtype(array.dtype, np.floating) else np.ones(array.shape, bool)

@@ -169,7 +169,7 @@ class CoarsePartitions:
             view=view,
             us=us,
             weights=np.stack([view.sums(column) for column in problem.node_held.T], axis=1) / need,
-            largest=_largest(problem, view.node, view.size),
+            largest=_largest_operation_bytes(problem, view.node, view.size),
             room=problem.memory_limits / need,
             kind=problem.kinds,
         )
@@ -208,7 +208,7 @@ class CoarsePartitions:
         )
         us = self.us[order]
         cuts = _candidate_cuts(us.mean(axis=1), size, _MOST_CUTS_IN_PAIRS)
-        work = _before(us)[cuts].T
+        work = _sums_before(us)[cuts].T
         others = max(len(problem.devices) - 1, 1)
         fixed, rate = (off_diagonal(matrix) for matrix in (problem.transfer_us, problem.transfer_us_per_byte))
         enter, leave = (
@@ -222,8 +222,8 @@ class CoarsePartitions:
         excess: Floats | float = 0.0
         if np.isfinite(self.room).any():
             weights = self.weights[order]
-            alive = _alive(self.largest[order], size, weights)
-            excess = _excess(weights, alive, self.room, cuts, work)
+            alive = _live_shares(self.largest[order], size, weights)
+            excess = _memory_penalty(weights, alive, self.room, cuts, work)
         cost = work[:, None, :] - work[:, :, None] + enter[:, :, None] + problem.submodel_us[:, None, None]
         return np.where(np.tri(len(cuts), dtype=bool), np.inf, cost + leave[:, None, :] + excess), cuts
 
@@ -285,12 +285,12 @@ def _candidate_cuts(work: Floats, crossing_bytes: Floats, most: int) -> NDArray[
     return np.unique(np.concatenate([[0], cheapest, [count]]))
 
 
-def _before(values: NDArray[Any]) -> NDArray[Any]:
+def _sums_before(values: NDArray[Any]) -> NDArray[Any]:
     """Sums of the rows before each row, and of all rows, [n + 1, …]."""
     return np.concatenate([np.zeros((1, *values.shape[1:]), values.dtype), values.cumsum(axis=0)])
 
 
-def _largest(problem: PlacementProblem, group: NDArray[np.int32], size: int) -> Floats:
+def _largest_operation_bytes(problem: PlacementProblem, group: NDArray[np.int32], size: int) -> Floats:
     """Bytes of the inputs and outputs, without constants, of each coarse group's largest operation, float64 [size].
 
     Args:
@@ -308,7 +308,7 @@ def _largest(problem: PlacementProblem, group: NDArray[np.int32], size: int) -> 
     return largest
 
 
-def _alive(largest: Floats, crossing_bytes: Floats, weights: Floats) -> Floats:
+def _live_shares(largest: Floats, crossing_bytes: Floats, weights: Floats) -> Floats:
     """Estimates the memory of the tensors that are alive while each item runs, as shares of the model's memory, [n].
 
     The estimate is the bytes that cross the places around an item, or the inputs and outputs of its largest operation.
@@ -319,17 +319,17 @@ def _alive(largest: Floats, crossing_bytes: Floats, weights: Floats) -> Floats:
     return alive
 
 
-def _excess(weights: Floats, alive: Floats, room: Floats, cuts: NDArray[np.int64], work: Floats) -> Floats:
+def _memory_penalty(weights: Floats, alive: Floats, room: Floats, cuts: NDArray[np.int64], work: Floats) -> Floats:
     """Penalty of parts between two cuts for exceeding a device's memory, µs, float64 [D, P, P].
 
     Args:
         weights: weights of each of n items on each device, as a share of the model's memory, float64 [n, D].
-        alive: live tensors while each item runs, as a share, see `_alive`, float64 [n]; a part needs their maximum.
+        alive: live tensors while each item runs, see `_live_shares`, float64 [n]; a part needs their maximum.
         room: memory limit of each device, as a share, float64 [D].
         cuts: the cuts, int64 [P].
         work: time of all items before each cut, µs, float64 [D, P].
     """
-    held = _before(weights)[cuts]
+    held = _sums_before(weights)[cuts]
     most = np.zeros((len(cuts), len(cuts)))
     of_slice = np.maximum.reduceat(alive, cuts[:-1])
     for first in range(len(cuts) - 1):

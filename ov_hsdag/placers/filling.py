@@ -60,7 +60,7 @@ class Filling:
             low, high, fitting_ends = 0.0, 1.0, None
             for _ in range(_ROUNDS):
                 share = (low + high) / 2 if fitting_ends is not None else high
-                ends = _ends(held, cuts, share * np.maximum(problem.memory_limits - reserve, 0.0))
+                ends = _part_ends(held, cuts, share * np.maximum(problem.memory_limits - reserve, 0.0))
                 if ends[-1] == len(order):
                     fitting_ends, high = ends, share
                 elif fitting_ends is None:
@@ -88,7 +88,7 @@ def _crossing_bytes(problem: PlacementProblem, order: NDArray[np.integer[Any]]) 
     return crossing(tensors.bytes.astype(np.float64), first, last, len(order))
 
 
-def _ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray[np.float64]) -> NDArray[np.int64]:
+def _part_ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray[np.float64]) -> NDArray[np.int64]:
     """The place where each device's part ends if it takes as much as fits, int64 [devices].
 
     Args:

@@ -32,7 +32,7 @@ SPLIT = "search beside the other models"
 """Name of a placement that the search finds for one model while the other models stay where they are."""
 
 # Up to this many assignments of whole models to devices, all of them are simulated. Where there are more, hill climbing
-# (`Application._climbed`) visits some of them.
+# (`Application._climb`) visits some of them.
 _ENUMERATED = 100_000
 
 # Orders of the norms of the devices' loads that hill climbing minimizes one after the other. It cannot minimize the
@@ -278,7 +278,7 @@ class Application:
         if np.prod([float(len(one)) for one in choices]) <= _ENUMERATED:
             assignments = np.array(list(product(*choices)), np.int64).reshape(-1, len(choices))
         else:
-            assignments = self._climbed(choices)
+            assignments = self._climb(choices)
         return assignments[np.argsort(self.ranks(assignments), kind="stable")]
 
     def distinct_whole(self, count: int) -> NDArray[np.int64]:
@@ -316,7 +316,7 @@ class Application:
                 changes[member.name][device] = round(after - before, 3) if fits else None
         return changes
 
-    def _climbed(self, choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    def _climb(self, choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
         """Assignments that hill climbing visits, int64 [assignments, members].
 
         It starts from all models on each device. A step changes one model's placement, or exchanges those of two.
@@ -352,7 +352,7 @@ class Application:
             before, busy = value, self.judge(now[None]).busy_us[0]
             for number in sorted(range(len(now)), key=lambda n: -float(self._busy_us(n, now)[busy.argmax()])):
                 for _ in range(_SEARCHES):
-                    self._search_beside(number, now, value, search)
+                    self._search_residual_capacity(number, now, value, search)
                     tried = np.repeat(now[None], len(self.members[number].ways), axis=0)
                     tried[:, number] = np.arange(len(tried))
                     ranks = self.ranks(tried)
@@ -362,9 +362,9 @@ class Application:
                     now, value = tried[best], float(ranks[best])
             if value == before:
                 break
-        return self._simpler(now, value)
+        return self._without_small_gains(now, value)
 
-    def _simpler(self, assignment: NDArray[np.int64], value: float) -> NDArray[np.int64]:
+    def _without_small_gains(self, assignment: NDArray[np.int64], value: float) -> NDArray[np.int64]:
         """Undoes splits whose gain is within `MARGIN`; returns the assignment, int64 [members].
 
         Args:
@@ -385,7 +385,7 @@ class Application:
         member = self.members[number]
         return member.count * member.problem.evaluate(member.ways[assignment[number]].placement).busy_us[0]
 
-    def _search_beside(self, number: int, now: NDArray[np.int64], value: float, search: Multilevel) -> None:
+    def _search_residual_capacity(self, number: int, now: NDArray[np.int64], value: float, search: Multilevel) -> None:
         """Searches a split of one model on what the other models leave of the devices, and adds it to `ways`.
 
         Memory limits are reduced by what the other models store. For throughput, devices become slower: where the

@@ -102,7 +102,7 @@ def read_application(path: Path) -> ApplicationSpec:
     except (ValueError, RecursionError) as error:
         raise UserError(f"'{path}' is no TOML: {one_line(error)}") from error
     try:
-        _check(data, _KEYS, "the application")
+        _check_table(data, _KEYS, "the application")
         models = data.get("models") or {}
         if not models:
             raise UserError('it names no models: give each as [models.NAME] with path = "…"')
@@ -113,14 +113,14 @@ def read_application(path: Path) -> ApplicationSpec:
                 )
             if not isinstance(table, dict):
                 raise UserError(f"'models.{name}' is no table: give [models.{name}] with a path")
-            _check(table, _MODEL_KEYS, f"[models.{name}]")
+            _check_table(table, _MODEL_KEYS, f"[models.{name}]")
         rates = {name: "rate" in table for name, table in models.items()}
         if len(set(rates.values())) > 1:
             lacks = next(name for name, given in rates.items() if not given)
             raise UserError(f"some models have a rate and '{lacks}' has none: give rates of all or counts of all")
         specs: dict[str, ModelSpec] = {}
         for name, table in models.items():
-            specs |= _expanded(name, table, path.parent)
+            specs |= _expand_table(name, table, path.parent)
     except (UserError, OverflowError) as error:  # a whole number that is larger than any float
         raise UserError(f"{path}: {error}") from error
     # A model that waits for a pipeline waits for the pipeline's last models: those that no other part waits for.
@@ -154,7 +154,7 @@ def of_folder(
     """
     Workload.asked(workload, None)  # also where no model has states
     shape = ",".join(shapes or ()) or None
-    return ApplicationSpec(_of_pipeline(ModelSpec(folder, shape=shape, workload=workload), counts))
+    return ApplicationSpec(_expand_pipeline(ModelSpec(folder, shape=shape, workload=workload), counts))
 
 
 def to_place(
@@ -206,7 +206,7 @@ def parse_counts(texts: list[str] | None) -> dict[str, float]:
     return counts
 
 
-def _check(table: Mapping[str, Any], kinds: Mapping[str, Any], what: str) -> None:
+def _check_table(table: Mapping[str, Any], kinds: Mapping[str, Any], what: str) -> None:
     """Raises UserError where a table has an unknown key or a value of a wrong type.
 
     Args:
@@ -220,7 +220,7 @@ def _check(table: Mapping[str, Any], kinds: Mapping[str, Any], what: str) -> Non
         check_argument(f"{what}: {key}", value, kinds[key])
 
 
-def _expanded(name: str, table: Mapping[str, Any], base: Path) -> dict[str, ModelSpec]:
+def _expand_table(name: str, table: Mapping[str, Any], base: Path) -> dict[str, ModelSpec]:
     """Descriptions of the models that a table [models.NAME] stands for: one model, or the parts of a folder.
 
     Args:
@@ -245,13 +245,13 @@ def _expanded(name: str, table: Mapping[str, Any], base: Path) -> dict[str, Mode
     parse_shapes([model_spec.shape] if model_spec.shape else ())
     Workload.asked(model_spec.workload, None)
     if is_model_folder(model_spec.path):
-        return _of_pipeline(model_spec, table.get("counts", {}))
+        return _expand_pipeline(model_spec, table.get("counts", {}))
     if "counts" in table:
         raise UserError(f"[models.{name}] is one model and has no parts: give 'count'")
     return {name: model_spec}
 
 
-def _of_pipeline(whole: ModelSpec, counts: Mapping[str, Any]) -> dict[str, ModelSpec]:
+def _expand_pipeline(whole: ModelSpec, counts: Mapping[str, Any]) -> dict[str, ModelSpec]:
     """Descriptions of the parts of a pipeline's folder, by name.
 
     Args:

@@ -184,7 +184,7 @@ def find_within_memory(
         RunError: see `find_candidates`.
     """
     candidates = find_candidates(problem, learned, search=search)
-    if guessed and _only_memory_lacks(problem, candidates):
+    if guessed and _only_memory_is_short(problem, candidates):
         problem = _without_tensors(problem)
         candidates = find_candidates(problem, learned, search=search)
     return problem, candidates
@@ -387,7 +387,7 @@ def best_by_prediction(
         require_runnable(problem, candidates)
         raise DoesNotFitError(
             f"no placement on {', '.join(problem.devices)} keeps within the devices' memory:"
-            f" {_memory(problem, candidates)}"
+            f" {_describe_memory(problem, candidates)}"
         )
     submodels = evaluation.submodels
     simplest_first = np.lexsort((evaluation.cut_tensors, submodels))
@@ -428,7 +428,7 @@ def why_not_taken(
     return notes
 
 
-def _only_memory_lacks(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> bool:
+def _only_memory_is_short(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> bool:
     """Whether memory alone makes some candidates infeasible, none is feasible, and the limits hold all weights."""
     if problem.graph.weight_bytes.sum() > problem.memory_limits.sum():
         return False
@@ -471,7 +471,7 @@ def _evaluate(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -
     return problem.evaluate(np.stack([candidate.placement for candidate in candidates]))
 
 
-def _memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> str:
+def _describe_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> str:
     """Words for the limit of each limited device and for the most that a candidate needs there."""
     needs = _evaluate(problem, candidates).memory_bytes.max(axis=0)
     return ", ".join(

@@ -126,8 +126,13 @@ def placement_at_load(core: ov.Core, model: ov.Model, request: LoadRequest) -> L
     notes: list[str] = []
 
     def reused() -> LoadedPlacement | None:
-        entry = _kept(cache, key, notes)
-        if cache is None or entry is None or not _fits(entry, limits) or (request.measure and not _measured(entry)):
+        entry = _load_entry(cache, key, notes)
+        if (
+            cache is None
+            or entry is None
+            or not _still_suits(entry, limits)
+            or (request.measure and not _was_measured(entry))
+        ):
             return None
         seconds = time.perf_counter() - begin
         return LoadedPlacement(entry.placement, key, cache.path(key), True, seconds, tuple(notes))
@@ -143,7 +148,7 @@ def placement_at_load(core: ov.Core, model: ov.Model, request: LoadRequest) -> L
         placement = _placed(core, model, request, limits)
         seconds = time.perf_counter() - begin
         entry = CacheEntry(
-            key, request.devices, placement, _described(model, request), limits, request.options, seconds
+            key, request.devices, placement, _describe_model(model, request), limits, request.options, seconds
         )
         try:
             cache.save(entry)
@@ -166,7 +171,7 @@ def key_of(core: ov.Core, model: ov.Model, request: LoadRequest) -> str:
     """
     if not model.has_rt_info(["version"]):  # an IR has its nodes' names in the file
         name_generated(model, of_copy=True)
-    return cache_key(model_digest(Nodes(model)), *_circumstances(core, request))
+    return cache_key(model_digest(Nodes(model)), *_key_parts(core, request))
 
 
 def place_entry(core: ov.Core, model: ov.Model, entry: CacheEntry, *, measure: bool, **more: Any) -> Placement:
@@ -263,7 +268,7 @@ def limits_of(core: ov.Core, request: LoadRequest) -> dict[str, int]:
     return {**{name: bytes_ for name, bytes_ in free.items() if bytes_ is not None}, **chosen}
 
 
-def _circumstances(core: ov.Core, request: LoadRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _key_parts(core: ov.Core, request: LoadRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Everything except the model that a placement depends on: a record for each device, and common settings."""
     devices = []
     for name in request.devices:
@@ -278,7 +283,7 @@ def _circumstances(core: ov.Core, request: LoadRequest) -> tuple[list[dict[str, 
     return devices, settings
 
 
-def _kept(cache: PlacementCache | None, key: str, notes: list[str]) -> CacheEntry | None:
+def _load_entry(cache: PlacementCache | None, key: str, notes: list[str]) -> CacheEntry | None:
     """The cache entry of a key; None where there is none, or where it is damaged, which adds a line to `notes`."""
     if cache is None:
         return None
@@ -289,12 +294,12 @@ def _kept(cache: PlacementCache | None, key: str, notes: list[str]) -> CacheEntr
         return None
 
 
-def _measured(entry: CacheEntry) -> bool:
+def _was_measured(entry: CacheEntry) -> bool:
     """Whether the placement of an entry was chosen by measuring."""
     return entry.placement.measured is not None
 
 
-def _fits(entry: CacheEntry, limits: Mapping[str, int]) -> bool:
+def _still_suits(entry: CacheEntry, limits: Mapping[str, int]) -> bool:
     """Whether a kept placement still suits the devices' memory.
 
     It must fit into the present limits. Where a limit was too small for the whole model, that limit must not have grown
@@ -313,7 +318,7 @@ def _fits(entry: CacheEntry, limits: Mapping[str, int]) -> bool:
     )
 
 
-def _described(model: ov.Model, request: LoadRequest) -> CachedModel:
+def _describe_model(model: ov.Model, request: LoadRequest) -> CachedModel:
     """Describes the model of a request so that it can be read and placed again later."""
     shapes = {next(iter(sorted(port.get_names())), str(index)): str(port.get_partial_shape())
               for index, port in enumerate(model.inputs)}  # fmt: skip

@@ -174,21 +174,21 @@ def folder_verdict(result: FolderFit, folder: str) -> str:
     contexts = [part.context for part in result.parts.values() if part.context]
     what = f"{folder} with a context of {contexts[0]:,} tokens" if contexts else folder
     if result.fits:
-        return f"fits: {what}: {', '.join(_where(name, part) for name, part in result.parts.items())}"
+        return f"fits: {what}: {', '.join(_describe_devices(name, part) for name, part in result.parts.items())}"
     return f"does not fit: {what}: {'; '.join(describe_lacking(result))}"
 
 
-def _where(name: str, part: Fit) -> str:
+def _describe_devices(name: str, part: Fit) -> str:
     """Words for the devices of a part that fits."""
     return f"{name} on {', '.join(part.needs)}{on_at_most(part)}"
 
 
 def describe_lacking(result: FolderFit) -> list[str]:
     """For each part that does not fit, words for what it lacks and for the remedy."""
-    return [_lacks(result, name, part) for name, part in result.parts.items() if not part.fits]
+    return [_describe_lack(result, name, part) for name, part in result.parts.items() if not part.fits]
 
 
-def _lacks(result: FolderFit, name: str, part: Fit) -> str:
+def _describe_lack(result: FolderFit, name: str, part: Fit) -> str:
     """Words for what a part lacks and for the remedy."""
     if name in result.unplaced:
         lacking = describe_excess(part.split)

@@ -94,7 +94,7 @@ def improve_entry(
     """
     predicted = entry.placement.predicted_gain(entry.placement.chosen)
     try:
-        model = _reread(core, entry)
+        model = _read_model(core, entry)
     except UserError as error:
         return Improvement(entry, predicted, why=str(error))
     exploring = (1 - PROOF_SHARE) * seconds
@@ -104,7 +104,7 @@ def improve_entry(
     proposals = {"measured": best}
     if propose is not None:
         proposals |= propose(model.clone(), entry, exploring / 2)
-    name, gained = _proven(core, model, entry, proposals, PROOF_SHARE * seconds, report)
+    name, gained = _compare_with_kept(core, model, entry, proposals, PROOF_SHARE * seconds, report)
     measured = best.measured_gain(best.chosen) if best.measured else None
     if name == KEPT or gained is None:
         return Improvement(entry, predicted, measured, gained, why="nothing was proven better")
@@ -117,7 +117,7 @@ def improve_entry(
     return Improvement(improved, predicted, placement.measured_gain(placement.chosen), gained, replaced=True)
 
 
-def _reread(core: ov.Core, entry: CacheEntry) -> ov.Model:
+def _read_model(core: ov.Core, entry: CacheEntry) -> ov.Model:
     """Reads the model of an entry from its file. Raises UserError where model, devices or releases have changed."""
     source = entry.model.source
     if source is None:
@@ -140,7 +140,7 @@ def _reread(core: ov.Core, entry: CacheEntry) -> ov.Model:
     return model
 
 
-def _proven(
+def _compare_with_kept(
     core: ov.Core,
     model: ov.Model,
     entry: CacheEntry,
@@ -169,7 +169,7 @@ def _proven(
     needs: dict[str, Mapping[str, int]] = {}
     seen: set[tuple[str, ...]] = set()
     for name, placement in {KEPT: entry.placement, **proposals}.items():
-        affinity = _affinity(problem, model, placement)
+        affinity = _completed_affinity(problem, model, placement)
         if (signature := tuple(affinity.values())) in seen:
             continue
         seen.add(signature)
@@ -192,7 +192,7 @@ def _proven(
     return best, Ratio(figures[best].ratio, low, high)
 
 
-def _affinity(problem: PlacementProblem, model: ov.Model, placement: Placement) -> dict[str, str]:
+def _completed_affinity(problem: PlacementProblem, model: ov.Model, placement: Placement) -> dict[str, str]:
     """Completes a placement: a device for every node of the analysed model, by friendly name."""
     affinity = complete.complete(model, placement.affinity, problem.devices, problem.graph)
     return problem.affinity(problem.placement_of(affinity))

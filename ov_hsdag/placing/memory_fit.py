@@ -203,16 +203,17 @@ def verdict(result: Fit, model: str) -> str:
     if result.placed:
         what = f"{what}, as it is placed on {', '.join(result.split)}"
         if result.fits:
-            return f"fits: {what}{_at_most(result, SPLIT)}"
+            return f"fits: {what}{_describe_longest_context(result, SPLIT)}"
         over = describe_excess(result.split)
-        other = "; another placement fits" if result.other_fits else _more(result)
-        return f"does not fit: {what}{_shared(result)}{over and f'; it needs {over}'}{other}"
+        other = "; another placement fits" if result.other_fits else _describe_remedy(result)
+        return f"does not fit: {what}{_describe_sharing(result)}{over and f'; it needs {over}'}{other}"
     if result.single is not None:
-        return f"fits: {what} on {result.single} alone{_at_most(result, result.single)}"
+        return f"fits: {what} on {result.single} alone{_describe_longest_context(result, result.single)}"
     if result.split_fits:
-        return f"fits: {what} split over {', '.join(result.split)}{_at_most(result, SPLIT)}, on no device alone"
+        most = _describe_longest_context(result, SPLIT)
+        return f"fits: {what} split over {', '.join(result.split)}{most}, on no device alone"
     why = "" if result.context else f" needs more memory than {', '.join(result.devices)} have"
-    return f"does not fit: {what}{why}{_shared(result)}{_more(result)}"
+    return f"does not fit: {what}{why}{_describe_sharing(result)}{_describe_remedy(result)}"
 
 
 def describe_excess(needs: Mapping[str, Need]) -> str:
@@ -220,7 +221,7 @@ def describe_excess(needs: Mapping[str, Need]) -> str:
     return exceeding(needs, [need.total for need in needs.values()], [need.room for need in needs.values()])
 
 
-def _more(result: Fit) -> str:
+def _describe_remedy(result: Fit) -> str:
     """Words for a remedy: a shorter context, or more memory."""
     if not result.context:
         return describe_enough(result.enough, result.devices)
@@ -228,7 +229,7 @@ def _more(result: Fit) -> str:
     return f"; the largest context that fits is {most:,} tokens" if most else "; no context is short enough"
 
 
-def _shared(result: Fit) -> str:
+def _describe_sharing(result: Fit) -> str:
     """Words for the memory that devices share, where the split exceeds it; otherwise ""."""
     need = result.shared
     if need is None or need.room is None or need.total <= need.room:
@@ -238,10 +239,10 @@ def _shared(result: Fit) -> str:
 
 def on_at_most(result: Fit) -> str:
     """The longest context with the placement that a fitting model would have, in brackets; "" without states."""
-    return _at_most(result, SPLIT if result.placed or result.single is None else result.single)
+    return _describe_longest_context(result, SPLIT if result.placed or result.single is None else result.single)
 
 
-def _at_most(result: Fit, name: str) -> str:
+def _describe_longest_context(result: Fit, name: str) -> str:
     """The longest context of an entry of `Fit.largest`, in brackets; for the split, also that of any other split."""
     most, other = result.largest.get(name), result.largest_of_splits
     if not most:
@@ -309,7 +310,7 @@ def fit(
         name: problem.single(number) for number, name in enumerate(names) if problem.group_supported[:, number].all()
     }
     fits_somehow = split.fits or split.other_fits
-    needs = _needs(priced, split.placement, request)
+    needs = _needs_by_device(priced, split.placement, request)
     largest, largest_of_splits = _largest_contexts(contexts, singles, split, request)
     return Fit(
         devices=names,
@@ -317,7 +318,7 @@ def fit(
         batch=request.workload.batch if request.workload else batch,
         prompt=max(request.workload.prompt, request.workload.longest_prompt) if request.workload else None,
         kv_precision=_kv_precisions(priced, request) if contexts else {},
-        singles={name: _needs(priced, placement, request)[name] for name, placement in singles.items()},
+        singles={name: _needs_by_device(priced, placement, request)[name] for name, placement in singles.items()},
         split=needs if split.is_row else {},
         split_fits=split.is_row and split.fits,
         placed=request.fixed,
@@ -564,7 +565,7 @@ def together(needs: Sequence[Need], room: int | None) -> Need:
     return Need(**{key: sum(getattr(need, key) for need in needs) for key in keys}, room=room)
 
 
-def _needs(priced: _PricedModel, placement: NDArray[np.uint8], request: _Request) -> dict[str, Need]:
+def _needs_by_device(priced: _PricedModel, placement: NDArray[np.uint8], request: _Request) -> dict[str, Need]:
     """Memory of the parts of a placement, by device; devices without a part are left out."""
     problem = priced.problem
     graph, names = problem.graph, problem.devices

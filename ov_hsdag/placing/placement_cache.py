@@ -240,14 +240,14 @@ class PlacementCache:
     def entries(self) -> list[CacheEntry]:
         """All entries that can be read, the most recently used first."""
         entries = []
-        for path, _ in self._files():
+        for path, _ in self._entry_files():
             with contextlib.suppress(OSError, ValueError):
                 entries.append(CacheEntry.read(path))
         return entries
 
     def clear(self) -> int:
         """Removes all entries and locks; returns how many entries there were."""
-        files = self._files()
+        files = self._entry_files()
         for path, _ in files:
             path.unlink(missing_ok=True)
         for lock in self.folder.glob("*.lock"):
@@ -268,7 +268,7 @@ class PlacementCache:
                     time.sleep(_POLL_SECONDS)
             yield
 
-    def _files(self) -> list[tuple[Path, os.stat_result]]:
+    def _entry_files(self) -> list[tuple[Path, os.stat_result]]:
         """Files of the entries, the most recently used first."""
         files = []
         for path in self.folder.glob(f"*{_SUFFIX}"):
@@ -279,7 +279,7 @@ class PlacementCache:
     def _evict(self, keep: str) -> None:
         """Removes the least recently used entries beyond the limits of the folder, except the entry with key `keep`."""
         total = 0
-        for number, (path, status) in enumerate(self._files()):
+        for number, (path, status) in enumerate(self._entry_files()):
             total += status.st_size
             if (number >= MOST_ENTRIES or total > MOST_BYTES) and path != self.path(keep):
                 path.unlink(missing_ok=True)

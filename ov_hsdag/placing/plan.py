@@ -90,19 +90,19 @@ class Plan:
     @property
     def gain(self) -> float | None:
         """How many times better the plan is than all models on the best single device; None where none holds them."""
-        key, figures = self._figures()
-        single = [one[key] for name, one in figures.items() if name in self._on_one_device and one.get(key)]
+        key, figures = self._compared_figures()
+        single = [one[key] for name, one in figures.items() if name in self._single_device_plans and one.get(key)]
         own_figure = figures.get(self.chosen, {}).get(key)
         if not single or not own_figure:
             return None
         return float(own_figure / max(single) if key == "runs_per_second" else min(single) / own_figure)
 
     @property
-    def _on_one_device(self) -> list[str]:
+    def _single_device_plans(self) -> list[str]:
         """Names of the plans that have everything on one device."""
         return [on_device(device) for device in self.devices]
 
-    def _figures(self) -> tuple[str, Mapping[str, Any]]:
+    def _compared_figures(self) -> tuple[str, Mapping[str, Any]]:
         """The key of the compared figure, and all plans' figures: measured if the chosen one was, else predicted."""
         key = "latency_us" if self.objective == "latency" else "runs_per_second"
         if self.measured and (self.measured.get(self.chosen) or {}).get(key):
@@ -111,7 +111,7 @@ class Plan:
 
     def summary(self) -> str:
         """A few lines for people: the chosen plan, its rate or latency, and whether requested rates are reached."""
-        _, figures = self._figures()
+        _, figures = self._compared_figures()
         how = "measured" if figures is self.measured else "predicted"
         chosen_figures = figures[self.chosen]
         does = (
@@ -136,7 +136,7 @@ class Plan:
         share = self.models[most].busy_us.get(full, 0.0) / max(self.predicted["busy_us"][full], 1e-30)
         if self.asked is None:
             return f"the fullest device is {full}, and {share:.0%} of its work is {most}"
-        chosen_figures = self._figures()[1][self.chosen]  # has no rate where latency was measured
+        chosen_figures = self._compared_figures()[1][self.chosen]  # has no rate where latency was measured
         reached = (chosen_figures.get("runs_per_second") or self.predicted["runs_per_second"]) / self.asked
         if reached >= REACHED:
             return f"rates: reached, with {reached:.2f} times what was asked for; the fullest device is {full}"
@@ -190,7 +190,7 @@ class Plan:
             interval = f"{real['ratio']:.2f} ({ci[0]:.2f} to {ci[1]:.2f})" if ci else ""
             where = (
                 ""
-                if name in self._on_one_device
+                if name in self._single_device_plans
                 else ", ".join(f"{model}: {at}" for model, at in plan["where"].items())
             )
             rows.append((name, shown(plan), shown(real), interval, real.get("failed") or where))

@@ -76,7 +76,7 @@ def contenders(
     """
     placers = unlearned_placers(problem)
     simple = len(simple_placers(problem))
-    rivals = [_placed(problem, devices, one, simple_candidate(one.name, devices)) for one in placers[:simple]]
+    rivals = [_run_placer(problem, devices, one, simple_candidate(one.name, devices)) for one in placers[:simple]]
     if problem.objective == "throughput":
         rivals.append(Rival(PIPELINE_HINT, simple_candidate(PIPELINE_HINT, devices)))
     if names := copy_devices(problem):
@@ -85,7 +85,7 @@ def contenders(
             hint = {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"}
             rivals.append(Rival(AUTO_COPIES, Candidate(f"AUTO:{','.join(names)}", properties=hint)))
     rivals += [
-        _placed(problem, devices, placer)
+        _run_placer(problem, devices, placer)
         for placer in (*map(NodeCount, SHARES if by_hand else ()), *placers[simple:], *policies)
     ]
     left_out = {
@@ -95,7 +95,7 @@ def contenders(
     }
     if problem.graph.has_unused_inputs:
         left_out |= {one.name: OTHER_MODEL for one in rivals if one.name in (HETERO_DEFAULT, PIPELINE_HINT)}
-    return _named_twins([rival for rival in rivals if rival.name not in left_out]), left_out
+    return _mark_twins([rival for rival in rivals if rival.name not in left_out]), left_out
 
 
 def contenders_of_plan(app: Application, plan: NDArray[np.int64]) -> tuple[list[Rival], dict[str, str]]:
@@ -118,10 +118,12 @@ def contenders_of_plan(app: Application, plan: NDArray[np.int64]) -> tuple[list[
         candidate = candidate_of(app, assignment, DeviceSet(app.devices))
         rivals.append(Rival(name, candidate, assignment.astype(np.uint8), None if judged.over[row] else figures))
     left_out = {one.name: "left out: does not fit" for one in rivals if one.predicted is None and one.name != "plan"}
-    return _named_twins([one for one in rivals if one.name not in left_out]), left_out
+    return _mark_twins([one for one in rivals if one.name not in left_out]), left_out
 
 
-def _placed(problem: PlacementProblem, devices: DeviceSet, placer: Placer, candidate: Candidate | None = None) -> Rival:
+def _run_placer(
+    problem: PlacementProblem, devices: DeviceSet, placer: Placer, candidate: Candidate | None = None
+) -> Rival:
     """Runs a placer; `candidate` is how its placement runs without affinities in the model, where that is possible."""
     begin = time.perf_counter()
     placement = placer.place(problem)
@@ -139,7 +141,7 @@ def _placed(problem: PlacementProblem, devices: DeviceSet, placer: Placer, candi
     )
 
 
-def _named_twins(rivals: Sequence[Rival]) -> list[Rival]:
+def _mark_twins(rivals: Sequence[Rival]) -> list[Rival]:
     """Sets `same_as` where an earlier rival has the same placement: measuring both would compare noise."""
     first: dict[bytes | str, str] = {}
     keys = [one.name if one.placement is None else one.placement.tobytes() for one in rivals]

@@ -167,11 +167,11 @@ def select(
         The chosen candidate and the figures of all.
     """
     devices = DeviceSet(problem.devices)
-    baselines = _simple(model, problem, candidates, core)
+    baselines = _baselines(model, problem, candidates, core)
     first: dict[bytes, str] = {}  # HETERO with everything on one device is that device with overhead
     device_of = {name: first.setdefault(one.tobytes(), name) for name, one in baselines.items()}
     simple = {name: baselines[name] for name in dict.fromkeys(device_of.values())}
-    others = _others(problem, candidates, baselines, by_profile)
+    others = _best_placements(problem, candidates, baselines, by_profile)
     as_written = (PIPELINE_HINT, *([HETERO_DEFAULT] if pinned else []))
     placed = {name: one for name, one in simple.items() if name in as_written} | others
     ways = {name: simple_candidate(name, devices) for name in simple if name not in placed}
@@ -225,13 +225,14 @@ def select(
             measured[COPIES] |= ratio_figures("times_chosen", "times_chosen_ci", over)
         for name, figures in measured.items() if phases else ():
             if not figures["failed"]:
-                figures["workload"] = _parts(comparison, device_of.get(name, name), phases, problem.objective)
+                figures["workload"] = _phase_figures(comparison, device_of.get(name, name), phases, problem.objective)
     placements |= baselines
     if decision is None:
         return Result(measured, None, placements)
     why = _why(decision, list(others), devices, simple, comparison.failed)
-    rates = _predicted(problem, placements)
-    unsure = _unsure(decision, simple, rates if disturbed else {}) or _untried(decision, simple, rates, comparison)
+    rates = _predicted_rates(problem, placements)
+    unsure = _unsure(decision, simple, rates if disturbed else {})
+    unsure = unsure or _best_without_time(decision, simple, rates, comparison)
     return Result(measured, decision.chosen, placements, why, unsure)
 
 
@@ -260,14 +261,15 @@ class _Trials(Trials):
             equal: whether all devices are of the same kind.
         """
         self._problem, self._placements, self._begin = problem, placements, time.monotonic()
-        super().__init__(comparison, simple, _predicted(problem, placements), error, end, singles=problem.devices)
-        self._copies_rounds, self._equal, self._apart = 0, equal, False
-        self._orders: dict[str, NDArray[np.uint8]] = {}  # device numbers of each candidate's submodels, in order
+        super().__init__(comparison, simple, _predicted_rates(problem, placements), error, end, singles=problem.devices)
+        self._copies_rounds, self._devices_equal, self._times_unknown_together = 0, equal, False
+        # Device numbers of each candidate's submodels, in the order in which they are compiled.
+        self._submodel_devices: dict[str, NDArray[np.uint8]] = {}
         self._corrected: set[str] = set()  # names of placements that a search with corrected costs found
-        self._fresh: set[str] = set()  # those of them that have not been in a simultaneous trial
+        self._not_yet_together: set[str] = set()  # those of them that have not been in a simultaneous trial
         # Searches with corrected costs that found something promising, and others. After one that found nothing, the
         # next one waits until the trials settle; after two, there is none.
-        self._searches, self._fruitless = 0, 0
+        self._searches, self._searches_without_gain = 0, 0
         # For each simultaneous trial, the processor time of each device by candidate, µs, float64 [devices].
         self._together: list[dict[str, NDArray[np.float64]]] = []
 
@@ -295,7 +297,7 @@ class _Trials(Trials):
         differences = [decision.trials.difference(name, decision.rival) for name in splits]
         ratios = np.exp([mean for mean, _ in differences])
         uncertain = np.sqrt([variance for _, variance in differences])
-        times, unknown = self._times, (np.full(len(problem.devices), np.nan), 0.0)
+        times, unknown = self._processor_times, (np.full(len(problem.devices), np.nan), 0.0)
         busy, of_busy = map(np.stack, zip(*(times.get(name, unknown) for name in splits), strict=True))
         corrected = corrector.apply(corrector.fit(terms, ratios, uncertain, busy, of_busy).mean)
         placement = Multilevel().place(corrected)
@@ -309,7 +311,7 @@ class _Trials(Trials):
         name = CORRECTED if self._searches == 1 else f"{CORRECTED[:-1]}, {self._searches})"
         self._placements[name] = placement
         self._corrected.add(name)
-        self._fresh.add(name)
+        self._not_yet_together.add(name)
         # Corrected scores have another unit than the predictions: the leader's ratio of the two converts them.
         self._predicted[name] = self._predicted[decision.leader] * scores[decision.leader] / scores[CORRECTED]
         way = Candidate.placed(DeviceSet(problem.devices), problem.affinity(placement))
@@ -323,34 +325,35 @@ class _Trials(Trials):
         trials that share the cores at the same time, processor times of two candidates differ only by what they have to
         compute.
         """
-        times = {} if self._apart else self._times
+        times = {} if self._times_unknown_together else self._processor_times
         splits = [name for name in self._choices() if name not in self._simple and name in times]
         splits = [name for name in splits if times[name][0].all() and self._comparison.compiled([name])]
         lost = {*choice.beaten(decision.posterior, decision.names)}
-        if self._fresh and self._together:  # two odd trials make these, or those of the last trial, look beaten
-            lost -= {*self._fresh, *self._together[-1]}
+        # Two odd trials suffice to make these, or those of the last trial, look beaten.
+        if self._not_yet_together and self._together:
+            lost -= {*self._not_yet_together, *self._together[-1]}
         splits = [name for name in splits if name not in lost]
         if len(splits) < 2:
             return False
-        self._fresh.clear()
+        self._not_yet_together.clear()
         busy = self._comparison.busy_together(splits, _TOGETHER_SECONDS)
         device_times = {name: self._by_device(name, of_submodel) for name, of_submodel in busy.items()}
-        self._apart = not device_times or not all(us.all() for us in device_times.values())
-        self._together += [] if self._apart else [device_times]
-        return not self._apart
+        self._times_unknown_together = not device_times or not all(us.all() for us in device_times.values())
+        self._together += [] if self._times_unknown_together else [device_times]
+        return not self._times_unknown_together
 
     def _by_device(self, name: str, of_submodel: Sequence[float]) -> NDArray[np.float64]:
         """Sums the processor times of a candidate's submodels by device, float64 [devices]; zeros if not known."""
         devices = self._problem.devices
-        if name not in self._orders:
-            self._orders[name] = self._problem.submodels_in_order(self._placements[name])
-        on = self._orders[name]
+        if name not in self._submodel_devices:
+            self._submodel_devices[name] = self._problem.submodels_in_order(self._placements[name])
+        on = self._submodel_devices[name]
         if len(on) != len(of_submodel) or any(kind_of(device) != "CPU" for device in devices):
             return np.zeros(len(devices))
         return np.bincount(on, of_submodel, len(devices)).astype(np.float64)
 
     @property
-    def _times(self) -> dict[str, tuple[NDArray[np.float64], float]]:
+    def _processor_times(self) -> dict[str, tuple[NDArray[np.float64], float]]:
         """Processor times of the candidates for which they are known, from simultaneous trials where there were any.
 
         Returns:
@@ -381,7 +384,7 @@ class _Trials(Trials):
             logs += off.mean() + (off - off.mean()) * counts.sum() / evidence
             # Equal devices seem to differ for two reasons: errors of the costs of layers, or other speeds of the cores
             # meanwhile. The part that the cores explain is taken out.
-            if self._equal:
+            if self._devices_equal:
                 costs = self._problem.breakdown(np.stack([self._placements[name] for name in names])).busy_us
                 off = (np.log(costs.sum(axis=2)) - logs).mean(axis=0)
                 noise = math.hypot(_CORES_APART, _TIMES_NOISE * math.sqrt(2 / evidence))
@@ -402,7 +405,7 @@ class _Trials(Trials):
             Rates of all candidates in a common unit; their errors, standard deviations of log(rate); and the rates that
             follow from processor times alone.
         """
-        times = self._times
+        times = self._processor_times
         by_times = {name: 1 / float(self._problem.periods(us[None])[0]) for name, (us, _) in times.items()}
         if len(by_times) < 2:
             return self._predicted, self._error, by_times
@@ -422,12 +425,12 @@ class _Trials(Trials):
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
         """The two candidates of the next round; before it, a search or a simultaneous trial may be due."""
         settled = self._settled(decision)
-        if self._fruitless < 1 + settled:
+        if self._searches_without_gain < 1 + settled:
             if (name := self._search_again(decision)) is not None:
                 return decision.leader, name
-            self._fruitless += 1
+            self._searches_without_gain += 1
             decision = self.decision() or decision  # the search may have made a simultaneous trial
-        elif (self._fresh or (not settled and turn % _TOGETHER_EVERY == 0)) and self._run_together(decision):
+        elif (self._not_yet_together or (not settled and turn % _TOGETHER_EVERY == 0)) and self._run_together(decision):
             decision = self.decision() or decision
         if COPIES in self._alive() and self._copies_rounds < _COPIES_ROUNDS:
             ratio = decision.posterior.ratio(COPIES, decision.leader)
@@ -452,7 +455,7 @@ class _Trials(Trials):
         return figures_by_name
 
 
-def _predicted(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, float]:
+def _predicted_rates(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, float]:
     """Predicted inferences per µs of each candidate, and of the copies where the model can run as copies."""
     rates = {name: 1 / float(problem.scores(placement)[0]) for name, placement in placements.items()}
     if (copies := copies_summary(problem)) is not None:
@@ -479,7 +482,7 @@ def _unsure(decision: choice.Decision, simple: Collection[str], predicted: Mappi
     return tuple(dict.fromkeys(map(placer_of, likely)))
 
 
-def _untried(
+def _best_without_time(
     decision: choice.Decision, simple: Collection[str], predicted: Mapping[str, float], comparison: Comparison
 ) -> tuple[str, ...]:
     """The placer of the best placement for which there was no time, where a baseline was chosen and no placement ran.
@@ -494,7 +497,7 @@ def _untried(
     return (placer_of(best),) if best and predicted[best] > MAY_GAIN * predicted[decision.chosen] else ()
 
 
-def _parts(
+def _phase_figures(
     comparison: Comparison, name: str, phases: Sequence[Phase], objective: str
 ) -> dict[str, dict[str, float | None]]:
     """Figures of a candidate's phases, by phase: "count", and "latency_us" or "throughput_ips" of one inference."""
@@ -519,7 +522,7 @@ def _why(
     if decision.chosen not in simple:
         if not rival or rival in devices:
             return ""
-        return f"the best that needs no placement is {rival}{_gain(decision, rival, devices)}"
+        return f"the best that needs no placement is {rival}{_describe_gain(decision, rival, devices)}"
     if not others:
         return "no placer finds a better split"
     if not any(name in decision.names for name in others):
@@ -535,11 +538,11 @@ def _why(
     late = next((name for name in devices if out_of_time(failed.get(name))), "")
     if late and decision.trials.ratio(leader, rival).low > 1:
         return f"{placer_of(leader)} may be worse than {late}, which there was no time to measure (--measure-seconds)"
-    of_leader = _gain(decision, leader, devices)
+    of_leader = _describe_gain(decision, leader, devices)
     return f"{placer_of(leader)} is not better than {rival} beyond the noise{of_leader}"
 
 
-def _gain(decision: choice.Decision, name: str, devices: DeviceSet) -> str:
+def _describe_gain(decision: choice.Decision, name: str, devices: DeviceSet) -> str:
     """Words for a candidate's gain over the best single device that ran, to be appended; "" where no device ran."""
     singles = [device for device in devices if device in decision.names]
     if not singles:
@@ -558,7 +561,7 @@ def _most_promising_first(
     problem: PlacementProblem, simple: Mapping[str, Placed], others: Mapping[str, Placed]
 ) -> list[str]:
     """Names in the order of compiling: best device and best placement by prediction, other devices, copies, rest."""
-    rates = _predicted(problem, {**simple, **others})
+    rates = _predicted_rates(problem, {**simple, **others})
     baselines, placed = (sorted(names, key=rates.__getitem__, reverse=True) for names in (simple, others))
     singles = [name for name in baselines if name in problem.devices]
     return [*dict.fromkeys([*(singles or baselines)[:1], *placed[:1], *singles, COPIES, *baselines, *placed])]
@@ -569,7 +572,7 @@ def _warn(why: str) -> None:
     warnings.warn(f"ov_hsdag: nothing could be measured, so the placement is chosen by prediction: {why}", stacklevel=5)
 
 
-def _simple(
+def _baselines(
     model: ov.Model, problem: PlacementProblem, candidates: Mapping[str, Placed], core: ov.Core
 ) -> dict[str, Placed]:
     """Placements of the feasible baselines, by name, simplest first."""
@@ -602,7 +605,7 @@ def _pipeline_hint(model: ov.Model, problem: PlacementProblem, core: ov.Core) ->
     return problem.repair(np.where(problem.group_supported, votes, -1).argmax(axis=1))
 
 
-def _others(
+def _best_placements(
     problem: PlacementProblem, candidates: Mapping[str, Placed], simple: Mapping[str, Placed], always: Collection[str]
 ) -> dict[str, Placed]:
     """The `_MEASURED` best feasible placements by prediction that differ from the baselines, and those of `always`.

@@ -191,7 +191,7 @@ def place_together(
     if len({id(spec.model) for spec in model_specs.values()}) < len(model_specs):
         raise UserError("a model has two names: give a clone of it under the second, as each is placed for itself")
     core, devices = core or new_core(), DeviceSet.parse(device)
-    model_specs = {name: _with_sizes(name, spec, devices, static) for name, spec in model_specs.items()}
+    model_specs = {name: _fix_sizes(name, spec, devices, static) for name, spec in model_specs.items()}
     if measure:
         selection.check_possible(core, devices)
     limits = memory_limits(memory or {}, devices.names)
@@ -202,7 +202,7 @@ def place_together(
     for name, spec in model_specs.items():
         tell(f"placing {name}")
         try:
-            ready = _prepared(name, spec, steps, share if measure else 0.0)
+            ready = _prepare(name, spec, steps, share if measure else 0.0)
         except UserError as error:
             raise UserError(f"'{name}': {error}") from error
         ready.member.ways.extend(find_candidates(ready.member.problem, learned))
@@ -214,11 +214,11 @@ def place_together(
     if measure:
         whole = application.distinct_whole(WHOLE)
         plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
-        plans |= _by_profile(application, prepared, steps, learned)
+        plans |= _best_by_profile(application, prepared, steps, learned)
         end = time.monotonic() + seconds - sum(one.seconds for one in prepared)
-        chosen, measured = _measured(application, plans, prepared, steps, end) or (chosen, None)
+        chosen, measured = _measure_plans(application, plans, prepared, steps, end) or (chosen, None)
     ways = zip(prepared, plans[chosen].tolist(), strict=True)
-    placements = {one.member.name: _written(one, number, profile) for one, number in ways}
+    placements = {one.member.name: _write_placement(one, number, profile) for one, number in ways}
     plan = plan_of(application, plans, chosen, measured, prepared, rates)
     plan = replace(plan, memory=limits, placements=placements)
     own_profile = None if profile is None else steps.session.profile
@@ -229,7 +229,7 @@ def place_together(
     return plan
 
 
-def _with_sizes(name: str, spec: ModelOf, devices: DeviceSet, static: bool) -> ModelOf:
+def _fix_sizes(name: str, spec: ModelOf, devices: DeviceSet, static: bool) -> ModelOf:
     """Gives a model static sizes where that is requested and the sizes are known.
 
     Where sizes stay open although an NPU is among the devices, this raises UserError with the model's name. With
@@ -248,7 +248,7 @@ def _with_sizes(name: str, spec: ModelOf, devices: DeviceSet, static: bool) -> M
     return spec
 
 
-def _prepared(name: str, spec: ModelOf, steps: _Steps, seconds: float) -> Prepared:
+def _prepare(name: str, spec: ModelOf, steps: _Steps, seconds: float) -> Prepared:
     """Analyses, prices and times a model; no placement is searched yet.
 
     Args:
@@ -263,11 +263,11 @@ def _prepared(name: str, spec: ModelOf, steps: _Steps, seconds: float) -> Prepar
     problem, begin = steps.session.price(analysis, steps.objective, None, phases).problem, time.monotonic()
     timed = _timed(name, problem, analysis, phases, steps, seconds) if seconds else {}
     took, count = time.monotonic() - begin, spec.count * (sum(phase.count for phase in phases) or 1.0)
-    member = Member(name, _as_timed(problem, timed), count, [], spec.after)
+    member = Member(name, _scale_by_timing(problem, timed), count, [], spec.after)
     return Prepared(spec, analysis, phases, member, timed, took)
 
 
-def _by_profile(
+def _best_by_profile(
     application: Application, prepared: Sequence[Prepared], steps: _Steps, learned: Sequence[HSDAGPlacer]
 ) -> dict[str, NDArray[np.int64]]:
     """Finds the best plan by the profile alone, without the models' measured times.
@@ -292,7 +292,7 @@ def _by_profile(
     return {f"{name} {selection.BY_PROFILE}": application.taken(other, plans[name])}
 
 
-def _as_timed(problem: PlacementProblem, timed: Mapping[str, float]) -> PlacementProblem:
+def _scale_by_timing(problem: PlacementProblem, timed: Mapping[str, float]) -> PlacementProblem:
     """Scales the times of a problem by the factors of `PlannedModel.timed`."""
     factors = np.array([timed.get(device, 1.0) for device in problem.devices])
     return slower(problem, factors, timed.get(_BOUNDARIES, 1.0))
@@ -348,14 +348,14 @@ def _timed(
             took = {one: 1e6 / posterior.rate(one) for one in posterior.names}
             factors = {device: took[device] / alone[device] for device in able if device in took}
             if not factors:
-                raise _nothing_ran(comparison)
+                raise _error_of_failures(comparison)
     except RunError as error:
         warnings.warn(f"'{name}' could not be timed, and is placed by the profile: {error}", stacklevel=4)
         return {}
     mean = geometric_mean(factors.values())
     timed = {device: factors.get(as_another[device], mean) for device in devices.names}
     if _SPLIT in took:
-        timed[_BOUNDARIES] = _boundaries(_as_timed(problem, timed), split, took[_SPLIT])
+        timed[_BOUNDARIES] = _boundaries(_scale_by_timing(problem, timed), split, took[_SPLIT])
     return timed
 
 
@@ -375,7 +375,7 @@ def _boundaries(problem: PlacementProblem, split: NDArray[np.uint8], us: float) 
     return math.exp(min(np.linspace(-2, 3, 51).tolist(), key=unlikely))
 
 
-def _measured(
+def _measure_plans(
     application: Application,
     plans: dict[str, NDArray[np.int64]],
     prepared: Sequence[Prepared],
@@ -431,7 +431,7 @@ def _measured(
             trials = Trials(comparison, simple, predicted, _ERROR, end, TRIAL, singles)
             decision = trials.run()
             if decision is None:
-                raise _nothing_ran(comparison)
+                raise _error_of_failures(comparison)
             key = "latency_us" if application.objective == "latency" else "runs_per_second"
             return decision.chosen, trials.figures(decision, application.objective, key)
     except RunError as error:
@@ -439,7 +439,7 @@ def _measured(
         return None
 
 
-def _nothing_ran(comparison: Comparison) -> RunError:
+def _error_of_failures(comparison: Comparison) -> RunError:
     """The error that says why no candidate ran."""
     return RunError("; ".join(sorted(set(comparison.failed.values()))) or "the time is too short")
 
@@ -484,7 +484,7 @@ def opened(
         # also for the list of devices, as it is one number for all of them.
         fits = as_asked and (explained.placement.settings or {}).get("profile") == name_of
         timed = {key: factor for key, factor in stored.timed.items() if fits and (of_all or key != _BOUNDARIES)}
-        problem = _as_timed(explained.explanation.problem, timed)
+        problem = _scale_by_timing(explained.explanation.problem, timed)
         count = stored.count * (sum(phase.count for phase in explained.phases) or 1.0)
         member = Member(
             name, problem, count, [run(placer, problem) for placer in simple_placers(problem)], stored.after
@@ -616,7 +616,7 @@ def plan_of(
     )
 
 
-def _written(ready: Prepared, way: int, profile: Profile | str | PathLike[str] | None) -> Placement:
+def _write_placement(ready: Prepared, way: int, profile: Profile | str | PathLike[str] | None) -> Placement:
     """Writes a placement into its model, and returns it.
 
     Args:

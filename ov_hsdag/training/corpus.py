@@ -231,7 +231,7 @@ def draw_problem(
     Returns:
         The problem; it may have groups that no device runs, see `placeable`.
     """
-    template = replace(template, graph=_scaled(template.graph, generator))
+    template = replace(template, graph=_scale_graph(template.graph, generator))
     names, profile, randomized = _draw_devices(generator, devices, held_out)
     objective = "latency" if generator.random() < 0.5 else "throughput"
     problem = _draw_costs(assemble(template, names, profile, objective), randomized, generator)
@@ -264,7 +264,7 @@ def _draw_costs(problem: PlacementProblem, randomized: bool, generator: np.rando
     return replace(problem, node_us=node_us)
 
 
-def _scaled(graph: ComputationGraph, generator: np.random.Generator) -> ComputationGraph:
+def _scale_graph(graph: ComputationGraph, generator: np.random.Generator) -> ComputationGraph:
     """Scales a graph as if the model were wider (weights grow with the square of the width) and its inputs larger."""
     if generator.random() < 0.25:
         return graph
@@ -306,7 +306,7 @@ def _draw_devices(
             break
     profiles = [load_builtin(stem) for stem in chosen]
     if randomized:
-        changed = [_randomized(profile, generator) for profile in profiles]
+        changed = [_randomize_profile(profile, generator) for profile in profiles]
         if generator.random() < 0.5:
             # Devices with the same profile are often the same product, so they get the same random figures.
             changed = [changed[chosen.index(stem)] for stem in chosen]
@@ -314,7 +314,7 @@ def _draw_devices(
     return *named_devices(profiles), randomized
 
 
-def _randomized(profile: DeviceProfile, generator: np.random.Generator) -> DeviceProfile:
+def _randomize_profile(profile: DeviceProfile, generator: np.random.Generator) -> DeviceProfile:
     """A random device of the same kind, with other rates, overheads, efficiencies and unsupported operations."""
 
     def vary(sigma: float) -> float:

@@ -55,12 +55,12 @@ def check_settings(values: Mapping[str, Any], default: Any) -> dict[str, Any]:
     if unknown := sorted(set(values) - defaults.keys()):
         raise UserError(f"the run has settings that this version does not know: {', '.join(unknown)}; {ANEW}")
     for name, value in values.items():
-        if not _is_like(value, defaults[name]):
+        if not _is_of_kind(value, defaults[name]):
             raise UserError(f"the run's setting '{name}' is not of the kind that this version knows; {ANEW}")
     return dict(values)
 
 
-def _is_like(value: Any, default: Any) -> bool:
+def _is_of_kind(value: Any, default: Any) -> bool:
     """Whether a JSON value is of the kind of a setting's default: a number, a text, a list of integers or a dict."""
     if isinstance(default, str | dict):
         return isinstance(value, type(default))

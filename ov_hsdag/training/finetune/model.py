@@ -87,7 +87,7 @@ def finetune(
     """
     devices = DeviceSet.parse(device)
     check_outputs(output)
-    examples = _by_input(model, shapes or {})
+    examples = _shapes_by_input(model, shapes or {})
     if resume:
         metadata = read_metadata(output / CHECKPOINT, FORMAT)
         with readable_checkpoint(output / CHECKPOINT):
@@ -163,7 +163,7 @@ def initial_network(policy: str | PathLike[str] | None, problem: PlacementProble
     return HSDAGNetwork(HSDAGConfig.base(Widths.of(policy_input(problem))))
 
 
-def _by_input(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+def _shapes_by_input(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
     """The given example shapes by friendly names of inputs, so that those of two calls can be compared.
 
     Raises UserError where a shape does not fit its input.

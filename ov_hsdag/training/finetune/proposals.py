@@ -71,13 +71,13 @@ def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal 
     factors = fit.mean if step % settings.certain == 0 else fit.draw(generator)
     believed = task.corrector.apply(factors)
 
-    fresh, origins, scores = _proposed(believed, state, task, settings, generator)
-    candidates, sources, scores = _refined(believed, fresh, origins, scores, state, settings, generator)
+    fresh, origins, scores = _propose_candidates(believed, state, task, settings, generator)
+    candidates, sources, scores = _refine_candidates(believed, fresh, origins, scores, state, settings, generator)
     measured = np.stack([entry.placement for entry in state.entries])
-    index = _first_new(task, candidates, np.argsort(scores, kind="stable"), measured)
+    index = _first_unmeasured(task, candidates, np.argsort(scores, kind="stable"), measured)
     if index is None:
         candidates, sources = task.problem.random(generator, _RANDOM), ["random"] * _RANDOM
-        index = _first_new(task, candidates, np.arange(_RANDOM), measured)
+        index = _first_unmeasured(task, candidates, np.arange(_RANDOM), measured)
         if index is None:
             return None
     placement = candidates[index]
@@ -113,7 +113,7 @@ def policy_placements(
     return np.concatenate(batches)
 
 
-def _proposed(
+def _propose_candidates(
     believed: PlacementProblem, state: State, task: Task, settings: Settings, generator: np.random.Generator
 ) -> tuple[Placements, list[str], NDArray[np.float64]]:
     """Placements of the proposers, each once; where none is feasible, repaired and random placements.
@@ -140,7 +140,7 @@ def _proposed(
     return fresh, origins, scores
 
 
-def _refined(
+def _refine_candidates(
     believed: PlacementProblem,
     fresh: Placements,
     origins: list[str],
@@ -167,7 +167,9 @@ def _refined(
     return np.concatenate([refined, fresh]), sources, np.concatenate([refined_scores, scores])
 
 
-def _first_new(task: Task, candidates: Placements, ranking: NDArray[np.int64], measured: Placements) -> int | None:
+def _first_unmeasured(
+    task: Task, candidates: Placements, ranking: NDArray[np.int64], measured: Placements
+) -> int | None:
     """Index of the first new candidate in the ranking that differs enough from all known ones, else of the first new.
 
     None where all candidates are known.
