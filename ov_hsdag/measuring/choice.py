@@ -293,12 +293,12 @@ class _Regression:
         precision, count = self._weight / self._noise, len(self._names)
         system, total, mean_design, inside = self._system(precision)
         mean_logs = self._by_round(precision * self._logs) / total
-        left = self._logs - mean_logs[self._round_of]
+        residuals = self._logs - mean_logs[self._round_of]
         covariance = np.linalg.inv(system)
-        solution: NDArray[np.float64] = covariance @ ((precision[:, None] * self._design).T @ left)
+        solution: NDArray[np.float64] = covariance @ ((precision[:, None] * self._design).T @ residuals)
         # Expected squares of the residuals of trials, rounds and candidates.
         of_solution = np.einsum("ti,ij,tj->t", inside, covariance, inside)
-        of_trials = (left - inside @ solution) ** 2 + of_solution + 1 / total[self._round_of]
+        of_trials = (residuals - inside @ solution) ** 2 + of_solution + 1 / total[self._round_of]
         of_rounds = (mean_logs - mean_design @ solution) ** 2 + 1 / total
         of_rounds += np.einsum("ri,ij,rj->r", mean_design, covariance, mean_design)
         of_candidates = solution[:count] ** 2 + covariance.diagonal()[:count]
@@ -387,9 +387,9 @@ def decide(
     leader = posterior.best(names)
     rival = posterior.best(baselines) if baselines else ""
     trials = infer(rounds, by_times, _SCEPTICAL)
-    others = [name for name in names if name not in baselines]
+    placements = [name for name in names if name not in baselines]
     to_beat = [*((trials, other) for other in baselines), *((posterior, other) for other in late)]
-    proven = frozenset(name for name in others if all(of.ratio(name, other).low > 1 for of, other in to_beat))
+    proven = frozenset(name for name in placements if all(of.ratio(name, other).low > 1 for of, other in to_beat))
     able = [name for name in names if name in baselines or name in proven]
     best = posterior.best(able or names)
     least = posterior.rate(best) / (1 + GAIN)

@@ -236,10 +236,10 @@ class Comparison(AbstractContextManager["Comparison"]):
         Returns:
             The trials of each round.
         """
-        wanted = [name for name in self.ready if names is None or name in names]
-        waiting = [name for name in self._waiting if name in wanted]
-        batch = [name for name in wanted if name not in waiting]
-        rounds_run = self._run_batch(batch, len(wanted), rounds, seconds, until, halving, begin) if batch else []
+        candidates = [name for name in self.ready if names is None or name in names]
+        waiting = [name for name in self._waiting if name in candidates]
+        batch = [name for name in candidates if name not in waiting]
+        rounds_run = self._run_batch(batch, len(candidates), rounds, seconds, until, halving, begin) if batch else []
         while waiting:
             batch = self._next_batch(self._anchor(rounds_run), waiting)
             if batch and time.monotonic() < until:
@@ -355,16 +355,16 @@ class Comparison(AbstractContextManager["Comparison"]):
         self.evict(name)
         while self._workers and not self._room.fits(name, self._workers):
             self.evict(next(iter(self._workers)))
-        others = list(self._workers)
+        residents = list(self._workers)
         try:
             outputs = self._compile(name, self._end)
         except WorkerError as error:
-            if not others or isinstance(error, WorkerTimeout):
+            if not residents or isinstance(error, WorkerTimeout):
                 raise
-            for other in (*others, name):
+            for other in (*residents, name):
                 self.evict(other)
             outputs = self._compile(name, self._end)
-            self._room.most = len(others)  # with this one, they were too many for the memory
+            self._room.most = len(residents)  # with this one, they were too many for the memory
         self._check({name: outputs})
         if name in self.failed:
             raise WorkerError(self.failed[name], self.failed[name].kind)
@@ -480,17 +480,17 @@ class Comparison(AbstractContextManager["Comparison"]):
             and time.monotonic() + self._is_application * worker.shortest_trial >= self._end
         ):
             raise WorkerTimeout(NO_TIME_TO_MEASURE, FailureKind.OUT_OF_TIME)
-        others = [other for other in self._workers if other != name]
+        residents = [other for other in self._workers if other != name]
         try:
             return self._trial(worker, name, seconds)
         except WorkerError as error:
             # Where memory runs out, Linux kills some worker, which is not always the one that asked for more.
-            if error.failure.kind is not FailureKind.KILLED or not others:
+            if error.failure.kind is not FailureKind.KILLED or not residents:
                 raise
-            for other in (*others, name):
+            for other in (*residents, name):
                 self.evict(other)
             rate = self._trial(self._admit(name), name, seconds)
-            self._room.most = len(others)
+            self._room.most = len(residents)
             return rate
 
     def _trial(self, worker: Worker, name: str, seconds: float) -> float:

@@ -156,12 +156,12 @@ class Runner:
         """Computes `busy_us` from the processor time of each thread in the trial, ns."""
         per_submodel, rest = divmod(len(used), self.submodels)
         # The busiest of a submodel's threads runs it; the others call back.
-        most = (
+        busiest = (
             [max(used[per_submodel * n : per_submodel * (n + 1)]) for n in range(self.submodels)]
             if per_submodel and not rest
             else [0]
         )
-        return [ns / 1e3 / len(self.finished) for ns in most] if min(most) > 0 else []
+        return [ns / 1e3 / len(self.finished) for ns in busiest] if min(busiest) > 0 else []
 
     def outputs(self) -> list[NDArray[Any]]:
         """The outputs of the first inference of each phase. Raises RuntimeError where inference fails."""
@@ -331,11 +331,11 @@ class TrialLoad:
 
     def correction(self, others: float) -> float:
         """The factor by which the trial would have been faster without other programs that use `others` cores."""
-        alone = (
+        undisturbed_rates = (
             undisturbed(rate, waiting, others, self.own, working, self.cores)
             for rate, waiting, working in zip(self.rates, self.waiting, self.working, strict=True)
         )
-        return sum(alone) / sum(self.rates)
+        return sum(undisturbed_rates) / sum(self.rates)
 
 
 class ConcurrentTrials:

@@ -462,8 +462,8 @@ class Verification:
                 > accepted
             ).any()
         )
-        alone = next((name for name in self._present if "CPU" in name), (self._present or ["CPU"])[0])
-        operations, end = OneByOne(self._core, alone, self._model, self._report), time.monotonic() + _PATIENCE
+        exact_device = next((name for name in self._present if "CPU" in name), (self._present or ["CPU"])[0])
+        operations, end = OneByOne(self._core, exact_device, self._model, self._report), time.monotonic() + _PATIENCE
         try:
             for one in inputs[group][: step + 1]:
                 expected = operations.infer(one, end)
@@ -482,12 +482,14 @@ class Verification:
         wrong = [name for name, error in errors.items() if (error > accepted)[judged].any()]
         largest = {name: float(error.max(initial=0.0)) for name, error in errors.items()}
         told = ", ".join(f"{name} {agreement.describe_difference(error)}" for name, error in largest.items())
-        self.notes.append(f"differences from its operations run one by one on {alone} in f32: {told}")
+        self.notes.append(f"differences from its operations run one by one on {exact_device} in f32: {told}")
         if wrong and device not in wrong:
             self.notes.append(f"so the placement is right, and the model is wrong on {' and '.join(wrong)} alone")
         elif wrong == [device]:
             self.notes.append("so the placement is wrong")
-        return accepted, {"operation_by_operation": {"device": alone, "relative_errors": largest, "wrong": wrong}}
+        return accepted, {
+            "operation_by_operation": {"device": exact_device, "relative_errors": largest, "wrong": wrong}
+        }
 
     def _outputs_of_step(self, outputs: Outputs, number: int) -> Outputs:
         """The outputs of inference `number` of a sequence of inferences."""
@@ -504,10 +506,10 @@ class Verification:
 
     def _depends_on_inputs(self, outputs: list[Outputs]) -> bool:
         """Whether some output differs between the input sets; also true for a model without inputs."""
-        first, *others = outputs
+        first, *other_sets = outputs
         varying = any(
             not np.array_equal(array, other[number], equal_nan=bool(np.issubdtype(array.dtype, np.floating)))
-            for other in others
+            for other in other_sets
             for number, array in enumerate(first)
         )
         return varying or not self._model.get_parameters()
@@ -517,13 +519,13 @@ class Verification:
 
         Outputs that are empty or finite only in part add to `notes`.
         """
-        some = self._outputs_where(lambda array: bool(_finite_values(array).any()), outputs)
+        with_finite = self._outputs_where(lambda array: bool(_finite_values(array).any()), outputs)
         lines = []
         if empty := [
             name for name in self._names if name not in self._outputs_where(lambda array: array.size > 0, outputs)
         ]:
             self.notes.append(f"{', '.join(empty)}: empty, so that nothing of it is compared")
-        if none := [name for name in self._names if name not in some and name not in empty]:
+        if none := [name for name in self._names if name not in with_finite and name not in empty]:
             lines.append(f"no value is finite in {', '.join(none)}")
         if odd := [
             name for name in self.result["not_finite"] if name not in none and name not in self.result["differing"]

@@ -209,10 +209,10 @@ class CoarsePartitions:
         us = self.us[order]
         cuts = _candidate_cuts(us.mean(axis=1), size, _MOST_CUTS_IN_PAIRS)
         work = _sums_before(us)[cuts].T
-        others = max(len(problem.devices) - 1, 1)
+        other_devices = max(len(problem.devices) - 1, 1)
         fixed, rate = (off_diagonal(matrix) for matrix in (problem.transfer_us, problem.transfer_us_per_byte))
         enter, leave = (
-            (count[cuts] * fixed.sum(axis=axis)[:, None] + size[cuts] * rate.sum(axis=axis)[:, None]) / others
+            (count[cuts] * fixed.sum(axis=axis)[:, None] + size[cuts] * rate.sum(axis=axis)[:, None]) / other_devices
             for axis in (0, 1)
         )
         if problem.objective == "latency":
@@ -330,10 +330,10 @@ def _memory_penalty(weights: Floats, alive: Floats, room: Floats, cuts: NDArray[
         work: time of all items before each cut, µs, float64 [D, P].
     """
     held = _sums_before(weights)[cuts]
-    most = np.zeros((len(cuts), len(cuts)))
+    live_maximum = np.zeros((len(cuts), len(cuts)))
     of_slice = np.maximum.reduceat(alive, cuts[:-1])
     for first in range(len(cuts) - 1):
-        most[first, first + 1 :] = np.maximum.accumulate(of_slice[first:])
-    need = held.T[:, None, :] - held.T[:, :, None] + most
+        live_maximum[first, first + 1 :] = np.maximum.accumulate(of_slice[first:])
+    need = held.T[:, None, :] - held.T[:, :, None] + live_maximum
     scale: float = _EXCESS * work[:, -1].min()
     return np.asarray(scale * np.maximum(need - room[:, None, None], 0.0))

@@ -97,9 +97,9 @@ def _part_ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray
         room: bytes that fit on each device, float64 [devices].
     """
     at, ends = 0, []
-    for device, most in enumerate(room):
+    for device, device_room in enumerate(room):
         column = held[cuts, device] - held[at, device]
-        at = max(int(cuts[max(np.searchsorted(column, most, side="right") - 1, 0)]), at)
+        at = max(int(cuts[max(np.searchsorted(column, device_room, side="right") - 1, 0)]), at)
         ends.append(at)
     return np.array(ends, np.int64)
 

@@ -161,12 +161,12 @@ def _expansion(
     counts = np.diff(tensors.consumer_ptr)
     of_consumer = tensors.of_consumer
     source, target = tensors.source[of_consumer], tensors.consumers
-    here, there = placement[source], placement[target]
+    source_device, target_device = placement[source], placement[target]
     share = transfers[of_consumer] / counts[of_consumer][:, None, None]
     row = np.arange(len(of_consumer))
-    both_stay = share[row, here, there]
-    source_stays = share[row, here, device]
-    target_stays = share[row, device, there]
+    both_stay = share[row, source_device, target_device]
+    source_stays = share[row, source_device, device]
+    target_stays = share[row, device, target_device]
     # Pairwise terms as in Kolmogorov and Zabih 2004: constants to the nodes, the rest to one edge.
     np.add.at(stay, source, np.maximum(both_stay - target_stays, 0))
     np.add.at(move, source, np.maximum(target_stays - both_stay, 0))

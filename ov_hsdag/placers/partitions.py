@@ -65,18 +65,18 @@ class Partitions:
         """The best refined start, uint8 [1, groups]."""
         threads = usable_cores()
         full = crowded(problem)
-        kept = max(_CROWDED_REFINED if full and self.refined else self.refined, 1)
+        kept_count = max(_CROWDED_REFINED if full and self.refined else self.refined, 1)
         starts = [problem.singles, _partitions(problem, problem.search_space.orders(), _SEQUENCES)]
         orders = min(_ORDERED_GROUPS // (int(problem.coarse.max()) + 1), _ORDERS)
         if problem.objective == "throughput" and orders:
             branches = problem.search_space.orders(orders, self.seed)[-orders:]
             starts.append(_partitions(problem, branches, _ORDERED_SEQUENCES))
-        candidates = ranked(problem, np.concatenate(starts), threads)[:kept]
+        candidates = ranked(problem, np.concatenate(starts), threads)[:kept_count]
         if problem.evaluate(candidates[0]).infeasible[0]:
             main = problem.search_space.orders()[:1]
             partitions = [_partitions(problem, main, _SEQUENCES, filled) for filled in _ROOMS]
             candidates = np.concatenate([candidates, _splits(problem), *partitions])
-            repaired = [problem.repair(candidate) for candidate in ranked(problem, candidates, threads)[:kept]]
+            repaired = [problem.repair(candidate) for candidate in ranked(problem, candidates, threads)[:kept_count]]
             candidates = ranked(problem, np.stack(repaired), threads)
         if not self.refined:
             return candidates[:1]

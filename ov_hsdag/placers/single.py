@@ -72,9 +72,9 @@ class NodeCount:
         operations = np.bincount(problem.groups, problem.graph.kinds == NodeKind.OP, problem.group_count)[order]
         # Share of all operations that come before the middle of each group.
         done = (operations.cumsum() - operations / 2) / max(operations.sum(), 1)
-        others = max(len(problem.devices) - 1, 1)
-        rest = 1 + np.floor((done - self.share) / max(1 - self.share, 1e-9) * others)
-        device = np.where(done < self.share, 0, np.clip(rest, 1, others)).astype(np.int64)
+        other_devices = max(len(problem.devices) - 1, 1)
+        rest = 1 + np.floor((done - self.share) / max(1 - self.share, 1e-9) * other_devices)
+        device = np.where(done < self.share, 0, np.clip(rest, 1, other_devices)).astype(np.int64)
         placement = np.empty(problem.group_count, np.int64)
         placement[order] = np.minimum(device, len(problem.devices) - 1)
         return problem.repair(problem.where_supported(placement))

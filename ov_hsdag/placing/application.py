@@ -327,10 +327,10 @@ class Application:
         seen: dict[bytes, NDArray[np.int64]] = {}
         for device, power in product(range(len(self.devices)), _POWERS):
             best = np.array([one[min(device, len(one) - 1)] for one in choices], np.int64)
-            now = None
-            while now is None or not np.array_equal(now, best):
-                now = best
-                near = np.stack([now, *_neighbours(now, choices)])
+            current = None
+            while current is None or not np.array_equal(current, best):
+                current = best
+                near = np.stack([current, *_neighbours(current, choices)])
                 seen |= {row.tobytes(): row for row in near}
                 judged = self.judge(near)
                 smooth = replace(judged, period_us=np.linalg.norm(judged.busy_us, power, axis=1))
@@ -347,22 +347,22 @@ class Application:
         Returns:
             The improved assignment, int64 [members].
         """
-        now, value = start, float(self.ranks(start[None])[0])
+        current, value = start, float(self.ranks(start[None])[0])
         for _ in range(_PASSES):
-            before, busy = value, self.judge(now[None]).busy_us[0]
-            for number in sorted(range(len(now)), key=lambda n: -float(self._busy_us(n, now)[busy.argmax()])):
+            before, busy = value, self.judge(current[None]).busy_us[0]
+            for number in sorted(range(len(current)), key=lambda n: -float(self._busy_us(n, current)[busy.argmax()])):
                 for _ in range(_SEARCHES):
-                    self._search_residual_capacity(number, now, value, search)
-                    tried = np.repeat(now[None], len(self.members[number].ways), axis=0)
+                    self._search_residual_capacity(number, current, value, search)
+                    tried = np.repeat(current[None], len(self.members[number].ways), axis=0)
                     tried[:, number] = np.arange(len(tried))
                     ranks = self.ranks(tried)
                     best = int(ranks.argmin())
                     if not ranks[best] < value * (1 - MARGIN):
                         break
-                    now, value = tried[best], float(ranks[best])
+                    current, value = tried[best], float(ranks[best])
             if value == before:
                 break
-        return self._without_small_gains(now, value)
+        return self._without_small_gains(current, value)
 
     def _without_small_gains(self, assignment: NDArray[np.int64], value: float) -> NDArray[np.int64]:
         """Undoes splits whose gain is within `MARGIN`; returns the assignment, int64 [members].
@@ -371,13 +371,13 @@ class Application:
             assignment: an assignment with splits, int64 [members].
             value: its `rank`.
         """
-        most = value * (1 + MARGIN)
+        largest_rank = value * (1 + MARGIN)
         for number, member in enumerate(self.members):
             if assignment[number] not in member.whole:
                 tried = np.repeat(assignment[None], len(member.whole), axis=0)
                 tried[:, number] = member.whole
                 ranks = self.ranks(tried)
-                assignment = tried[ranks.argmin()] if ranks.min() <= most else assignment
+                assignment = tried[ranks.argmin()] if ranks.min() <= largest_rank else assignment
         return assignment
 
     def _busy_us(self, number: int, assignment: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -385,7 +385,9 @@ class Application:
         member = self.members[number]
         return member.count * member.problem.evaluate(member.ways[assignment[number]].placement).busy_us[0]
 
-    def _search_residual_capacity(self, number: int, now: NDArray[np.int64], value: float, search: Multilevel) -> None:
+    def _search_residual_capacity(
+        self, number: int, current: NDArray[np.int64], value: float, search: Multilevel
+    ) -> None:
         """Searches a split of one model on what the other models leave of the devices, and adds it to `ways`.
 
         Memory limits are reduced by what the other models store. For throughput, devices become slower: where the
@@ -393,19 +395,21 @@ class Application:
 
         Args:
             number: index of the model among the members.
-            now: the assignment of all members, int64 [members].
+            current: the assignment of all members, int64 [members].
             value: its `rank`; for throughput this is the period, µs.
             search: the search that is used.
         """
-        member, others = self.members[number], self.judge(now[None])
-        own = member.problem.evaluate(member.ways[now[number]].placement)
-        stored = np.array(member.problem.stored_bytes(own.memory_bytes[0]))
-        left = self.limits - (others.memory_bytes[0] - stored)
-        limits = {name: max(int(room), 0) for name, room in zip(self.devices, left, strict=True) if np.isfinite(room)}
+        member, load = self.members[number], self.judge(current[None])
+        present = member.problem.evaluate(member.ways[current[number]].placement)
+        stored = np.array(member.problem.stored_bytes(present.memory_bytes[0]))
+        remaining = self.limits - (load.memory_bytes[0] - stored)
+        limits = {
+            name: max(int(room), 0) for name, room in zip(self.devices, remaining, strict=True) if np.isfinite(room)
+        }
         problem = member.problem.with_memory(limits) if limits else member.problem
         if self.objective == "throughput" and value < _NO_FIT:
-            taken = others.busy_us[0] - self._busy_us(number, now)
-            factors = 1 / np.maximum(1 - taken / max(value, 1e-30), _LEAST_LEFT)
+            occupied = load.busy_us[0] - self._busy_us(number, current)
+            factors = 1 / np.maximum(1 - occupied / max(value, 1e-30), _LEAST_LEFT)
             problem = replace(slower(problem, factors), transfer_share=problem.transfer_shares * factors)
         member.way(problem.legalized(search.place(problem)))
 
@@ -528,16 +532,16 @@ def slower(problem: PlacementProblem, factors: NDArray[np.float64], boundaries: 
     )
 
 
-def _neighbours(now: NDArray[np.int64], choices: Sequence[Sequence[int]]) -> Iterator[NDArray[np.int64]]:
-    """Yields assignments that differ from `now` in the placement of one model, or by an exchange between two models."""
+def _neighbours(current: NDArray[np.int64], choices: Sequence[Sequence[int]]) -> Iterator[NDArray[np.int64]]:
+    """Yields assignments that differ from the current one in one model's placement, or by an exchange of two models."""
     for number, ways in enumerate(choices):
         for way in ways:
-            if way != now[number]:
-                other = now.copy()
-                other[number] = way
-                yield other
+            if way != current[number]:
+                neighbour = current.copy()
+                neighbour[number] = way
+                yield neighbour
         for second in range(number):
-            if now[number] != now[second] and now[second] in ways and now[number] in choices[second]:
-                other = now.copy()
-                other[[number, second]] = now[[second, number]]
-                yield other
+            if current[number] != current[second] and current[second] in ways and current[number] in choices[second]:
+                neighbour = current.copy()
+                neighbour[[number, second]] = current[[second, number]]
+                yield neighbour

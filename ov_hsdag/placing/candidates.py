@@ -413,14 +413,14 @@ def why_not_taken(
         The reason by name of the candidate, such as "6 submodels for 0.5%: not taken"; gains below `LEAST_SHOWN` are
         left out.
     """
-    taken, evaluation = problem.evaluate(chosen.placement), _evaluate(problem, candidates)
-    gains = taken.score(problem.objective)[0] / evaluation.score(problem.objective) - 1
+    chosen_result, evaluation = problem.evaluate(chosen.placement), _evaluate(problem, candidates)
+    gains = chosen_result.score(problem.objective)[0] / evaluation.score(problem.objective) - 1
     notes = {}
     for number in np.flatnonzero(gains >= LEAST_SHOWN).tolist():
         submodels, tensors = int(evaluation.submodels[number]), int(evaluation.cut_tensors[number])
-        if submodels > taken.submodels[0]:
+        if submodels > chosen_result.submodels[0]:
             parts = f"{submodels} submodels"
-        elif tensors > taken.cut_tensors[0]:
+        elif tensors > chosen_result.cut_tensors[0]:
             parts = f"{tensors} tensors that cross"
         else:
             parts = "a less simple placement"

@@ -86,15 +86,15 @@ class ContextProblems:
         """
         model, batch = analysis.model, workload.batch
         decoding = decoder_shapes(model, batch, 1, workload.tokens)
-        others = {name: shape for name, shape in (analysis.shapes or {}).items() if name not in decoding}
+        other_shapes = {name: shape for name, shape in (analysis.shapes or {}).items() if name not in decoding}
         if priced is None:
-            priced = session.price(analysis, "latency", phases=workload.phases_with(model, others))
+            priced = session.price(analysis, "latency", phases=workload.phases_with(model, other_shapes))
         first = min(workload.tokens, _MOST_SAMPLED)
 
         def growth(whole: bool) -> _Growth:
             contexts = [first, 2 * first, 3 * first]
             shapes = [decoder_shapes(model, batch, tokens if whole else 1, tokens) for tokens in contexts]
-            sizes = [analysis.graph.resized(model, {**each, **others}).output_bytes for each in shapes]
+            sizes = [analysis.graph.resized(model, {**each, **other_shapes}).output_bytes for each in shapes]
             return _Growth(first, np.stack(sizes).astype(np.float64))
 
         growing, prompt = [growth(whole=False)], priced.output_bytes[PROMPT]

@@ -126,10 +126,10 @@ def _read_model(core: ov.Core, entry: CacheEntry) -> ov.Model:
         raise UserError(f"{source} is not there any more")
     try:
         model = core.read_model(source)
-        wanted = {name: ov.PartialShape(shape) for name, shape in entry.model.shapes.items()}
+        recorded = {name: ov.PartialShape(shape) for name, shape in entry.model.shapes.items()}
         inputs = {name: port for port in model.inputs for name in port.get_names()}
-        if any(inputs[name].get_partial_shape() != shape for name, shape in wanted.items() if name in inputs):
-            model.reshape({inputs[name]: shape for name, shape in wanted.items() if name in inputs})
+        if any(inputs[name].get_partial_shape() != shape for name, shape in recorded.items() if name in inputs):
+            model.reshape({inputs[name]: shape for name, shape in recorded.items() if name in inputs})
     except RuntimeError as error:
         raise UserError(f"{source} cannot be read: {one_line(error)}") from error
     request = LoadRequest.of_entry(entry)

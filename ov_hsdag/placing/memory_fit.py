@@ -244,11 +244,15 @@ def on_at_most(result: Fit) -> str:
 
 def _describe_longest_context(result: Fit, name: str) -> str:
     """The longest context of an entry of `Fit.largest`, in brackets; for the split, also that of any other split."""
-    most, other = result.largest.get(name), result.largest_of_splits
-    if not most:
+    longest, longest_of_splits = result.largest.get(name), result.largest_of_splits
+    if not longest:
         return ""
-    more = f"; another split up to {other:,}" if name == SPLIT and not result.placed and (other or 0) > most else ""
-    return f" (up to {most:,} tokens{more})"
+    more = (
+        f"; another split up to {longest_of_splits:,}"
+        if name == SPLIT and not result.placed and (longest_of_splits or 0) > longest
+        else ""
+    )
+    return f" (up to {longest:,} tokens{more})"
 
 
 def fit(
@@ -386,12 +390,12 @@ def _session(
     """The session, whose memory limits are what the model may have on devices, and the memory that devices share."""
     names = DeviceSet.parse(device).names
     room = rooms(names, memory, profile, core)
-    left = {name: max(most - occupied.get(name, 0), 0) for name, most in room.items() if most is not None}
+    remaining = {name: max(most - occupied.get(name, 0), 0) for name, most in room.items() if most is not None}
     host = HostMemory.of(core, names, memory_limits(memory, names), free=True)
     if host is not None:
-        taken = sum(occupied.get(name, 0) for name in host.devices)
-        host = replace(host, room=max(host.room - taken, 0))
-    return Session.of(names, core, profile, memory=left, kv_precision=kv_precision), host
+        occupied_by_others = sum(occupied.get(name, 0) for name in host.devices)
+        host = replace(host, room=max(host.room - occupied_by_others, 0))
+    return Session.of(names, core, profile, memory=remaining, kv_precision=kv_precision), host
 
 
 def rooms(

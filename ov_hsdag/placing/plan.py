@@ -132,18 +132,18 @@ class Plan:
     def fullest(self) -> str:
         """A line that names the busiest device and its largest model, and says whether requested rates are reached."""
         full = self.full
-        most = max(self.models, key=lambda name: self.models[name].busy_us.get(full, 0.0))
-        share = self.models[most].busy_us.get(full, 0.0) / max(self.predicted["busy_us"][full], 1e-30)
+        largest = max(self.models, key=lambda name: self.models[name].busy_us.get(full, 0.0))
+        share = self.models[largest].busy_us.get(full, 0.0) / max(self.predicted["busy_us"][full], 1e-30)
         if self.asked is None:
-            return f"the fullest device is {full}, and {share:.0%} of its work is {most}"
+            return f"the fullest device is {full}, and {share:.0%} of its work is {largest}"
         chosen_figures = self._compared_figures()[1][self.chosen]  # has no rate where latency was measured
         reached = (chosen_figures.get("runs_per_second") or self.predicted["runs_per_second"]) / self.asked
         if reached >= REACHED:
             return f"rates: reached, with {reached:.2f} times what was asked for; the fullest device is {full}"
-        more = ", and so may a plan for throughput, as this one is for latency" if self.objective == "latency" else ""
+        advice = ", and so may a plan for throughput, as this one is for latency" if self.objective == "latency" else ""
         return (
             f"rates: not reached, {reached:.2f} times what was asked for: {full} is full, and {share:.0%} of its work"
-            f" is {most}; another device, a smaller {most} or a lower rate of it would help{more}"
+            f" is {largest}; another device, a smaller {largest} or a lower rate of it would help{advice}"
         )
 
     def rows(self) -> list[tuple[str, ...]]:

@@ -171,12 +171,12 @@ def select(
     first: dict[bytes, str] = {}  # HETERO with everything on one device is that device with overhead
     device_of = {name: first.setdefault(one.tobytes(), name) for name, one in baselines.items()}
     simple = {name: baselines[name] for name in dict.fromkeys(device_of.values())}
-    others = _best_placements(problem, candidates, baselines, by_profile)
+    best_placements = _best_placements(problem, candidates, baselines, by_profile)
     as_written = (PIPELINE_HINT, *([HETERO_DEFAULT] if pinned else []))
-    placed = {name: one for name, one in simple.items() if name in as_written} | others
+    placed = {name: one for name, one in simple.items() if name in as_written} | best_placements
     ways = {name: simple_candidate(name, devices) for name in simple if name not in placed}
     ways |= {name: Candidate.placed(devices, problem.affinity(placement)) for name, placement in placed.items()}
-    placements = {**simple, **others}
+    placements = {**simple, **best_placements}
     needs, copied_on, copies = _needs(problem, placements), copy_devices(problem), copies_summary(problem)
     if copies is not None:
         ways[COPIES] = Candidate.copies(copied_on)
@@ -191,7 +191,7 @@ def select(
             core,
             simple=simple,
             needs=needs,
-            first=_most_promising_first(problem, simple, others),
+            first=_most_promising_first(problem, simple, best_placements),
             shapes=shapes,
             phases=phases,
             samples=samples,
@@ -204,10 +204,10 @@ def select(
         return Result({}, None, placements)
     with comparison:
         # Where the profile leads to other placements than the measured costs, the latter count as less reliable.
-        sure = measured_costs and not any(name in others for name in by_profile)
-        first_identity, *more = (identity(core, name) for name in devices)
+        sure = measured_costs and not any(name in best_placements for name in by_profile)
+        first_identity, *other_identities = (identity(core, name) for name in devices)
         prediction_error = PREDICTION_ERROR_CALIBRATED if sure else PREDICTION_ERROR_PROFILE
-        alike = all(one == first_identity for one in more)
+        alike = all(one == first_identity for one in other_identities)
         trials = _Trials(comparison, problem, placements, simple, prediction_error, end, alike)
         decision = trials.run()
         if decision is None:
@@ -229,7 +229,7 @@ def select(
     placements |= baselines
     if decision is None:
         return Result(measured, None, placements)
-    why = _why(decision, list(others), devices, simple, comparison.failed)
+    why = _why(decision, list(best_placements), devices, simple, comparison.failed)
     rates = _predicted_rates(problem, placements)
     unsure = _unsure(decision, simple, rates if disturbed else {})
     unsure = unsure or _best_without_time(decision, simple, rates, comparison)

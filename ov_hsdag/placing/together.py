@@ -281,15 +281,15 @@ def _best_by_profile(
     for ready in prepared:
         problem = steps.session.price(ready.analysis, steps.objective, None, ready.phases).problem
         members.append(replace(ready.member, problem=problem, ways=find_candidates(problem, learned)))
-    other = Application(tuple(members), application.objective)
+    by_profile = Application(tuple(members), application.objective)
     try:
-        plans = other.plan(_SEARCH)
+        plans = by_profile.plan(_SEARCH)
     except RunError:  # the search found nothing that fits
         return {}
-    name = other.best(plans)
+    name = by_profile.best(plans)
     if name not in ("one split", "together"):
         return {}
-    return {f"{name} {selection.BY_PROFILE}": application.taken(other, plans[name])}
+    return {f"{name} {selection.BY_PROFILE}": application.taken(by_profile, plans[name])}
 
 
 def _scale_by_timing(problem: PlacementProblem, timed: Mapping[str, float]) -> PlacementProblem:
@@ -323,8 +323,8 @@ def _timed(
         Factors of times, see `PlannedModel.timed`; empty where nothing could be timed, with a warning.
     """
     devices, end = steps.session.devices, time.monotonic() + seconds
-    alone = dict(zip(devices.names, problem.scores(problem.singles).tolist(), strict=True))
-    able = [device for device, us in alone.items() if np.isfinite(us)]
+    predicted_us = dict(zip(devices.names, problem.scores(problem.singles).tolist(), strict=True))
+    able = [device for device, us in predicted_us.items() if np.isfinite(us)]
     kinds = {device: identity(steps.session.core, device) for device in devices.names}
     as_another = {device: next((one for one in able if kinds[one] == kind), device) for device, kind in kinds.items()}
     ways = {device: Candidate(device) for device in able if as_another[device] == device}
@@ -346,7 +346,7 @@ def _timed(
         ) as comparison:
             posterior = choice.infer(comparison.trials(rounds=_TIMED_ROUNDS, until=end))
             took = {one: 1e6 / posterior.rate(one) for one in posterior.names}
-            factors = {device: took[device] / alone[device] for device in able if device in took}
+            factors = {device: took[device] / predicted_us[device] for device in able if device in took}
             if not factors:
                 raise _error_of_failures(comparison)
     except RunError as error:
@@ -400,10 +400,10 @@ def _measure_plans(
     judged = application.judge(np.stack([plans[name] for name in names]))
     scores = dict(zip(names, judged.score(application.objective), strict=True))
     simple = [name for name in names if set(application.describe(plans[name].tolist()).values()) <= {*devices.names}]
-    others = [name for name in names if name not in simple]
+    with_splits = [name for name in names if name not in simple]
     if simple:
         simple = [simple[row] for row in application.distinct(np.stack([plans[name] for name in simple]))]
-    names = [*simple, *others]
+    names = [*simple, *with_splits]
     # The best plan without splits and the best with everything on one device come first, in case time is short.
     best_simple = min(simple, key=scores.__getitem__, default="")
     where = {name: {*application.describe(plans[name].tolist()).values()} for name in simple}
@@ -411,7 +411,7 @@ def _measure_plans(
     on_one = min(singles, key=scores.__getitem__, default="")
     first = sorted(names, key=lambda name: (name != best_simple, name != on_one, scores[name]))
     needs = {name: figures_of(application, judged, row)["memory_bytes"] for row, name in enumerate(scores)}
-    left = max(end - time.monotonic(), 1.0)
+    remaining = max(end - time.monotonic(), 1.0)
     try:
         with Comparison(
             prepared[0].analysis.model,
@@ -422,7 +422,7 @@ def _measure_plans(
             simple=simple,
             needs=needs,
             first=first,
-            limit=left,
+            limit=remaining,
             report=steps.tell,
             start_worker=steps.start_worker,
             **models_of(application, prepared),
@@ -490,29 +490,29 @@ def opened(
             name, problem, count, [run(placer, problem) for placer in simple_placers(problem)], stored.after
         )
         numbers.append(member.way(explained.explanation.placement))
-        given = ModelOf(
+        model_spec = ModelOf(
             explained.analysis.model, stored.count, stored.after, explained.analysis.shapes, stored.workload
         )
-        prepared.append(Prepared(given, explained.analysis, explained.phases, member, stored.timed))
-    app, now = Application(tuple(one.member for one in prepared), how["objective"]), np.array(numbers, np.int64)
+        prepared.append(Prepared(model_spec, explained.analysis, explained.phases, member, stored.timed))
+    app, carried = Application(tuple(one.member for one in prepared), how["objective"]), np.array(numbers, np.int64)
     limits = {name: int(limit) for name, limit in zip(names, app.limits, strict=True) if np.isfinite(limit)}
     name, measured = (plan.chosen, plan.measured) if same else ("plan", None)
-    predicted = plan_of(app, {name: now}, name, measured, prepared, plan.asked is not None)
+    predicted = plan_of(app, {name: carried}, name, measured, prepared, plan.asked is not None)
     written = {name: replace(one, path=plan.models[name].path) for name, one in predicted.models.items()}
     return (
         replace(predicted, models=written, memory=limits, baselines=plan.baselines if same else {}),
         app,
-        now,
+        carried,
         prepared,
     )
 
 
 def models_of(application: Application, prepared: Sequence[Prepared]) -> dict[str, Any]:
     """Arguments of a `Comparison` of the first model: its shapes and phases, and the models that run beside it."""
-    first, *others = [(one.analysis, one.phases) for one in prepared]
+    first, *rest = [(one.analysis, one.phases) for one in prepared]
     beside = Beside(
-        [one.model for one, _ in others],
-        [timed_inputs(one.model, one.shapes, phases) for one, phases in others],
+        [one.model for one, _ in rest],
+        [timed_inputs(one.model, one.shapes, phases) for one, phases in rest],
         [one.member.count for one in prepared],
         application.sources,
         application.order,

@@ -93,9 +93,9 @@ class ProblemDataset(Dataset):  # type: ignore[misc]
         super().__init__()
         self._corpus = corpus
         targets = Targets(corpus, folder)
-        every = [target for shard in range(shards) for target in targets.shard(shard)]
-        assert len(every) == shards * SHARD
-        self._problems = [(number, target) for number, target in enumerate(every) if len(target.elites)]
+        all_targets = [target for shard in range(shards) for target in targets.shard(shard)]
+        assert len(all_targets) == shards * SHARD
+        self._problems = [(number, target) for number, target in enumerate(all_targets) if len(target.elites)]
 
     def len(self) -> int:
         """The number of problems."""

@@ -159,10 +159,10 @@ def _refine_candidates(
     order = np.argsort(scores, kind="stable")
     # Most starts are the best by the simulator; two are random ones, as the simulator may be wrong.
     chosen = order[: max(settings.refined - 2, 1)]
-    others = generator.permutation(order[len(chosen) :])[: settings.refined - len(chosen)]
-    starts = np.concatenate([fresh[chosen], fresh[others], np.stack([entry.placement for entry in leaders])])
-    own = [origins[index] for index in (*chosen.tolist(), *others.tolist())]
-    sources = [*own, *["measured"] * len(leaders), *origins]
+    random_picks = generator.permutation(order[len(chosen) :])[: settings.refined - len(chosen)]
+    starts = np.concatenate([fresh[chosen], fresh[random_picks], np.stack([entry.placement for entry in leaders])])
+    start_sources = [origins[index] for index in (*chosen.tolist(), *random_picks.tolist())]
+    sources = [*start_sources, *["measured"] * len(leaders), *origins]
     refined, refined_scores = refine(believed, starts, threads=usable_cores(), seed=int(generator.integers(2**31)))
     return np.concatenate([refined, fresh]), sources, np.concatenate([refined_scores, scores])
 
