@@ -100,6 +100,7 @@ class Ratio:
         return infer([[("own", one), ("other", 1.0)] for one in ratios]).ratio("own", "other") if ratios else _UNKNOWN
 
 
+# The ratio of candidates without any trial.
 _UNKNOWN = Ratio(1.0, 0.0, math.inf)
 
 

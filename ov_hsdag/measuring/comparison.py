@@ -269,6 +269,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         self._workshop.close()
 
     def __exit__(self, *_: object) -> None:
+        """Ends the workers."""
         self.close()
 
     # Compiling.

@@ -14,6 +14,7 @@ from ov_hsdag.model.nodes import variable_of
 from ov_hsdag.model.replay import infer
 from ov_hsdag.utils.lazy import op, opset13, ov
 
+# Property with which operations compute in f32, the reference for all other precisions.
 _F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 
 _Values = dict[tuple[int, int], NDArray[Any]]

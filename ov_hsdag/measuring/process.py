@@ -43,6 +43,7 @@ PATIENCE = 120.0
 """Time, seconds, that compiling, or a trial, may take before a worker counts as hanging."""
 
 _ENTRY = "ov_hsdag.measuring.worker:main"
+"""Function that a worker process runs."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,7 @@ class Workshop(contextlib.AbstractContextManager["Workshop"]):
         self._end()
 
     def __exit__(self, *_: object) -> None:
+        """Ends the workers and removes the folder."""
         self.close()
 
 

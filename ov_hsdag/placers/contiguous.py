@@ -110,6 +110,7 @@ def contiguous_placements(problem: PlacementProblem, *, in_list_order: bool = Fa
     """
 
     def best(order: NDArray[np.int32], sequences: int, per_sequence: int) -> NDArray[np.uint8]:
+        """The best partitions of one order, uint8 [partitions, groups]."""
         return problem.search_space.partitions(
             order,
             problem.objective == "throughput",

@@ -36,7 +36,7 @@ class MinCut:
 
     def _find(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """The best cut over some surcharges on transfers, uint8 [1, groups]."""
-        # Shares of a submodel's cost that a transfer pays: a cut tensor often, but not always, means a submodel more.
+        # Shares of a submodel's cost that a transfer pays: a cut tensor often, but not always, makes one more submodel.
         surcharges = (0.0, 1.0) if problem.submodel_us.any() else (0.0,)
         return best_of(problem, [_solve(problem, share) for share in surcharges])[None]
 
@@ -57,6 +57,7 @@ class _Network:
     """Edges of a flow network between `nodes` inner nodes, a source (device 0) and a sink (device 1)."""
 
     def __init__(self, nodes: int) -> None:
+        """Makes a network of `nodes` inner nodes without edges."""
         self.nodes = nodes
         self.source, self.sink = nodes, nodes + 1
         self.size = nodes + 2

@@ -139,6 +139,7 @@ def search(
     space = problem.search_space
 
     def one(number: int) -> Found:
+        """One search with a seed."""
         return Found(
             **space.search(
                 problem.objective == "throughput",

@@ -138,6 +138,7 @@ class Application:
 
     @property
     def devices(self) -> tuple[str, ...]:
+        """Names of the devices, in HETERO's order; they are the same for all members."""
         return self.members[0].problem.devices
 
     @cached_property

@@ -230,6 +230,7 @@ def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement
         }
 
     def tried(limits: Mapping[str, int], quick: bool = False) -> list[NamedPlacement]:
+        """Candidates with other memory limits, of the quick placers alone or of all."""
         other = problem.with_memory(limits)
         return [run(placer, other) for placer in (Contiguous(), Filling())] if quick else find_candidates(other, ())
 

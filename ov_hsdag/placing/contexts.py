@@ -92,6 +92,7 @@ class ContextProblems:
         first = min(workload.tokens, _MOST_SAMPLED)
 
         def growth(whole: bool) -> _Growth:
+            """Sizes of all outputs when a whole prompt, or its last token, is read."""
             contexts = [first, 2 * first, 3 * first]
             shapes = [decoder_shapes(model, batch, tokens if whole else 1, tokens) for tokens in contexts]
             sizes = [analysis.graph.resized(model, {**each, **other_shapes}).output_bytes for each in shapes]
@@ -142,6 +143,7 @@ class ContextProblems:
             return None
 
         def fits(tokens: int) -> bool:
+            """Whether one of the placements fits with a context."""
             problem = self.at(tokens)
             if feasible(problem, placements, host).any():
                 return True

@@ -126,6 +126,7 @@ def placement_at_load(core: ov.Core, model: ov.Model, request: LoadRequest) -> L
     notes: list[str] = []
 
     def reused() -> LoadedPlacement | None:
+        """The placement in the cache; None where there is none that suits the request."""
         entry = _load_entry(cache, key, notes)
         if (
             cache is None

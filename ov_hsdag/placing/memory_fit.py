@@ -64,6 +64,7 @@ _OVERHEAD_OF_NODE = 9 * 2**10
 """About the bytes that OpenVINO keeps for each operation of a compiled model (CPU plugin of 2026.4)."""
 
 _ATTENTION = "ScaledDotProductAttention"
+"""Type of attention operations, whose scores count for the overhead."""
 
 _SCORE = 4
 """Bytes of an attention score in f32, which the CPU plugin keeps where tokens are read after others (docs/facts.md)."""

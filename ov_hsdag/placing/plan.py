@@ -154,6 +154,7 @@ class Plan:
         total = self.predicted["busy_us"][self.full] or 1.0
 
         def work(busy: Mapping[str, float]) -> list[str]:
+            """Cells with the work of each device and its share of the busiest device's."""
             return [f"{busy[name] / 1e3:,.2f} ms {busy[name] / total:.0%}" for name in self.devices]
 
         rows = [
@@ -181,6 +182,7 @@ class Plan:
         )
 
         def shown(plan: Mapping[str, Any] | None) -> str:
+            """A cell with the figure of a plan; "" where it has none."""
             return f"{plan[key] * scale:.4g}{unit}" if plan and plan.get(key) else ""
 
         rows = list[tuple[str, ...]]()

@@ -369,6 +369,7 @@ def _boundaries(problem: PlacementProblem, split: NDArray[np.uint8], us: float) 
     """
 
     def unlikely(log: float) -> float:
+        """Twice the negative log-posterior of the logarithm of a factor, up to a constant."""
         scaled = slower(problem, np.ones(len(problem.devices)), math.exp(log))
         return (math.log(float(scaled.scores(split)[0]) / us) / _NOISE) ** 2 + (log / _SPREAD) ** 2
 

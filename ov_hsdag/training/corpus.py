@@ -318,6 +318,7 @@ def _randomize_profile(profile: DeviceProfile, generator: np.random.Generator) -
     """A random device of the same kind, with other rates, overheads, efficiencies and unsupported operations."""
 
     def vary(sigma: float) -> float:
+        """A random factor whose logarithm has this standard deviation."""
         return float(np.exp(generator.normal(0, sigma)))
 
     rate = vary(0.7)

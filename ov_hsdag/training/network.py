@@ -37,20 +37,24 @@ def parameter_shapes(config: HSDAGConfig) -> Iterator[tuple[str, tuple[int, ...]
     width, sizes = config.hidden, config.widths
 
     def linear(name: str, inputs: int, outputs: int, bias: bool = True) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Parameters of a linear layer."""
         yield f"{name}.weight", (outputs, inputs)
         if bias:
             yield f"{name}.bias", (outputs,)
 
     def norm(name: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Parameters of a layer normalization."""
         yield from ((f"{name}.{part}", (width,)) for part in ("weight", "bias"))
 
     def mix(name: str, inputs: Sequence[int], outputs: int = width) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Parameters of a layer that mixes several inputs."""
         for number, size in enumerate(inputs):
             yield from linear(f"{name}.parts.{number}", size, width, bias=number == 0)
         yield from norm(f"{name}.norm")
         yield from linear(f"{name}.out", width, outputs)
 
     def devices(name: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Parameters of an embedding of devices, each by itself and all together."""
         yield from mix(f"{name}.each", [sizes.device])
         yield from mix(f"{name}.all", [width, width])
 

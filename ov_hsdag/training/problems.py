@@ -110,9 +110,11 @@ class Targets:
             self._write(self._path(number), targets)
 
     def _path(self, number: int) -> Path:
+        """The file of a shard."""
         return self.folder / f"targets-{self.corpus.fingerprint}-{number:05d}.npz"
 
     def _write(self, path: Path, targets: Sequence[Target]) -> None:
+        """Writes the file of a shard, whole or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with atomic_file(path, "wb") as file:
             np.savez_compressed(
