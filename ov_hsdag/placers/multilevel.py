@@ -138,7 +138,7 @@ def search(
         max_moves = first_moves(problem, settings)
     space = problem.search_space
 
-    def one(number: int) -> Found:
+    def search_once(number: int) -> Found:
         """One search with a seed."""
         return Found(
             **space.search(
@@ -153,9 +153,9 @@ def search(
         )
 
     if threads <= 1:
-        return one(seed)
+        return search_once(seed)
     with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(one, range(seed, seed + threads)))
+        found = list(pool.map(search_once, range(seed, seed + threads)))
     return min(found, key=lambda result: result.score)
 
 
