@@ -142,7 +142,7 @@ class Station:
         return Runner(compiled, self._inputs[number], self._objective, requests, threads[_OF_HETERO * hetero :])
 
     def outputs(self, runner: Runner | Copies | Together) -> list[NDArray[Any]]:
-        """The outputs of a compiled candidate; tests replace this method."""
+        """The outputs of a compiled candidate: a method of its own, which tests replace to simulate faults."""
         return runner.outputs()
 
     def trial(self, command: Mapping[str, Any]) -> dict[str, Any]:

@@ -303,7 +303,8 @@ class Application:
             now: the assignment to start from, int64 [members].
 
         Returns:
-            The change by model and device; None where the model does not run there, or memory is exceeded.
+            The change by model and device, without the device that the model is on already; None where the model does
+            not run there, or memory is exceeded.
         """
         changes: dict[str, dict[str, float | None]] = {member.name: {} for member in self.members}
         for place, device in product(range(len(now)), self.devices):
