@@ -594,6 +594,6 @@ def test_what_is_proposed_to_improve_has_devices_for_fused_nodes(
         return improvement.KEPT, None
 
     monkeypatch.setattr(improvement, "place_entry", lambda *_, **__: entry.placement)
-    monkeypatch.setattr(improvement, "_proven", keep)
+    monkeypatch.setattr(improvement, "_compare_with_kept", keep)
     improvement.improve_entry(core, cache, entry, seconds=1.0, propose=propose)
     assert {proposals["fine-tuned"].affinity[f"softmax{layer}"] for layer in range(4)} == {"CPU_A"}
