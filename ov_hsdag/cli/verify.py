@@ -133,7 +133,7 @@ def _placed_files(model: Path, parts: Sequence[str]) -> dict[str, Path]:
 def _may_round(result: Mapping[str, Any]) -> bool:
     """Whether rounding may explain that outputs differ, so that comparing in f32 is worth a try.
 
-    It may not where outputs vary from run to run, or where the operations that are wrong are all on other devices.
+    It does not where outputs vary anyway, or where running the operations one by one has shown the placement right.
     """
     wrong = result.get("operation_by_operation", {}).get("wrong", [result["device"]])
     return bool(result["differing"]) and not result["varying"] and (not wrong or result["device"] in wrong)
