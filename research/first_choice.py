@@ -14,7 +14,8 @@ def first_choice(placer: HSDAGPlacer, problem: PlacementProblem) -> NDArray[np.u
 
     Whether a cluster fits depends on the other clusters on its device, which its logits do not take into account. So
     clusters are moved away from devices that are too full, those with the smallest loss first. Where that does not
-    suffice, choices that lean towards one device (`lean`) are tried in order; where none fits, the first is returned.
+    suffice, choices that favour or avoid one device (`lean`) are tried in order; where none fits, the first is
+    returned.
     """
     found = placer.cluster_logits(problem)
     first: NDArray[np.uint8] | None = None

@@ -28,7 +28,7 @@ CorpusFolder = Annotated[
     typer.Option("--corpus", metavar="DIR", help="Graphs to train on, FAMILY/MODEL.npz (default: generated graphs)."),
 ]
 End = Annotated[bool, typer.Option("--end", help="With --resume: no more steps, write the policy of what was learned.")]
-_MOST = 10**6  # of counts on the command line: far above any useful one, and small enough for arrays
+_MOST = 10**6  # upper limit of counts on the command line: far above any useful one
 Problems = Annotated[int | None, typer.Option("--problems", min=1, max=_MOST, help="Training problems that are drawn.")]
 FirstProblems = Annotated[
     int | None,

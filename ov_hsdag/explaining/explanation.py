@@ -29,7 +29,7 @@ _LONGEST_NAME = 160
 # is a few seconds, and at least for each move.
 _ALL_WORK, _LEAST_WORK = 5 * 10**8, 10**5
 
-_BATCH = 256  # placements that are simulated at a time: enough for all cores, and little memory
+_BATCH = 256  # placements in one call of the simulator, which spreads them over the cores
 
 
 @dataclass(frozen=True)

@@ -211,6 +211,6 @@ def _submodels(
     except RuntimeError as error:
         notes.append(f"devices of submodels are not known: the model cannot be exported ({one_line(error)})")
     stream.seek(0)
-    # The blob begins with the list of submodels: 16 MiB hold it for any number of them.
+    # The blob begins with the list of submodels, so that its first 16 MiB suffice.
     told = _DEVICE.findall(stream.read(1 << 24).partition(b"</compiled_submodels>")[0])
     return numbers, tuple(name.decode() for name in told) if len(told) >= len(every) else ()
