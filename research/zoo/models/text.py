@@ -68,7 +68,7 @@ def _translator(name: str, family: str, cls: str, **config: Any) -> ZooModel:
 
 
 def _past(layers: int, heads: int, size: int, past: int, *, stateful: bool) -> Inputs:
-    """A token and the keys and values of what came before it; `stateful` keeps those inside of the model."""
+    """Inputs of a decoder's step: a token, and keys and values of earlier tokens, as states if `stateful` is true."""
     names = [f"past_{layer}_{kind}" for layer in range(layers) for kind in ("key", "value")]
     shape: tuple[int | str, ...] = (1, heads, "past", size)
     states = tuple(Input(name, shape, state=1 + index if stateful else None) for index, name in enumerate(names))
