@@ -1,4 +1,4 @@
-// Contiguous partitions of a problem's colocation groups: where search starts.
+// Makes contiguous partitions of a problem's colocation groups, from which searches start.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 namespace ov_hsdag {
 
 struct ContiguousOptions {
-    std::int32_t cuts = 300;  // places where parts may end, at most; fewer in any order of many devices
-    // Devices in the order of their parts; empty: any order.
+    std::int32_t cuts = 300;  // largest number of places where parts may end; less for many devices in any order
+    // Devices in the order of their parts; empty for any order.
     std::vector<std::int32_t> sequence;
-    // What a device lacks: its parts have none of it; or the fastest device that runs it does.
+    // Whether parts may only have items that their device supports; otherwise the fastest device runs the other items.
     bool whole = false;
     double filled = 1;              // share of the memory limits that parts may fill
-    double effort = 1;              // how long any order may take, as a multiple
-    std::int32_t sequences = 4;     // at most so many orders of devices
-    std::int32_t per_sequence = 2;  // at most so many partitions of each
+    double effort = 1;              // factor of the time that partitions in any order may take
+    std::int32_t sequences = 4;     // largest number of orders of devices
+    std::int32_t per_sequence = 2;  // largest number of partitions of each
 };
 
 struct ContiguousPlacement {
@@ -27,16 +27,16 @@ struct ContiguousPlacement {
     Placement placement;                 // [groups]
 };
 
-// Contiguous partitions of an order of a model's items into one part for each device at most. It refers to the problem
-// and to the additive model of its colocation groups.
+// Partitions an order of a model's items into at most one part for each device. It keeps references to the problem and
+// to the additive model of its colocation groups.
 class ContiguousSearch {
 public:
-    // order: of the items, [items].
+    // order: the items in order, [items].
     ContiguousSearch(const Problem& problem, const AdditiveModel& model, std::vector<std::int32_t> order,
                      bool throughput);
 
-    // The best ones (contiguous.hpp), by estimates. Memory limits count weights and the live tensors of a part
-    // (live.hpp).
+    // The best partitions by estimated times (contiguous.hpp). Memory limits include weights and the live tensors of a
+    // part (live.hpp).
     [[nodiscard]] std::vector<ContiguousPlacement> best(const ContiguousOptions& wanted) const;
 
 private:
