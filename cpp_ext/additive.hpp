@@ -114,7 +114,7 @@ private:
     const AdditiveModel& model_;
     bool throughput_;
     std::size_t devices_;
-    std::size_t width_;  // length of busy_: 1 for latency, the number of devices for throughput
+    std::size_t width_;                    // length of busy_: 1 for latency, the number of devices for throughput
     std::vector<std::uint8_t> placement_;  // [items]
     std::vector<std::int32_t> count_;      // [tensors, devices] consumers on each device
     std::vector<double> busy_;             // [width] µs

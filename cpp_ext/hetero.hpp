@@ -30,8 +30,8 @@ SplitRule split_rule_of(const std::string& openvino_version);
 struct Split {
     std::vector<std::int32_t> submodel;         // [nodes] dense number, -1 for a node in no submodel (a lone constant)
     std::vector<std::uint8_t> submodel_device;  // [submodels]
-    std::vector<std::uint8_t> trivial;  // [submodels] 1 if it computes nothing (Parameter or Constant → Result)
-    std::vector<std::uint8_t> cyclic;   // [nodes] 1 if the submodel waits for itself; empty if sortable
+    std::vector<std::uint8_t> trivial;          // [submodels] 1 if it computes nothing (Parameter or Constant → Result)
+    std::vector<std::uint8_t> cyclic;           // [nodes] 1 if the submodel waits for itself; empty if sortable
     std::int32_t rounds = 1;  // walks over the nodes: one, plus one for each boundary that breaks a cycle
     bool sortable = true;     // false: HETERO gives up ("Cannot sort subgraphs!" and similar errors)
 
