@@ -46,19 +46,19 @@ private:
     const Problem& problem_;
     const AdditiveModel& model_;
     bool throughput_;
-    bool lacking_ = false;             // a device does not run an item
-    bool limited_ = false;             // a device cannot hold all items
-    double live_ = 0.0;                // bytes of live tensors where one device has all
-    double all_us_ = 0.0;              // of all items, in the mean of the devices
+    bool lacking_ = false;             // whether a device does not support an item
+    bool limited_ = false;             // whether a device cannot hold all items
+    double live_ = 0.0;                // bytes of live tensors if one device has all items
+    double all_us_ = 0.0;              // time of all items, mean of the devices
     std::vector<std::int32_t> order_;  // [items]
-    std::vector<std::int32_t> place_;  // [items] in the order
-    // What crosses each place of the order [items + 1]: tensors, bytes, and what a device behind it pays for broken
-    // fusions, µs [items + 1, devices], empty where nothing does.
+    std::vector<std::int32_t> place_;  // [items] position in the order
+    // Tensors, and their bytes, that cross each place of the order, [items + 1], and the penalty of fusions that a
+    // device behind it breaks, µs, [items + 1, devices], empty without any.
     std::vector<double> number_, bytes_, penalty_;
-    std::vector<double> work_;                      // [items] in the order, the mean of the devices
+    std::vector<double> work_;                      // [items in the order] time, mean of the devices
     std::vector<std::vector<std::int32_t>> kinds_;  // devices of equal costs
-    // Sums of all items before a place of the order [devices, items + 1]: time; bytes held, empty without limits; how
-    // many the device does not run, empty where each runs all.
+    // Sums over all items before a place of the order, [devices, items + 1]: time; bytes held, empty without limits;
+    // number of unsupported items, empty if there are none.
     std::vector<double> time_before_, held_before_;
     std::vector<std::int32_t> lacked_before_;
 };

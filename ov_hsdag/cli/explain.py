@@ -27,8 +27,8 @@ from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError
 
 # Operations (those that take longest) and submodels that are shown by default, so that everything fits on one screen.
-_LONGEST = 5
-_SUBMODELS = 5
+_LONGEST = 5  # operations
+_SUBMODELS = 5  # submodels
 
 Nodes = Annotated[
     list[str] | None,

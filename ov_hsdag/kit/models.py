@@ -21,7 +21,7 @@ _IMAGE_SIDE = 192
 # Tokens of an encoder's text, and of a decoder's prompt.
 _TOKENS = 128
 
-_VOCABULARY = 8192
+_VOCABULARY = 8192  # tokens that texts can have: fewer than real models, so that embeddings do not dominate
 
 _DECODER_INPUTS = ("input_ids", "attention_mask", "position_ids")
 

@@ -9,6 +9,8 @@ from typing import Any
 from ov_hsdag.report.drawing import Drawing
 from ov_hsdag.utils.byte_sizes import format_bytes
 
+# Pixels: width of the picture, which fits a page or a notebook, its margins (names of devices are on the left), height
+# of a device's lane, and space between lanes.
 _WIDTH, _LEFT, _RIGHT = 920, 110, 24
 _LANE, _GAP = 34, 22
 

@@ -9,6 +9,8 @@ from ov_hsdag.report.drawing import COLOURS, Drawing
 from ov_hsdag.report.picture import QUIET, TEXT, time_text
 from ov_hsdag.utils.byte_sizes import format_bytes
 
+# Pixels: width of the picture, which fits a page or a notebook, its margins (names of devices on the left, figures on
+# the right), height of a device's lane, and space between lanes.
 _WIDTH, _LEFT, _RIGHT, _LANE, _GAP = 920, 110, 140, 26, 8
 
 

@@ -14,6 +14,8 @@ import openvino as ov
 from ov_hsdag.kit import decoder as decoders
 from ov_hsdag.utils.lazy import opset13 as ops
 
+# Width, heads and width of the feed-forward network of transformers, and tokens of the encoder; channels and side of
+# the image of the convolutional network. All are small, as only the number of operations matters.
 HIDDEN, HEADS, INNER, TOKENS = 32, 4, 64, 16
 CHANNELS, IMAGE = 16, 32
 

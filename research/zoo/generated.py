@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from ov_hsdag.utils.lazy import opset13 as ops
 
-FEATURES = 8
-TOKENS = 11
-_BATCH, _LENGTH = 2, 5
-_HEADS = 2
+FEATURES = 8  # width of all tensors of features: small, so that inference takes no time
+TOKENS = 11  # number of different tokens
+_BATCH, _LENGTH = 2, 5  # static batch and length, different so that a swap of the two is noticed
+_HEADS = 2  # heads of attention
 
 
 @dataclass(frozen=True)

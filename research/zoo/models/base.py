@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from research.zoo.models.inputs import Inputs
 
 CACHE_VARIABLE = "OV_HSDAG_ZOO_CACHE"
-SEED = 0
+SEED = 0  # of all weights, so that a model is the same in each process
 
 
 class Recipe(Protocol):

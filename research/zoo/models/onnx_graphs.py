@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import onnx
 
-_OPSET = 18
+_OPSET = 18  # of ONNX; it has all operations of these models
 # A version of the format that all releases of onnx in the last years read and write.
 _IR_VERSION = 9
 

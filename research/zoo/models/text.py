@@ -9,7 +9,7 @@ from research.zoo.models.base import ZooModel, model
 from research.zoo.models.inputs import Input, Inputs, dynamic_text, inputs, text
 from research.zoo.models.recipes import Torch, Transformers
 
-_VOCABULARY = 500
+_VOCABULARY = 500  # different tokens of small models
 _TEXT = text(32, _VOCABULARY)
 _DYNAMIC = dynamic_text(_VOCABULARY)
 
