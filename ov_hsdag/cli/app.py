@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -80,11 +81,18 @@ EXAMPLES: dict[Callable[..., None], str] = {
 }
 """The commands, in the order in which people come to need them, with one use of each."""
 
+
+def _help_of(command: Callable[..., None]) -> str:
+    """The text of `--help`: a command's docstring without its sections for callers in Python."""
+    return inspect.cleandoc(command.__doc__ or "").partition("\n\nArgs:\n")[0]
+
+
 for _command, _example in EXAMPLES.items():
     app.command(
         cls=_Command,
         # What follows a program's name is the program's.
         context_settings={"allow_interspersed_args": False} if _command is run_program else {},
+        help=_help_of(_command),
         # Its first sentence, whole: what is made up without it is cut at 45 characters.
         short_help=(_command.__doc__ or "").partition("\n\n")[0],
         epilog=f"\b\nExample:\n  {_example}",

@@ -92,6 +92,29 @@ def bench(
     context, figures are means over prompt and tokens. A plan.json is measured as its application runs, with all models
     at once, against everything on each device and the best assignments of whole models. --kit OUT.json shows what
     placing gains on this machine, for `ov-hsdag report OUT.json` to draw.
+
+    Args:
+        models: files or folders of models, or one plan.json; none with `kit`.
+        device: devices in the order of preference; None with `kit` for all of this machine.
+        objective: "latency" or "throughput".
+        policies: learned policies, separated by commas; None for the shipped one.
+        profile: file of a device profile; None for built-in profiles.
+        shape: example shapes, as --shape takes them.
+        input: files of inputs, as --input takes them; not with a workload.
+        workload: prompt and tokens of a decoder, as --workload takes them.
+        context: tokens of a decoder's context.
+        rounds: trials of each placement, at most.
+        part: models of a folder.
+        output: results as .json or .csv; None for none.
+        kit: results of the built-in models as .json, instead of `models`.
+        minutes: time for `kit`, about.
+        ray: address of the Ray cluster that measures; None for this machine.
+        on: which machines of the cluster, as --on takes them.
+        as_json: print JSON.
+
+    Raises:
+        UserError: options contradict each other, or a model, a device or a file cannot be used.
+        RunError: measuring failed.
     """
     if kit is not None:
         if models:
@@ -148,7 +171,7 @@ def bench(
     speeds = Profile.load(profile) if profile else None
 
     def here() -> Iterator[tuple[dict[str, Any], str, Exception | None]]:
-        """As `_elsewhere`, on this machine."""
+        """Measures every model on this machine; yields what `_elsewhere` yields."""
         core = common.new_core()
         missing = absent(core, devices.names)
         if missing:
@@ -223,7 +246,10 @@ def bench(
 def _elsewhere(
     fleet: remote.Fleet, models: Sequence[Path], policies: str | None, examples: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[dict[str, Any], str, Exception | None]]:
-    """Every model on every kind of machine, a job each: what is reported of it, where, and why it failed."""
+    """Measures every model on every kind of machine, each as a job.
+
+    Yields the results of a model as JSON has them, the machine as a title names it, and the error of a failed job.
+    """
     jobs, shapes = [], dict[Path, dict[str, tuple[int, ...]] | None]()
     if examples and len(models) > 1:  # each job gets those of its own model
         core = common.new_core()
@@ -249,7 +275,7 @@ def _elsewhere(
 
 
 def _policies(text: str | None) -> list[HSDAGPlacer]:
-    """The learned placers, under different names. Raises UserError where one cannot be used."""
+    """The placers of the policies in --policies, under different names. Raises UserError where one cannot be used."""
     if text is None:
         return policy_placers(DEFAULT) if ships(DEFAULT) else []
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -260,6 +286,7 @@ def _policies(text: str | None) -> list[HSDAGPlacer]:
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
+    """Writes all results as .json, or the rows of the table as .csv."""
     if path.suffix == ".json":
         write_json(path, document)
         return

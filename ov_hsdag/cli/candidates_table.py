@@ -30,7 +30,7 @@ _PLACERS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One candidate."""
+    """The figures of one candidate, a row of the table."""
 
     name: str
     submodels: int | None = None  # that HETERO makes of it; None where that is not known
@@ -55,17 +55,20 @@ class _Shown:
 def candidates_table(
     rows: Sequence[Row], objective: str, *, measured: bool, what: str = "inferences", against: str = BEST_SINGLE
 ) -> Table:
-    """The table with its legend, rows in their order.
+    """The table of candidates with its legend, in the order of `rows`.
 
-    A placement has one row, however many placers found it, and of several candidates of a placer ("hsdag (less on
-    GPU)") one is shown: the chosen one, else the best. With --verbose every row is there.
+    A placement has one row, however many placers found it. Of several candidates of one placer ("hsdag (less on GPU)")
+    the chosen one is shown, else the best. With --verbose every candidate has a row.
 
     Args:
         rows: all candidates.
         objective: "latency" or "throughput".
         measured: whether anything was measured; otherwise gains are predicted ones.
-        what: is counted for throughput.
-        against: what gains are over.
+        what: the unit of throughput is this word "/s".
+        against: name of the reference of gains.
+
+    Returns:
+        The table; its caption is the legend.
     """
     shown = [_Shown(row, row.name) for row in rows] if console.verbose else _distinct(rows)
     variants = Counter(placer_of(row.name) for row in rows)
@@ -90,7 +93,7 @@ def candidates_table(
 
 
 def _distinct(rows: Sequence[Row]) -> list[_Shown]:
-    """A row for each placement that is the chosen one or the best of one of the placers that found it."""
+    """One row for each placement; a placement is left out where all placers that found it have a better row."""
     found_by: dict[str, list[Row]] = {}  # rows of each placement, by the name of the first one
     for row in rows:
         found_by.setdefault(row.same_as or row.name, []).append(row)
@@ -121,7 +124,7 @@ def why_no_figure(figures: Mapping[str, Any]) -> str:
 
 
 def _number(value: float | None, column: Sequence[float | None]) -> str:
-    """With as many decimals as all of a column: four digits of its largest number, about."""
+    """Formats a number with the decimals that show about four digits of the largest number of its column."""
     largest = max((other for other in column if other is not None), default=0.0)
     return "-" if value is None else f"{value:.{1 if largest >= 100 else 2 if largest >= 10 else 3}f}"
 
@@ -129,6 +132,7 @@ def _number(value: float | None, column: Sequence[float | None]) -> str:
 def _legend(
     rows: Sequence[_Shown], names: Sequence[str], variants: Counter[str], *, measured: bool, against: str
 ) -> str:
+    """The text under the table: what the mark, the intervals and the names of placers mean."""
     parts = ["* chosen."] if any(one.row.chosen for one in rows) else []
     how = "measured in turns, with its 95% interval" if measured else "predicted"
     parts.append(f"x {against}: {how}.")

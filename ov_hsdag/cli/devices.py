@@ -36,7 +36,8 @@ def devices(as_json: common.Json = False) -> None:
 
 
 def _profile(core: ov.Core, name: str) -> dict[str, Any]:
-    """What the profile of a device says, its name (as a profile's {"builtin": name} takes it), and what is guessed."""
+    """The built-in profile of a device: its description, its name for {"builtin": name}, and which figures are
+    estimates."""
     try:
         profile = builtin_profile([name], core).device(name)
     except UserError:  # of a kind that no built-in profile describes

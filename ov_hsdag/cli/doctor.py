@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
-# Where the drivers of Linux show their devices, what OpenVINO calls those, and what it needs to see them.
+# Kind of device for OpenVINO, folder and pattern of its device nodes on Linux, and the driver that OpenVINO needs.
 _HARDWARE = (
     ("GPU", "/dev/dri", "renderD*", "Intel's compute runtime (Debian, Ubuntu: apt-get install intel-opencl-icd)"),
     ("NPU", "/dev/accel", "accel*", "Intel's NPU driver (github.com/intel/linux-npu-driver)"),
 )
 
-# Whether a new process of this Python extends OpenVINO.
+# Prints whether a new process of this Python extends OpenVINO with the hook.
 _PROBE = "import openvino; print(hasattr(openvino.Core.compile_model, '__wrapped__'))"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the diagnosis."""
+    """The result of one check, a line of the diagnosis."""
 
-    what: str  # is looked at
+    what: str  # the subject: "devices"
     state: str  # "ok", "note" (works, with a limit worth knowing) or "problem"
-    found: str  # what is so
-    fix: str = ""  # what to do; "" where nothing is needed
+    found: str  # the finding
+    fix: str = ""  # the remedy; "" where nothing is needed
 
 
 def doctor(as_json: common.Json = False) -> None:
@@ -80,7 +80,7 @@ def doctor(as_json: common.Json = False) -> None:
 
 
 def diagnosis() -> Iterator[Check]:
-    """All checks, those that others rest on first; without OpenVINO only the first."""
+    """Runs all checks, in an order in which later ones may rely on earlier ones; only the first without OpenVINO."""
     try:
         import openvino as ov
     except ImportError as error:
@@ -158,7 +158,7 @@ def _profiles(core: ov.Core) -> Check:
             continue
         parts.append(f"{name}: {profile.builtin}{', with estimates' if profile.estimates else ''}")
         guessed = guessed or bool(profile.estimates)
-    # Calibrating takes two devices: until there are, profiles do.
+    # `calibrate` is proposed only for two devices or more: with one there is nothing to place.
     several = guessed and len(names) > 1
     fix = f"ov-hsdag calibrate --device HETERO:{','.join(names)} --output machine.json" if several else ""
     return Check("profiles", NOTE if several else OK, "; ".join(parts), fix)

@@ -26,9 +26,9 @@ from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError
 
-# What is shown by default, so that all of it is a screen: operations, those that take longest, and submodels.
-_LONGEST = 5
-_SUBMODELS = 5
+# Operations (those that take longest) and submodels that are shown by default, so that everything fits on one screen.
+_LONGEST = 5  # operations
+_SUBMODELS = 5  # submodels
 
 Nodes = Annotated[
     list[str] | None,
@@ -43,7 +43,7 @@ AllOperations = Annotated[bool, typer.Option("--all", help="Every submodel, and 
 
 @dataclass(frozen=True)
 class PlacedModel:
-    """Options of `explain` and `report`: which model of a folder, which placement of it, and what it is judged by."""
+    """Options that `explain` and `report` share: model of a folder, its placement, and the costs and limits to use."""
 
     device: Annotated[str | None, common.device_option("Devices; by default those of the placement.")] = None
     affinity: common.AffinityFile = None
@@ -75,6 +75,14 @@ def explain(
     A summary comes first, then the operations that take longest, or those of --node, --type or --all. With --node and
     --type it leaves out which single moves come closest to paying. Figures are predictions, also of placements that
     were made elsewhere (affinities of the nodes, or --affinity). Of a plan.json the whole application is explained.
+
+    Args:
+        model: the placed model, its folder, or a plan.json.
+        placed: the options that `report` has as well.
+        node: patterns of names of operations to describe.
+        kind: types of operations to describe.
+        every: describe all operations and submodels.
+        as_json: print JSON.
     """
     if model.suffix == ".json":
         own = {name: getattr(placed, name) for name in ("affinity", "shape", "workload", "context", "part")}
@@ -102,7 +110,19 @@ def explain(
 
 
 def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
-    """A placed model from a file; `model` is what the user calls it."""
+    """Reads and explains a placed model.
+
+    Args:
+        model: the file or folder that the user named, for messages.
+        file: the model's file.
+        placed: options of the user.
+
+    Returns:
+        The explained model.
+
+    Raises:
+        UserError: an option is wrong, the model cannot be read, or it carries no placement.
+    """
     if placed.objective is not None:
         check_objective(placed.objective)
     devices = DeviceSet.parse(placed.device).names if placed.device is not None else None
@@ -132,7 +152,7 @@ def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
 
 
 def _text(found: ExplainedModel, summary: dict[str, Any], model: str, every: bool) -> str:
-    """What people are told of the whole model; every: all of its submodels."""
+    """The text about the whole model. every: list all of its submodels."""
     parts, gains = summary["parts_us"], summary["gains"]
     lines = [found.headline(model)]
     if not summary["feasible"]:
@@ -197,7 +217,7 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str, every: boo
 
 
 def _experts(blocks: list[dict[str, Any]]) -> str:
-    """How many experts each token chooses of how many, and where those of how many layers are."""
+    """A line about the experts: how many of them each token chooses, and how many layers' are on each device."""
     chosen = ", ".join(dict.fromkeys(f"{one['chosen']} of {one['all']}" for one in blocks))
     there: dict[str, list[dict[str, Any]]] = {}
     for one in blocks:
@@ -211,7 +231,7 @@ def _experts(blocks: list[dict[str, Any]]) -> str:
 
 
 def _costs(found: ExplainedModel, model: str) -> str:
-    """Which costs are used, and that the placement was made with others where it was."""
+    """A line about the costs in use; it says so where the placement was made with costs that are missing now."""
     parts = [f"measured on {', '.join(found.measured)}"] if found.measured else []
     profiles = {name: profile for name, profile in found.profiles.items() if name not in found.measured}
     parts += [
@@ -229,7 +249,7 @@ def _costs(found: ExplainedModel, model: str) -> str:
 
 
 def _described(one: dict[str, Any]) -> str:
-    """Two lines about an operation: where it is and what it costs on each device, and why it is there."""
+    """Two lines about an operation: its device and its cost on each device, and the reason for its device."""
     others = {name: us for name, us in one["us_on"].items() if name != one["device"]}
     elsewhere = ", ".join(f"{name} {'cannot' if us is None else f'{us:,.1f}'}" for name, us in others.items())
     costs = f"{one['us']:,.1f} µs ({one['share']:.1%}); {elsewhere}"

@@ -78,7 +78,7 @@ Bucket = Annotated[
     ),
 ]
 
-# Options that place several models together has no use for.
+# Options that hold for one model only, so that --together refuses them.
 _OF_ONE_MODEL = ("affinity", "pin", "inputs", "experts", "context", "kv_precision", "search_seconds")
 
 
@@ -106,6 +106,26 @@ def place(
 
     Of a folder that optimum-intel exported, the language model, or encoder and decoder each, are placed (--part names
     others), and a folder is written that openvino.genai and optimum-intel load.
+
+    Args:
+        model: a model's file or an exported folder.
+        device: devices in the order of preference.
+        output: the IR or folder to write; None for `default_output`.
+        part: models of a folder to place.
+        given: the options of placing, see `options.flags`.
+        compress_to_fp16: write weights as FP16; None for as `model` has them.
+        together: place the models of a folder together, as parts of one application.
+        count: runs of models in one run of the application, as --count takes them.
+        bucket: sizes of open dimensions, separated by commas; a model is written for each.
+        hardlinks: share unchanged weights with the input folder.
+        report: also write a page or a picture.
+        ray: address of the Ray cluster that measures; None for this machine.
+        on: which machines of the cluster, as --on takes them.
+        as_json: print JSON.
+
+    Raises:
+        UserError: options contradict each other, or a model, a device or a file cannot be used.
+        RunError: placing failed, see `ov_hsdag.place`.
     """
     common.check_model(model)
     if bucket is not None:
@@ -177,7 +197,7 @@ def place(
         missing = absent(core, devices)
         measure = given.measure
         if measure is None:
-            # A placement that is given is taken however fast it is.
+            # A placement that the user gave is written however fast it is, so that measuring would change nothing.
             decided = affinity is not None or given.experts is not None
             measure = not decided and not missing and common.has_temporary_folder()
             if not decided and missing:
@@ -187,7 +207,7 @@ def place(
             selection.check_possible(core, devices)
         loaded = {file: common.read_model(core, file) for file in files}
         shapes = dict(zip(files, example_shapes(list(loaded.values()), examples), strict=True))
-        fixes_sizes = given.static or has_npu(devices)  # those that the user gave alone
+        fixes_sizes = given.static or has_npu(devices)  # sizes of the user alone are fixed in the model
         beside = {file: {} if fixes_sizes else sizes_beside(one, file, shapes[file]) for file, one in loaded.items()}
         samples = dict(zip(files, inputs_of_each(list(loaded.values()), inputs), strict=True))
         compressed = {
@@ -207,7 +227,7 @@ def place(
         others = None
         if folder and limits is not None:
             others = _fit_of_others(core, model, files, device, limits, Workload.asked(asked, given.context), given)
-        # The largest first: it gets the best place, and the others what is left.
+        # The largest model first: it has the memory limits to itself, and the others share what is left.
         for file in sorted(files, key=weights_size, reverse=True):
             own = replace(
                 options,
@@ -220,7 +240,7 @@ def place(
             )
             with console.progress(f"placing {file} on {device}") as tell:
                 placements[file] = place_model(loaded[file], device, options=own, core=core, report=tell)
-        # Unless asked otherwise, placing leaves weights as they were, compressed or exact.
+        # By default weights are written as they were read, compressed or exact.
         common.write_models(output, model, {file: (loaded[file], compressed[file]) for file in files}, hardlinks)
         if report is not None:
             with console.progress(f"writing {report}"):
@@ -251,7 +271,7 @@ def place(
 
 
 def _buckets(model: Path, sizes: str, examples: Mapping[str, Sequence[int]]) -> dict[int, list[str]]:
-    """Shapes of all inputs, as the command line has them, for each size of those that are open."""
+    """The shapes of all inputs, as --shape takes them, for each size in --bucket of the open dimensions."""
     if not all(size.strip().isdecimal() and int(size) for size in sizes.split(",")):
         raise UserError(f"--bucket takes sizes such as 128,512; got '{sizes}'")
     loaded = common.read_model(common.new_core(), model)
@@ -259,7 +279,7 @@ def _buckets(model: Path, sizes: str, examples: Mapping[str, Sequence[int]]) -> 
     names, found = [input_name(port) for port in loaded.inputs], dict[int, list[str]]()
     for size in map(int, sizes.split(",")):
         wanted = dict(zip(names, input_shapes(loaded, shapes or {}, size), strict=True))
-        fix_input_shapes(loaded.clone(), wanted)  # before anything is written
+        fix_input_shapes(loaded.clone(), wanted)  # raises UserError, if at all, before anything is written
         found[size] = [sized(name, one) for name, one in wanted.items()]
     return found
 
@@ -273,7 +293,7 @@ def _fit_of_others(
     workload: Workload | None,
     given: Any,
 ) -> FolderFit:
-    """What a folder's tokenizers and the models that nothing places need where they are loaded.
+    """The memory needs of a folder's tokenizers and of its models that are not placed.
 
     Raises DoesNotFitError where they alone exceed a limit.
     """
@@ -299,7 +319,7 @@ def _fit_of_others(
 
 
 def _others_line(others: FolderFit) -> str:
-    """What needs memory beside the models that were placed."""
+    """A line about the memory of models and tokenizers that were not placed."""
     names = [*others.parts, *(("tokenizers",) if others.tokenizers else ())]
     needs = ", ".join(f"{format_bytes(size)} on {device}" for device, size in others.needed.items())
     return f"left as they are, and counted for --memory: {', '.join(names)} ({needs})"
@@ -308,7 +328,7 @@ def _others_line(others: FolderFit) -> str:
 def _left(
     limits: Mapping[str, int] | None, placements: Iterable[Placement], occupied: Mapping[str, int]
 ) -> Mapping[str, int] | None:
-    """What the other models of a folder, those placed already and those that nothing places, leave, by device."""
+    """The limits in bytes, by device, after subtracting the folder's models placed so far and those not placed."""
     if limits is None:
         return None
     taken = [occupied, *((placement.predicted or {}).get("memory_bytes", {}) for placement in placements)]
@@ -316,7 +336,7 @@ def _left(
 
 
 def default_output(model: Path) -> Path:
-    """What a placed model is called by default: in the current directory, as ovc has it, and never the model itself."""
+    """The default output of placing a model: NAME_placed in the current directory, as ovc writes there, too."""
     named = Path(os.path.abspath(model))  # of a link, its own name; of "..", the folder's
     if is_model_folder(model):
         return Path(f"{named.name}_placed")

@@ -28,7 +28,7 @@ CorpusFolder = Annotated[
     typer.Option("--corpus", metavar="DIR", help="Graphs to train on, FAMILY/MODEL.npz (default: generated graphs)."),
 ]
 End = Annotated[bool, typer.Option("--end", help="With --resume: no more steps, write the policy of what was learned.")]
-_MOST = 10**6
+_MOST = 10**6  # upper limit of counts on the command line: far above any useful one
 Problems = Annotated[int | None, typer.Option("--problems", min=1, max=_MOST, help="Training problems that are drawn.")]
 FirstProblems = Annotated[
     int | None,
@@ -69,7 +69,29 @@ def pretrain(
     ray: Ray = None,
     as_json: common.Json = False,
 ) -> None:
-    """Train a policy on simulated placements; DIR/policy is what --policy takes. Needs the extra `train`."""
+    """Train a policy on simulated placements; DIR/policy is what --policy takes. Needs the extra `train`.
+
+    Args:
+        output: folder of the run.
+        corpus: folder of problems to learn from; None for generated graphs.
+        resume: continue the run in `output`.
+        end: with `resume`, write the policy of the steps so far and stop.
+        seed: seed of the run; None for 0, or that of a resumed run.
+        problems: number of training problems; here and below None is for the default of `Settings`.
+        first_problems: training problems of the first step.
+        validation: number of problems for validation.
+        validate_every: steps between two validations.
+        imitation_steps: steps that imitate searched placements.
+        reinforce_steps: steps of reinforcement learning after these.
+        ppo_clip: ε of PPO with 3 epochs; None for REINFORCE.
+        threads: threads of torch.
+        checkpoint_minutes: minutes between checkpoints.
+        ray: address of the Ray cluster that searches placements; None for this machine.
+        as_json: print JSON.
+
+    Raises:
+        UserError: options contradict each other, or a file or package is missing.
+    """
     given: dict[str, Any] = {
         "seed": seed,
         "problems": problems,
@@ -132,14 +154,14 @@ def pretrain(
 
 
 def _told(cluster: Cluster, tell: Tell, function: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[Any]:
-    """Calls on the cluster, with the share of them that is done."""
+    """Yields the results of a function on the cluster, and shows the share of calls that are done."""
     for done, found in enumerate(cluster.map(function, numbers), start=1):
         tell("searching placements", done / len(numbers))
         yield found
 
 
 def _reporter(tell: Tell) -> Report:
-    """Reports the share that is done, with the figures of the latest validation."""
+    """Makes the callback that shows the share of steps that are done, and the figures of the latest validation."""
     validated = "not validated yet"
 
     def report(step: int, steps: int, scalars: dict[str, float]) -> None:

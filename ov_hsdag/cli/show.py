@@ -21,7 +21,7 @@ from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 
-# Lines about runs of operations and tensors that people still read; --json has all.
+# Lines about runs of operations, and about tensors, that are shown at most: all fits on a screen; --json has the rest.
 _LINES = 12
 
 AffinityOutput = Annotated[
@@ -35,6 +35,15 @@ def show(
     """Show the placement inside MODEL as it is stored: devices, what crosses, prediction and measurement.
 
     Nothing is predicted or measured anew; `ov-hsdag explain` does that. Of a folder, all models that carry a placement.
+
+    Args:
+        model: the placed model or its folder.
+        output: the affinities to write, too, as .json.
+        part: models of a folder; None for all.
+        as_json: print JSON.
+
+    Raises:
+        UserError: a file cannot be read or written, or there is no placement.
     """
     common.check_model(model)
     files = model_files(model, part or ([*models_of(model)] if is_model_folder(model) else ()))
@@ -58,7 +67,7 @@ def show(
     with console.result(as_json) as tell:
         results = {}
         for file, placement in found.items():
-            restore_shapes(loaded[file])  # as `explain` counts: what only makes tensors cross is no operation
+            restore_shapes(loaded[file])  # as `explain` does: nodes that only carry tensors over a cut do not count
             operations = operations_of(loaded[file])
             facts = stored_facts(operations, placement, loaded[file].get_parameters())
             results[file.name] = facts
@@ -71,10 +80,17 @@ def show(
 def stored_facts(
     operations: Sequence[ov.Node], placement: Placement, parameters: Sequence[ov.Node] = ()
 ) -> dict[str, Any]:
-    """What the operations of a model and the placement inside it say, in JSON's types.
+    """The facts of a stored placement, without predicting or measuring anything.
 
-    parts: runs of operations on one device in the order of the model; crossing: tensors that go from device to device;
-    unplaced: operations that the placement does not name.
+    Args:
+        operations: the model's operations in execution order.
+        placement: the placement that the model carries.
+        parameters: the model's inputs, whose tensors may cross as well.
+
+    Returns:
+        An object of JSON's types. Among its keys are "devices" (operations of each), "parts" (runs of operations on
+        one device), "crossing" (tensors that go from one device to another) and "unplaced" (operations that the
+        placement does not name).
     """
     order = [(node.get_friendly_name(), placement.affinity.get(node.get_friendly_name())) for node in operations]
     parts = []

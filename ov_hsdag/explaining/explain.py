@@ -1,4 +1,4 @@
-"""Explains the placement of a model: the model and a placement in, an explained model out."""
+"""The entry point of explanations: prices a model and its placement, and returns an `ExplainedModel`."""
 
 from __future__ import annotations
 
@@ -43,22 +43,27 @@ def explain(
     workload: Workload | str | None = None,
     context: int | None = None,
 ) -> ExplainedModel:
-    """Explains the placement inside a model, or one that is given.
+    """Explains the placement that a model carries, or another one.
+
+    The settings with which the placement was made (example shapes, memory limits, workload) are defaults for the
+    arguments below.
 
     Args:
-        model: any; not changed.
+        model: any model; it is not changed.
         device: the devices, in HETERO's order; by default those of the placement.
-        affinity: a placement of the model; by default the one that it carries, or affinities of its nodes. Of the one
-            that it carries, nodes that are gone since it was made are left out, with a warning.
+        affinity: a placement of the model; by default the one that it carries, or affinities of its nodes. Nodes of a
+            carried placement that the model has lost are left out, with a warning.
         objective: "latency" or "throughput"; by default the placement's.
         profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
         core: asked what the devices support, where it has them. A new one by default.
-        shapes: example shapes of dynamic inputs, by input name. Of inputs without one, and so of `memory` and
-            `workload`, what the placement was made with counts.
+        shapes: example shapes of dynamic inputs, by input name.
         memory: as in `ov_hsdag.place`.
-        costs: measured costs of the model, used for the devices that they hold for.
+        costs: measured costs of the model, used for those devices for which they are valid.
         workload: as in `ov_hsdag.place`.
         context: as in `ov_hsdag.place`.
+
+    Returns:
+        The explained model.
 
     Raises:
         UserError: bad input, a model without a placement, or one that knows none of the model's nodes.
@@ -113,9 +118,9 @@ def explain(
 
 
 def _pins_kept(problem: PlacementProblem, affinity: Mapping[str, str], pins: Sequence[str]) -> dict[int, str]:
-    """Pins that a placement was made with, by the numbers of their nodes; those that it does not keep are left out.
+    """The pins of a placement by the numbers of their nodes, without those that it does not satisfy.
 
-    A model may have changed since, may be explained on other devices, and a file may say anything.
+    A pin may be violated because the model has changed, other devices are given, or the file was edited.
     """
     kept: dict[int, str] = {}
     for text in pins:
@@ -129,7 +134,7 @@ def _pins_kept(problem: PlacementProblem, affinity: Mapping[str, str], pins: Seq
 
 
 def placement_of(model: ov.Model) -> Placement | None:
-    """The placement that a model carries, or else the affinities of its nodes; None where it has neither."""
+    """The placement that a model carries, or one made of its nodes' affinities; None where it has neither."""
     carried = Placement.of(model)
     if carried is not None:
         return carried

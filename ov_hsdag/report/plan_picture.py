@@ -9,11 +9,13 @@ from ov_hsdag.report.drawing import COLOURS, Drawing
 from ov_hsdag.report.picture import QUIET, TEXT, time_text
 from ov_hsdag.utils.byte_sizes import format_bytes
 
+# Pixels: width of the picture, which fits a page or a notebook, its margins (names of devices on the left, figures on
+# the right), height of a device's lane, and space between lanes.
 _WIDTH, _LEFT, _RIGHT, _LANE, _GAP = 920, 110, 140, 26, 8
 
 
 def plan_picture(data: Mapping[str, Any], title: str) -> str:
-    """The text of an SVG file; data: as `ov_hsdag.placing.plan.Plan.to_dict` returns it."""
+    """The text of an SVG file. data: from `ov_hsdag.placing.plan.Plan.to_dict`; title: the heading."""
     devices, models = data["devices"], data["models"]
     predicted = data["predicted"]
     rows = len(devices) * (_LANE + _GAP) + 44
@@ -26,7 +28,7 @@ def plan_picture(data: Mapping[str, Any], title: str) -> str:
     def lanes(
         top: float, told: str, values: Mapping[str, Sequence[tuple[str, float, float]]], ends: Mapping[str, str]
     ) -> None:
-        """Boxes (model, from, to) of each device, and what stands behind them."""
+        """Draws a lane for each device with boxes (model, from, to), and a text at its end."""
         drawing.text(16, top + 14, told, font_weight="bold", fill=TEXT)
         most = max((end for boxes in values.values() for _, _, end in boxes), default=1.0) or 1.0
         scale = (_WIDTH - _LEFT - _RIGHT) / most
@@ -58,7 +60,7 @@ def plan_picture(data: Mapping[str, Any], title: str) -> str:
 
 
 def _stacked(models: Mapping[str, Any], key: str, device: str) -> list[tuple[str, float, float]]:
-    """Boxes of the models' amounts, one behind the other."""
+    """Boxes (model, from, to) of the models' amounts on a device, one after the other."""
     found, end = [], 0.0
     for name, one in models.items():
         amount = float(one[key].get(device, 0.0))

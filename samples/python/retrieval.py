@@ -19,17 +19,35 @@ from transformers import AutoTokenizer
 
 
 class Stage:
-    """A model with its tokenizer, which does one thing at a time, in a thread."""
+    """A model with its tokenizer; it runs one call at a time, in a thread."""
 
     def __init__(self, kind: type, folder: Path, device: str) -> None:
+        """Loads model and tokenizer.
+
+        Args:
+            kind: class of optimum-intel for the model.
+            folder: the exported model.
+            device: device string of compile_model.
+        """
         self.model, self.tokenizer = kind.from_pretrained(folder, device=device), AutoTokenizer.from_pretrained(folder)
         self.free = asyncio.Lock()
 
     async def run(self, tokens: dict, method: str = "forward", **more: object) -> object:
+        """Calls a method of the model when no other call runs.
+
+        Args:
+            tokens: inputs by name, from `tokens`.
+            method: name of the method.
+            more: further arguments of the method.
+
+        Returns:
+            The result of the method.
+        """
         async with self.free:
             return await asyncio.to_thread(getattr(self.model, method), **tokens, **more)
 
     def tokens(self, *texts: list[str]) -> dict:
+        """Tokenizes texts, or pairs of texts from two lists."""
         return self.tokenizer(*texts, return_tensors="pt", padding=True, truncation=True)
 
 

@@ -87,7 +87,7 @@ MODELS: tuple[ZooModel, ...] = (
     _speech("wavlm-small", "wavlm", "WavLMForCTC"),
     _speech("unispeech-small", "wav2vec2", "UniSpeechForCTC"),
     _speech("data2vec-audio-small", "data2vec", "Data2VecAudioForCTC"),
-    # Not 4 steps, as many as heads: see timesformer-small.
+    # The number of steps must not be 4, that of heads: see timesformer-small.
     _speech(
         "sew-small",
         "sew",
