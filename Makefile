@@ -1,7 +1,7 @@
 # make demo   the main job: from an ONNX file to a placement that runs on two devices
 # make test   what to run before a change is handed in: minutes
 # make test-all   everything that CI checks: with the tests that take longer
-# make figures-smoke  every command that docs/results.md names, at its smallest size: minutes
+# make figures-smoke  every command that docs/reference/results.md names, at its smallest size: minutes
 # make lanes  the core of the tests on older releases of OpenVINO
 # make llm    language models with optimum-intel and openvino.genai, in an environment of their own
 # make wheels wheels to publish, in dist: for each Python from 3.10 on that is here, without containers

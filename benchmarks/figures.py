@@ -1,4 +1,4 @@
-"""Whether each table of docs/results.md has a command that prints it, and each command a table.
+"""Whether each table of docs/reference/results.md has a command that prints it, and each command a table.
 
     python -m benchmarks.figures                     # the page alone
     python -m benchmarks.figures --run               # and each command with its quickest arguments: minutes
@@ -28,7 +28,7 @@ from benchmarks.common.workers import start
 from ov_hsdag.devices.cpu import usable_cores
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "results.md"
+PAGE = ROOT / "docs" / "reference" / "results.md"
 
 LIMIT = 600.0
 """Seconds that a command may take with its quickest arguments, on a busy machine."""

@@ -1,4 +1,4 @@
-"""The page docs/python.md, written from the docstrings: python docs/python_reference.py
+"""The page docs/reference/python.md, written from the docstrings: python docs/python_reference.py
 
 GitHub and MkDocs both show it as it is. A test compares the page with what this writes.
 """
@@ -9,19 +9,20 @@ import inspect
 import math
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "python.md"
+PAGE = ROOT / "docs" / "reference" / "python.md"
 
 INTRODUCTION = """\
 # Python
 
 What `import ov_hsdag` has for programs. Importing it is cheap, and makes `compile_model` follow placements
-([how](design.md#python)); the names load when they are used.
+([how](../concepts/design.md#how-a-python-program-follows-a-placement)); the names load when they are used.
 
 `python docs/python_reference.py` writes this page from the docstrings; `help(ov_hsdag.place)` prints the same text.
 """
@@ -48,8 +49,8 @@ SECTIONS: dict[str, tuple[str, Sequence[str]]] = {
     ),
     "Errors": ("What all of these raise.", ("ov_hsdag.UserError", "ov_hsdag.RunError")),
     "For placers": (
-        "What [a placer](adding-a-placer.md) gets and returns. These names are inside the package and may change"
-        " between releases.",
+        "What [a placer](../contributing/adding-a-placer.md) gets and returns. These names are inside the package and"
+        " may change between releases.",
         (
             "ov_hsdag.placers.base.Placer", "ov_hsdag.problem.problem.PlacementProblem",
             "ov_hsdag.problem.problem.Evaluation", "ov_hsdag.problem.pricing.build_problem",
@@ -63,6 +64,9 @@ CONSTRUCTED = ("HSDAGPlacement", "PlaceOptions", "ModelOf", "Copies")
 
 LINE = 100
 """Characters that a signature may have on one line."""
+
+WIDTH = 120
+"""Characters that a line of text may have."""
 
 NOT_RUN = "Not run by the tests: it takes a model that is loaded already."
 """What stands before an example, see tests/test_code_blocks.py."""
@@ -81,14 +85,13 @@ def page() -> str:
 
 
 def _contents() -> str:
-    """A table of all names with the first sentence about each."""
-    rows = ["| name | |", "|---|---|"]
+    """A list of all names with the first sentence about each."""
+    rows = []
     for _, names in SECTIONS.values():
         for path in names:
-            first = (
-                _prose(inspect.getdoc(_resolved(path)) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
-            )
-            rows.append(f"| [`{_short(path)}`](#{_heading(path).lower().replace(' ', '-')}) | {first} |")
+            first = _prose(inspect.getdoc(_resolved(path)) or "").split("\n\n")[0]
+            link = f"[`{_short(path)}`](#{_heading(path).lower().replace(' ', '-')})"
+            rows.append(_list_item(f"{link}: {' '.join(first.split())}"))
     return "\n".join(rows)
 
 
@@ -145,7 +148,14 @@ def _sections(text: str) -> Iterator[tuple[str, list[str]]]:
 def _item(text: str) -> str:
     joined = " ".join(text.split())
     match = _ITEM.match(joined)
-    return f"- `{match.group(1)}`: {_prose(match.group(2))}" if match else f"- {_prose(joined)}"
+    return _list_item(f"`{match.group(1)}`: {_prose(match.group(2))}" if match else _prose(joined))
+
+
+def _list_item(text: str) -> str:
+    """An item of a list, with lines that are not too long; code in the text stays on one line."""
+    held = _CODE.sub(lambda code: code.group().replace(" ", "\0"), text)
+    lines = textwrap.wrap(held, WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+    return "- " + "\n  ".join(lines).replace("\0", " ")
 
 
 def _prose(text: str) -> str:

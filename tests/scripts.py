@@ -28,7 +28,7 @@ def loaded(script: Path) -> Iterator[ModuleType]:
 
 
 def dockerfile_of_an_application() -> str:
-    """The Dockerfile that docs/containers.md shows."""
-    text = (DOCS / "containers.md").read_text(encoding="utf-8")
+    """The Dockerfile that docs/guides/containers.md shows."""
+    text = (DOCS / "guides/containers.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```dockerfile\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return str(block)

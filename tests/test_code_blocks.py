@@ -27,7 +27,7 @@ ELSEWHERE = {"ci.md"}
 
 # They measure, start torch, or place often.
 SLOW = {
-    "tutorial.md", "fine-tuning.md", "pretraining.md", "gpu-cpu.md", "writing-a-profile.md", "npu.md",
+    "getting-started.md", "fine-tuning.md", "pretraining.md", "gpu-cpu.md", "writing-a-profile.md", "npu.md",
     "adding-a-legality-rule.md",
 }  # fmt: skip
 
@@ -93,7 +93,7 @@ def prints(shown: str, printed: str) -> bool:
 
 def pages() -> list[Any]:
     found = []
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    for page in sorted((ROOT / "docs").rglob("*.md")):
         if page.name not in ELSEWHERE and list(blocks(page.read_text(encoding="utf-8"))):
             found.append(pytest.param(page, id=page.name, marks=[pytest.mark.slow] if page.name in SLOW else []))
     return found

@@ -36,7 +36,7 @@ from tests.scripts import dockerfile_of_an_application, loaded
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     *ROOT.glob("*.md"),
-    *(ROOT / "docs").glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
     *(ROOT / folder / "README.md" for folder in ("samples", "benchmarks", "upstream")),
 ]
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
@@ -139,9 +139,9 @@ def test_python_blocks_are_python(page: Path) -> None:
 
 
 def test_the_format_of_profiles_is_described_in_full() -> None:
-    """Every key of a device in the schema has its place in the table of docs/profiles.md."""
+    """Every key of a device in the schema has its place in the table of docs/reference/profiles.md."""
     schema = json.loads((ROOT / "ov_hsdag/costs/profile.schema.json").read_text())
-    described = set(re.findall(r"`(\w+)`", (ROOT / "docs/profiles.md").read_text(encoding="utf-8")))
+    described = set(re.findall(r"`(\w+)`", (ROOT / "docs/reference/profiles.md").read_text(encoding="utf-8")))
     keys = set(schema["$defs"]["device"]["properties"]) - {"description"}
     assert "cores" in keys and keys - described == set()
 
@@ -149,7 +149,7 @@ def test_the_format_of_profiles_is_described_in_full() -> None:
 @pytest.mark.slow
 def test_the_check_for_ci_runs_as_it_is_written(tmp_path: Path) -> None:
     """And verify finds a placement for devices that are not there, with the status that the page says."""
-    text = (ROOT / "docs/ci.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/guides/ci.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     folder = tmp_path / "bin"
     folder.mkdir()
@@ -177,21 +177,33 @@ def test_the_reference_of_the_command_line_has_every_option_of_every_command() -
 
 
 def test_pages_of_the_site_link_to_the_rest_of_the_repository() -> None:
-    text = "[a](../README.md#quick-start) ![b](anytime.svg) [c](https://intel.com)\n```sh\nls [d](../README.md)\n```\n"
+    text = "[a](../../README.md#quick-start) ![b](a.svg) [c](https://intel.com)\n```sh\nls [d](../../README.md)\n```\n"
     with loaded(ROOT / "docs/mkdocs_hooks.py") as hooks:
-        own = SimpleNamespace(file=SimpleNamespace(src_uri="ci.md"))
+        own = SimpleNamespace(file=SimpleNamespace(src_uri="guides/ci.md"))
         read = hooks.on_page_markdown(text, page=own, config=None, files=None)
         readme = SimpleNamespace(file=SimpleNamespace(src_uri="repository/README.md"))
-        from_readme = hooks.on_page_markdown("[a](docs/ci.md) [b](LICENSE)", page=readme, config=None, files=None)
-    assert read == text.replace("(../README.md#", "(repository/README.md#")
-    assert from_readme == "[a](../ci.md) [b](LICENSE)"
+        from_readme = hooks.on_page_markdown(
+            "[a](docs/guides/ci.md) [b](LICENSE)", page=readme, config=None, files=None
+        )
+    assert read == text.replace("(../../README.md#", "(../repository/README.md#")
+    assert from_readme == "[a](../guides/ci.md) [b](LICENSE)"
 
 
 def test_every_page_has_its_place_in_the_navigation_which_leads_to_files() -> None:
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     named = re.findall(r"^ +- .*: (\S+\.md)$", text, re.MULTILINE)
     assert re.search(r"^use_directory_urls: false\b", text, re.MULTILINE)
-    assert sorted(named) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+    pages = (page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md"))
+    assert sorted(named) == sorted(pages)
+
+
+def test_lines_and_pages_are_short() -> None:
+    """Lines of at most 120 characters but for addresses, pages of at most 300 lines but for references."""
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        lines = page.read_text(encoding="utf-8").splitlines()
+        long = [line for line in lines if len(line) > 120 and not re.match(r"\[[\w-]+\]: https://", line)]
+        assert not long, f"{page.relative_to(ROOT)}: {long}"
+        assert len(lines) <= 300 or page.parent.name == "reference", page.relative_to(ROOT)
 
 
 def test_the_image_copies_what_it_builds_from() -> None:
@@ -205,7 +217,7 @@ def test_the_image_copies_what_it_builds_from() -> None:
 def test_the_page_of_python_is_what_the_docstrings_say() -> None:
     """`python docs/python_reference.py` writes it anew."""
     with loaded(ROOT / "docs/python_reference.py") as reference:
-        assert (ROOT / "docs/python.md").read_text(encoding="utf-8") == reference.page()
+        assert (ROOT / "docs/reference/python.md").read_text(encoding="utf-8") == reference.page()
         described = {path for _, paths in reference.SECTIONS.values() for path in paths}
     assert described >= {f"ov_hsdag.{name}" for name in ov_hsdag.__all__ if name != "__version__"}
 
@@ -231,9 +243,9 @@ def test_docstrings_are_shown_as_markdown() -> None:
 
 
 def test_the_recipe_of_the_shipped_policy_is_what_its_record_says() -> None:
-    """docs/pretraining.md has the command whose settings policy.json records."""
+    """docs/contributing/pretraining.md has the command whose settings policy.json records."""
     run = json.loads((PolicyFolder.load(DEFAULT).path / "policy.json").read_text(encoding="utf-8"))["run"]
-    (line,) = [line for line in code_lines(ROOT / "docs/pretraining.md") if "--corpus corpus" in line]
+    (line,) = [line for line in code_lines(ROOT / "docs/contributing/pretraining.md") if "--corpus corpus" in line]
     command: Any = typer.main.get_command(app).commands["pretrain"]  # type: ignore[attr-defined]
     options = command.make_context("pretrain", shlex.split(line)[2:]).params
     names = {field.name for field in fields(Settings)} & set(options)
@@ -242,7 +254,7 @@ def test_the_recipe_of_the_shipped_policy_is_what_its_record_says() -> None:
 
 
 def test_the_table_of_placed_parts_is_what_is_placed(tmp_path: Path) -> None:
-    text = (ROOT / "docs/optimum-intel.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/guides/optimum-intel.md").read_text(encoding="utf-8")
     cells = re.findall(r"^\| (`openvino_.*?) \|", text, re.MULTILINE)
     rows = [re.findall(r"`(openvino_\w+\.xml)`", cell) for cell in cells]
     assert [len(row) for row in rows] == [1, 3, 1]

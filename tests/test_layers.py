@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "ov_hsdag"
 
 # From the top to the bottom; what is side by side in a layer does not import each other. `__init__` is above all: its
-# names are lazy. CONTRIBUTING.md points here, and docs/design.md has the picture.
+# names are lazy. CONTRIBUTING.md points here, and docs/contributing/layout.md has the picture.
 LAYERS = (
     ("cli", "__main__"),
     ("integration", "fleet", "kit", "_autoload"),
@@ -81,8 +81,8 @@ def test_a_layer_imports_only_from_layers_below(module: str) -> None:
 
 
 def test_the_picture_of_the_layers_is_right() -> None:
-    """docs/design.md draws a layer as lines that begin with a corner, or a tee, and then bars."""
-    text = (PACKAGE.parent / "docs/design.md").read_text(encoding="utf-8")
+    """docs/contributing/layout.md draws a layer as lines that begin with a corner, or a tee, and then bars."""
+    text = (PACKAGE.parent / "docs/contributing/layout.md").read_text(encoding="utf-8")
     drawn: list[list[str]] = []
     for line in re.findall(r"^    ([┌├│] +\S+)", text, re.MULTILINE):
         drawn += [[]] if line[0] in "┌├" else []

@@ -10,7 +10,7 @@ worse than the best takes part in fewer rounds, and each is compared with ours i
 intervals). Methods place by the predicted costs that ours has before it measures, under an equal budget of evaluations
 and of processor seconds; ours is `ov_hsdag.place`, by prediction and measured. What OpenVINO offers: each device,
 HETERO's rule, its pipeline hint, AUTO, AUTO with CUMULATIVE_THROUGHPUT, and a copy of the model on each device (which
-AUTO does not make of virtual devices, docs/facts.md). What is in --output and --placements is not made again.
+AUTO does not make of virtual devices, docs/reference/facts.md). What is in --output and --placements is not made again.
 """
 
 from __future__ import annotations

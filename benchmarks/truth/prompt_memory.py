@@ -68,7 +68,7 @@ def peak(model: ov.Model, tokens: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "decoder.xml"
         ov.save_model(model, path, compress_to_fp16=False)
-        # Blocks that are freed go back to the system at once (docs/facts.md).
+        # Blocks that are freed go back to the system at once (docs/reference/facts.md).
         environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
         command = [
             sys.executable,
