@@ -70,11 +70,11 @@ def template_of(name: str) -> PlacementProblem:
 
 def _installed() -> str:
     """Names and versions of the packages that the zoo's models are made with."""
-    found = []
+    versions = []
     for package in ("transformers", "torch", "onnx", "openvino"):
         with suppress(metadata.PackageNotFoundError):
-            found.append(f"{package} {metadata.version(package)}")
-    return ", ".join(found)
+            versions.append(f"{package} {metadata.version(package)}")
+    return ", ".join(versions)
 
 
 def main() -> int:

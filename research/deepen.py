@@ -126,16 +126,16 @@ def _repeated(graph: ComputationGraph, stretch: Stretch, copies: int) -> Computa
     reads_inside = np.bincount(graph.input_source, inside[graph.input_node], graph.nodes) > 0
     reads_outside = np.bincount(graph.input_source, ~inside[graph.input_node], graph.nodes) > 0
     constant = graph.legality.constant
-    own = inside | (constant & reads_inside & ~reads_outside)
+    repeated = inside | (constant & reads_inside & ~reads_outside)
     for node in range(graph.nodes - 1, -1, -1):
         # So do the constants from which a decompressed weight is computed.
-        if not own[node] and constant[node] and reads_outside[node] and not reads_inside[node]:
+        if not repeated[node] and constant[node] and reads_outside[node] and not reads_inside[node]:
             readers = np.concatenate(
                 [graph.consumers(output) for output in range(graph.output_ptr[node], graph.output_ptr[node + 1])]
             )
-            own[node] = bool(len(readers)) and bool(own[readers].all())
-    own &= ~((graph.kinds == NodeKind.RESULT) & ~inside)
-    copied = [int(node) for node in np.flatnonzero(own)]
+            repeated[node] = bool(len(readers)) and bool(repeated[readers].all())
+    repeated &= ~((graph.kinds == NodeKind.RESULT) & ~inside)
+    copied = [int(node) for node in np.flatnonzero(repeated)]
     head, tail = list(range(stretch.last)), list(range(stretch.last, graph.nodes))
     builder = _Copies()
     renamed: dict[int, int] = {}

@@ -17,11 +17,11 @@ def first_choice(placer: HSDAGPlacer, problem: PlacementProblem) -> NDArray[np.u
     suffice, choices that favour or avoid one device (`lean`) are tried in order; where none fits, the first is
     returned.
     """
-    found = placer.cluster_logits(problem)
+    clusters = placer.cluster_logits(problem)
     first: NDArray[np.uint8] | None = None
-    for leaning in lean(found.logits):
-        choice = within_memory(problem, leaning, found)
-        placement = found.expanded(problem, choice[None])[0]
+    for leaning in lean(clusters.logits):
+        choice = within_memory(problem, leaning, clusters)
+        placement = clusters.expanded(problem, choice[None])[0]
         if not problem.evaluate(placement).infeasible[0] & OVER_MEMORY:
             return placement
         first = placement if first is None else first

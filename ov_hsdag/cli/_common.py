@@ -180,21 +180,23 @@ def with_options_of(
     """
     hints = get_type_hints(kind, include_extras=True)
     options = [
-        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])
-        for one in fields(kind)
-        if one.name not in without
+        inspect.Parameter(
+            option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=hints[option.name]
+        )
+        for option in fields(kind)
+        if option.name not in without
     ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def run(*arguments: Any, **given: Any) -> None:
-            own = {one.name: given.pop(one.name, one.default) for one in options}
-            command(*arguments, **given, **{name: kind(**own)})
+        def run(*arguments: Any, **values: Any) -> None:
+            option_values = {option.name: values.pop(option.name, option.default) for option in options}
+            command(*arguments, **values, **{name: kind(**option_values)})
 
         signature = inspect.signature(command, eval_str=True)
         parameters = []
-        for one in signature.parameters.values():
-            parameters += options if one.name == name else [one.replace(kind=one.KEYWORD_ONLY)]
+        for parameter in signature.parameters.values():
+            parameters += options if parameter.name == name else [parameter.replace(kind=parameter.KEYWORD_ONLY)]
         parameters += [] if name in signature.parameters else options
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return run

@@ -138,7 +138,7 @@ def bench(
         common.check_model(model)
     planned = any(model.suffix == ".json" for model in models)
     if planned:
-        own = {
+        model_options = {
             "part": part,
             "shape": shape,
             "input": input,
@@ -147,7 +147,7 @@ def bench(
             "policies": policies,
             "ray": ray,
         }
-        plan.check_options({**own, "model": models[1:]}, "for one model, not for a plan")
+        plan.check_options({**model_options, "model": models[1:]}, "for one model, not for a plan")
         objective = objective if given("--objective") else Plan.load(models[0]).objective
     if part and not any(map(is_model_folder, models)):
         raise UserError("--part names a model of a folder, and no folder is given")
@@ -166,7 +166,7 @@ def bench(
         raise UserError("a workload makes up its inputs, and others are given: leave out one of them")
     if inputs and ray is not None and len(models) > 1:
         raise UserError("--input with --ray is for one model: name one")
-    asked = Workload.asked(workload, context)
+    parsed_workload = Workload.asked(workload, context)
 
     speeds = Profile.load(profile) if profile else None
 
@@ -197,17 +197,17 @@ def bench(
                         elif not has_npu(devices):
                             sizes = with_sizes_beside(model, path, shapes)
                         fix_npu_sizes(model, devices, sizes)
-                        phases = asked.phases_with(model, sizes) if asked else ()
+                        phases = parsed_workload.phases_with(model, sizes) if parsed_workload else ()
                         costs = None if phases else load_beside(path)
                         analysis = session.analyse(model, sizes, phases)
                         problem = session.price(analysis, objective, costs, phases).problem
-                        found, left_out = contenders(problem, devices, learned)
+                        rivals, left_out = contenders(problem, devices, learned)
                         how: dict[str, Any] = {"shapes": sizes, "phases": phases, "samples": samples}
                     else:
                         _, application, now, prepared = opened
-                        found, left_out = contenders_of_plan(application, now)
+                        rivals, left_out = contenders_of_plan(application, now)
                         model, how = prepared[0].analysis.model, models_of(application, prepared)
-                    results = measure(model, devices, objective, core, found, rounds=rounds, report=tell, **how)
+                    results = measure(model, devices, objective, core, rivals, rounds=rounds, report=tell, **how)
             except (RunError, UserError) as error:
                 yield {"model": str(path), "results": [], "failed": str(error)}, "", error
             else:
@@ -255,9 +255,9 @@ def _elsewhere(
         core = common.new_core()
         loaded = [common.read_model(core, model) for model in models]
         shapes = dict(zip(models, example_shapes(loaded, examples), strict=True))
-    asked = [(kind, model) for model in models for kind in fleet.kinds]
+    pairs = [(kind, model) for model in models for kind in fleet.kinds]
     with remote.scratch() as scratch:
-        for number, (kind, model) in enumerate(asked):
+        for number, (kind, model) in enumerate(pairs):
             inputs = Inputs()
             name = inputs.model(model)
             named = [remote.policy(inputs, one.strip()) for one in (policies or "").split(",") if one.strip()]
@@ -266,7 +266,7 @@ def _elsewhere(
             words = remote.words(inputs, [name], own)
             jobs.append((kind, Job(tuple(words), inputs.files, inputs.shown), scratch / str(number)))
         results = fleet.run(f"measuring {', '.join(map(str, models))}", jobs)
-    for (kind, model), result in zip(asked, results, strict=True):
+    for (kind, model), result in zip(pairs, results, strict=True):
         try:
             found = remote.parsed(kind, result)["models"]
             yield {**found[0], "model": str(model), "machine": remote.about(kind)}, f", {kind.describe()}", None
@@ -279,10 +279,10 @@ def _policies(text: str | None) -> list[HSDAGPlacer]:
     if text is None:
         return policy_placers(DEFAULT) if ships(DEFAULT) else []
     names = [name.strip() for name in text.split(",") if name.strip()]
-    found = [(name, placer) for name in names for placer in policy_placers(name)]
-    if len(found) == 1:
-        return [found[0][1]]
-    return [replace(placer, name=f"hsdag:{name}") for name, placer in found]
+    named_placers = [(name, placer) for name in names for placer in policy_placers(name)]
+    if len(named_placers) == 1:
+        return [named_placers[0][1]]
+    return [replace(placer, name=f"hsdag:{name}") for name, placer in named_placers]
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:

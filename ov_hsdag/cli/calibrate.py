@@ -98,23 +98,23 @@ def calibrate(
             one.set_friendly_name(path.name)  # the progress line prints this name
         sizes = _with_sizes_beside(models, loaded, examples)
         with console.progress("calibrating") as tell:
-            found = calibrate_machine(device, loaded, shapes=sizes, seconds=seconds, core=core, report=tell)
-        found.save(output)
-        told = []
-        for path, costs, times in zip(models, found.costs, found.times, strict=True):
+            calibration = calibrate_machine(device, loaded, shapes=sizes, seconds=seconds, core=core, report=tell)
+        calibration.save(output)
+        model_entries = []
+        for path, costs, times in zip(models, calibration.costs, calibration.times, strict=True):
             costs.save(path_beside(path))
             latency_us = {one.device: one.latency_us for one in times.values()}
-            told.append({"model": str(path), "costs": str(path_beside(path)), "latency_us": latency_us})
+            model_entries.append({"model": str(path), "costs": str(path_beside(path)), "latency_us": latency_us})
         data: dict[str, Any] = {
             "profile": str(output),
             "devices": {
-                name: {"layers_error": one.microbenchmarks, "borders_error": one.boundaries}
-                for name, one in found.reports.items()
+                name: {"layers_error": report.microbenchmarks, "borders_error": report.boundaries}
+                for name, report in calibration.reports.items()
             },
-            "models": told,
+            "models": model_entries,
             "seconds": time.perf_counter() - begin,
         }
-        show(data, _text(data, output), _table(found.document, data["devices"]))
+        show(data, _text(data, output), _table(calibration.document, data["devices"]))
         named = models[0] if models else model_here()
         show.next("place", named, "--device", device, "--profile", output, *given("--shape"))
 
@@ -126,11 +126,11 @@ def _with_sizes_beside(
 
     An input of whose shape the configurations disagree is left out.
     """
-    found: dict[str, set[tuple[int, ...]]] = {}
+    shapes_by_input: dict[str, set[tuple[int, ...]]] = {}
     for path, model in zip(paths, models, strict=True):
         for name, shape in sizes_beside(model, path, examples).items():
-            found.setdefault(name, set()).add(shape)
-    return {**{name: next(iter(told)) for name, told in found.items() if len(told) == 1}, **examples}
+            shapes_by_input.setdefault(name, set()).add(shape)
+    return {**{name: next(iter(shapes)) for name, shapes in shapes_by_input.items() if len(shapes) == 1}, **examples}
 
 
 def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: list[Path]) -> None:

@@ -77,16 +77,16 @@ def candidates_table(
     base = "x the best\nsingle device" if against == BEST_SINGLE else f"x\n{against}"
     table = console.table("", "submodels", *figures, base, left=(0, 2 + len(figures)))
     columns = [one.row.predicted for one in shown], [one.row.measured for one in shown]
-    for one in shown:
-        row = one.row
+    for shown_row in shown:
+        row = shown_row.row
         values = [_number(row.predicted, columns[0]), *([_number(row.measured, columns[1])] if measured else [])]
         gain = row.note if row.note or row.gain is None else times(row.gain, row.interval).replace("x", "", 1)
-        found_by = f"also found by {', '.join(one.others)}" if one.others else ""
+        found_by = f"also found by {', '.join(shown_row.others)}" if shown_row.others else ""
         if console.verbose and row.same_as:
             found_by = f"same placement as {row.same_as}"
         submodels = "-" if row.submodels is None else str(row.submodels)
         text = "; ".join(part for part in (gain, found_by) if part)
-        table.add_row(f"{'*' if row.chosen else ' '} {one.name}", submodels, *values, text)
+        table.add_row(f"{'*' if row.chosen else ' '} {shown_row.name}", submodels, *values, text)
     names = [name for one in shown for name in (one.name, *one.others)]
     table.caption = _legend(shown, names, variants, measured=measured, against=against)
     return table

@@ -76,11 +76,11 @@ def _words_of(flag: Flag, word: str, value: Any) -> list[object]:
 
 def options(given: Mapping[str, object]) -> list[object]:
     """The words of a command line for options. given: values by option; a list repeats the option, None omits it."""
-    found: list[object] = []
+    words: list[object] = []
     for name, value in given.items():
-        for one in value if isinstance(value, list | tuple) else [value]:
-            found += [name, one] if one is not None else []
-    return found
+        for item in value if isinstance(value, list | tuple) else [value]:
+            words += [name, item] if item is not None else []
+    return words
 
 
 running: typer.Context | None = None

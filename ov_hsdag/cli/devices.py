@@ -26,12 +26,12 @@ def devices(as_json: common.Json = False) -> None:
         with console.progress("looking for devices"):
             core = new_core()
             there = available(core)
-            found = [
+            descriptions = [
                 {name: getattr(device, name) for name in ("name", "full_name", "virtual", "precision")}
                 | _profile(core, device.name)
                 for device in there
             ]
-        show({"devices": found}, table=_table(found))
+        show({"devices": descriptions}, table=_table(descriptions))
         show.hint("next", first_placing(there))
 
 
@@ -45,9 +45,9 @@ def _profile(core: ov.Core, name: str) -> dict[str, Any]:
     return {"profile": profile.description, "profile_id": profile.builtin, "estimates": list(profile.estimates)}
 
 
-def _table(found: list[dict[str, Any]]) -> Table:
+def _table(descriptions: list[dict[str, Any]]) -> Table:
     table = console.table("device", "name and precision; profile that stands for it; estimates in that", left=(0, 1))
-    for device in found:
+    for device in descriptions:
         virtual = ", virtual" if device["virtual"] else ""
         lines = [f"{device['full_name']}{virtual}, infers in {device['precision'] or '?'}"]
         if device["profile"]:

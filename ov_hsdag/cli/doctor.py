@@ -117,8 +117,8 @@ def _hook() -> Check:
 
 
 def _devices(core: ov.Core) -> Iterator[Check]:
-    found = available(core)
-    real = [device for device in found if not device.virtual]
+    devices = available(core)
+    real = [device for device in devices if not device.virtual]
     text = ", ".join(f"{device.name} ({device.full_name or 'no name'})" for device in real)
     yield Check("devices", OK if real else PROBLEM, text or "OpenVINO sees none", "" if real else "reinstall openvino")
     kinds = {device.kind for device in real}
@@ -135,7 +135,7 @@ def _devices(core: ov.Core) -> Iterator[Check]:
     if len(cards) > 1:
         text = f"copies between {' and '.join(cards)} crash with some cards (openvino#37692, openvino#38253)"
         yield Check("two GPUs", NOTE, text, f"ov-hsdag verify tells; if it crashes, place for HETERO:{cards[0]},CPU")
-    virtual = [device.name for device in found if device.virtual]
+    virtual = [device.name for device in devices if device.virtual]
     shared = SharedCores.of(core, virtual)
     if shared is not None:
         fix = "declare no more threads than cores, or let the process use more (taskset, the container's CPU limit)"

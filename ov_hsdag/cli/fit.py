@@ -211,30 +211,30 @@ def _show_next(show: console.Show, result: Fit | FolderFit, model: Path) -> None
 
 def _experts(result: Fit) -> list[str]:
     """A line about how many layers' experts have to leave the first device; [] for a model without experts."""
-    apart = result.experts
-    if apart is None:
+    experts = result.experts
+    if experts is None:
         return []
-    if apart.layers is None:
+    if experts.layers is None:
         either = "" if result.fits else ", either"
-        return [f"experts: with those of all {apart.all} layers on {apart.target} it does not fit{either}"]
-    if not apart.layers:
-        return [f"experts: all {apart.all} layers' may stay on {apart.source}"]
+        return [f"experts: with those of all {experts.all} layers on {experts.target} it does not fit{either}"]
+    if not experts.layers:
+        return [f"experts: all {experts.all} layers' may stay on {experts.source}"]
     return [
-        f"experts: those of {apart.layers} of {apart.all} layers have to leave {apart.source}, the rest being there"
-        f" (place --experts {apart.target}:{apart.layers})"
+        f"experts: those of {experts.layers} of {experts.all} layers have to leave {experts.source},"
+        f" the rest being there (place --experts {experts.target}:{experts.layers})"
     ]
 
 
-def _assumed(names: Sequence[str], given: Collection[str], core: ov.Core) -> list[str]:
+def _assumed(names: Sequence[str], limited: Collection[str], core: ov.Core) -> list[str]:
     """Lines about the memory limits of devices for which the user gave none, present or absent from this machine."""
-    asked = [name for name in names if name not in given]
-    known = builtin_profile(names, core)
-    absent = [known.device(name) for name in asked if full_name(core, name) is None]
+    unlimited = [name for name in names if name not in limited]
+    profile = builtin_profile(names, core)
+    absent = [profile.device(name) for name in unlimited if full_name(core, name) is None]
     parts = [
         f"{one.name} has {format_bytes(one.memory_bytes)}, as the built-in profile {one.builtin}" for one in absent
     ]
     lines = [f"assumed: {', '.join(parts)}; --memory sets it"] if parts else []
-    if asked:
+    if unlimited:
         assumed = " or assumed" if absent else ""
         lines.append(f"may have: {USABLE:.0%} of the memory that is free now{assumed}; --memory gives other limits")
     return lines

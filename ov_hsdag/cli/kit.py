@@ -113,12 +113,12 @@ def _table(comparisons: list[dict[str, Any]]) -> Table:
         table.add_column(name)
     for name in ("HETERO", "copies", PREDICTED, "predicted", "best"):
         table.add_column(name, justify="right")
-    for one in comparisons:
-        if one["failed"]:
+    for comparison in comparisons:
+        if comparison["failed"]:
             continue
-        ratios = {row["placer"]: row["ratio"] for row in one["rows"] if not row["failed"]}
-        gains = [ratios.get(HETERO_DEFAULT), ratios.get(COPIES), ratios.get(PREDICTED), one["predicted_gain"]]
+        ratios = {row["placer"]: row["ratio"] for row in comparison["rows"] if not row["failed"]}
+        gains = [ratios.get(HETERO_DEFAULT), ratios.get(COPIES), ratios.get(PREDICTED), comparison["predicted_gain"]]
         gains.append(max(ratios.values(), default=None))
         figures = ["" if gain is None else f"{gain:.2f}" for gain in gains]
-        table.add_row(one["model"], one["objective"], one["device"], *figures)
+        table.add_row(comparison["model"], comparison["objective"], comparison["device"], *figures)
     return table

@@ -165,7 +165,7 @@ def place(
     limits = parse_memory(given.memory, devices.names) if given.memory is not None else None
     check_kv_precision(given.kv_precision)
     examples, inputs = parse_shapes(given.shapes or ()), parse_inputs(given.inputs or ())
-    asked = Workload.parse(given.workload) if given.workload is not None else None
+    parsed_workload = Workload.parse(given.workload) if given.workload is not None else None
 
     from ov_hsdag.placing.place import place as place_model
 
@@ -208,16 +208,18 @@ def place(
         loaded = {file: common.read_model(core, file) for file in files}
         shapes = dict(zip(files, example_shapes(list(loaded.values()), examples), strict=True))
         fixes_sizes = given.static or has_npu(devices)  # sizes of the user alone are fixed in the model
-        beside = {file: {} if fixes_sizes else sizes_beside(one, file, shapes[file]) for file, one in loaded.items()}
+        configured_sizes = {
+            file: {} if fixes_sizes else sizes_beside(one, file, shapes[file]) for file, one in loaded.items()
+        }
         samples = dict(zip(files, inputs_of_each(list(loaded.values()), inputs), strict=True))
         compressed = {
-            file: common.has_fp16_weights(one) if compress_to_fp16 is None else compress_to_fp16
-            for file, one in loaded.items()
+            file: common.has_fp16_weights(loaded_model) if compress_to_fp16 is None else compress_to_fp16
+            for file, loaded_model in loaded.items()
         }
         # Of several models, such as encoder and decoder, those with states have a context.
         decoders = [file for file in files if loaded[file].get_sinks()] or files
         for file in decoders:
-            common.warn_of_long_context(file, max(given.context or 0, asked.tokens if asked else 0))
+            common.warn_of_long_context(file, max(given.context or 0, parsed_workload.tokens if parsed_workload else 0))
         options = PlaceOptions.of(
             None,
             {**vars(given), "affinity": affinity, "measure": measure, "shapes": None, "inputs": None, "memory": None},
@@ -226,26 +228,28 @@ def place(
         busy = busy_cores()
         others = None
         if folder and limits is not None:
-            others = _fit_of_others(core, model, files, device, limits, Workload.asked(asked, given.context), given)
+            others = _fit_of_others(
+                core, model, files, device, limits, Workload.asked(parsed_workload, given.context), given
+            )
         # The largest model first: it has the memory limits to itself, and the others share what is left.
         for file in sorted(files, key=weights_size, reverse=True):
-            own = replace(
+            model_options = replace(
                 options,
-                shapes={**(shapes[file] or {}), **({} if samples[file] else beside[file])} or None,
+                shapes={**(shapes[file] or {}), **({} if samples[file] else configured_sizes[file])} or None,
                 inputs=samples[file] or None,
                 memory=_left(limits, placements.values(), others.needed if others else {}),
                 costs=measured[file],
-                workload=asked if file in decoders else None,
+                workload=parsed_workload if file in decoders else None,
                 context=given.context if file in decoders else None,
             )
             with console.progress(f"placing {file} on {device}") as tell:
-                placements[file] = place_model(loaded[file], device, options=own, core=core, report=tell)
+                placements[file] = place_model(loaded[file], device, options=model_options, core=core, report=tell)
         # By default weights are written as they were read, compressed or exact.
         common.write_models(output, model, {file: (loaded[file], compressed[file]) for file in files}, hardlinks)
         if report is not None:
             with console.progress(f"writing {report}"):
                 placements[files[0]].report(report, title=files[0].stem, done={"command": command_line(*again())})
-        found, said = {}, []
+        json_models, all_lines = {}, []
         for file in files:
             placement, written = placements[file], output / file.name if folder else output
             used = (placement.predicted or {}).get("measured_costs", [])
@@ -254,20 +258,20 @@ def place(
             counted = (placement.settings or {}).get("shapes")
             assumed = (
                 ""
-                if asked or given.context or samples[file]
-                else common.assumed_shapes(loaded[file], shapes[file], counted, beside[file])
+                if parsed_workload or given.context or samples[file]
+                else common.assumed_shapes(loaded[file], shapes[file], counted, configured_sizes[file])
             )
             lines = placed.notes(placement, [costs, assumed, unmeasured], busy, stateful=bool(loaded[file].get_sinks()))
-            said += lines
-            found[file.name] = placed.as_json(written, placement, lines)
+            all_lines += lines
+            json_models[file.name] = placed.as_json(written, placement, lines)
             show.text("\n".join([f"{written}: {placement.summary()}", *lines]), placed.table(placement))
             if not as_json and sys.stdout.isatty() and len(placement.used()) > 1:
                 print(console.printable("\n".join(placed.terminal_picture(operations_of(loaded[file]), placement))))
-        show.json({"output": str(output), "models": found} if folder else found[model.name])
+        show.json({"output": str(output), "models": json_models} if folder else json_models[model.name])
         if others and others.needed:
             show.text(_others_line(others))
         named = files[0].stem if len(files) > 1 else None
-        placed.show_what_next(show, {output: said}, device, named, given.shapes, here=not missing)
+        placed.show_what_next(show, {output: all_lines}, device, named, given.shapes, here=not missing)
 
 
 def _buckets(model: Path, sizes: str, examples: Mapping[str, Sequence[int]]) -> dict[int, list[str]]:
@@ -276,12 +280,12 @@ def _buckets(model: Path, sizes: str, examples: Mapping[str, Sequence[int]]) -> 
         raise UserError(f"--bucket takes sizes such as 128,512; got '{sizes}'")
     loaded = common.read_model(common.new_core(), model)
     (shapes,) = example_shapes([loaded], examples)
-    names, found = [input_name(port) for port in loaded.inputs], dict[int, list[str]]()
+    names, shapes_by_size = [input_name(port) for port in loaded.inputs], dict[int, list[str]]()
     for size in map(int, sizes.split(",")):
         wanted = dict(zip(names, input_shapes(loaded, shapes or {}, size), strict=True))
         fix_input_shapes(loaded.clone(), wanted)  # raises UserError, if at all, before anything is written
-        found[size] = [sized(name, one) for name, one in wanted.items()]
-    return found
+        shapes_by_size[size] = [sized(name, one) for name, one in wanted.items()]
+    return shapes_by_size
 
 
 def _fit_of_others(
@@ -291,7 +295,7 @@ def _fit_of_others(
     device: str,
     limits: Mapping[str, int],
     workload: Workload | None,
-    given: Any,
+    options: Any,
 ) -> FolderFit:
     """The memory needs of a folder's tokenizers and of its models that are not placed.
 
@@ -309,8 +313,8 @@ def _fit_of_others(
         workload=workload or Workload.of_context(UNBOUNDED_DIMENSION),
         tokenizers=tokenizers_size(folder),
         memory=limits,
-        kv_precision=given.kv_precision,
-        profile=Profile.load(given.profile) if given.profile else None,
+        kv_precision=options.kv_precision,
+        profile=Profile.load(options.profile) if options.profile else None,
         core=core,
     )
     if not others.fits:

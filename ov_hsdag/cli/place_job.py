@@ -57,13 +57,13 @@ def place(
             if report is not None:
                 write_bytes(fleet.target(report, kind), [(scratch / kind.number / report.name).read_bytes()])
             written[target] = []
-            for name, one in data.get("models", {model.name: data}).items():
-                one["output"] = str(target / name if "models" in data else target)
-                one["messages"] = [job.translated(line) for line in one.get("messages", ())]
-                written[target] += one["messages"]
-                placement = placed.of_json(one)
+            for name, entry in data.get("models", {model.name: data}).items():
+                entry["output"] = str(target / name if "models" in data else target)
+                entry["messages"] = [job.translated(line) for line in entry.get("messages", ())]
+                written[target] += entry["messages"]
+                placement = placed.of_json(entry)
                 rows.append((kind, name, placement))
-                lines = [f"on {kind.describe()}", f"{one['output']}: {placement.summary()}", *one["messages"]]
+                lines = [f"on {kind.describe()}", f"{entry['output']}: {placement.summary()}", *entry["messages"]]
                 show.text("\n".join(lines), placed.table(placement))
             return data | ({"output": str(target)} if "models" in data else {})
 
@@ -86,12 +86,12 @@ def _job(model: Path, files: Sequence[Path], report: Path | None) -> Job:
         name = inputs.folder(model, list(dict.fromkeys(needed)))
     else:
         name = inputs.model(model)
-    own = {
+    options = {
         "--output": f"{OUT}/{_PLACED}" if folder else f"{OUT}/{_PLACED}.xml",
         "--report": None if report is None else f"{OUT}/{report.name}",
         "--hardlinks": None,
     }
-    return Job(tuple(remote.words(inputs, [name], own)), inputs.files, inputs.shown)
+    return Job(tuple(remote.words(inputs, [name], options)), inputs.files, inputs.shown)
 
 
 def _write(model: Path, files: Sequence[Path], came: Path, target: Path, hardlinks: bool) -> None:

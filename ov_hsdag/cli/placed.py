@@ -102,15 +102,15 @@ def copies(placement: Placement, stateful: bool = False) -> str:
     (docs/facts.md).
     """
     predicted, measured = placement.baselines.get(COPIES), (placement.measured or {}).get(COPIES)
-    own = (placement.predicted or {}).get("throughput_ips")
-    if predicted is None or not own:
+    rate = (placement.predicted or {}).get("throughput_ips")
+    if predicted is None or not rate:
         return ""
     if measured is not None:
         if measured["failed"] or measured["times_chosen_ci"][0] <= 1:
             return ""
         gain = f"was measured {times(measured['times_chosen'], measured['times_chosen_ci'])}"
     else:
-        ratio = predicted["throughput_ips"] / own
+        ratio = predicted["throughput_ips"] / rate
         if ratio < _COPIES_GAIN:
             return ""
         gain = f"is predicted {times(ratio)}"

@@ -148,11 +148,11 @@ def write(
     where = output.with_name(f"{output.name}.{PLAN}") if alone else output / PLAN
     check_writable(where)
     if alone is None:
-        for name, one in spec.models.items():
-            target = output / (one.of if one.folder else f"{name}.xml")
-            common.check_output(target, one.folder or one.path)
-            for other in spec.models.values() if not one.folder else ():
-                if other.path != one.path:  # nor may it take the place of another model
+        for name, model_spec in spec.models.items():
+            target = output / (model_spec.of if model_spec.folder else f"{name}.xml")
+            common.check_output(target, model_spec.folder or model_spec.path)
+            for other in spec.models.values() if not model_spec.folder else ():
+                if other.path != model_spec.path:  # nor may it take the place of another model
                     check_not_input(target, other.path)
 
     with console.result(as_json) as show:
@@ -169,7 +169,7 @@ def write(
         with console.progress(f"placing {len(models)} models on {device}") as tell:
             how = {name: given[name] for name in ("objective", "measure_seconds", "profile", "policy")}
             how["static"] = bool(given["static"])
-            found = place_together(
+            placed_plan = place_together(
                 models, device, rates=spec.rates, measure=measure, memory=limits, core=core, report=tell, **how
             )
         with console.progress(f"writing {output}"):
@@ -177,11 +177,11 @@ def write(
             if alone is None:  # if writing ends early, no old plan must lie among new models
                 with writing(where):
                     Path(os.path.realpath(where)).unlink(missing_ok=True)
-            found = _written(found, spec, written, output, alone, given.get("hardlinks", True))
-        found.save(where)
-        shown(show, found, where, given["report"])
+            placed_plan = _written(placed_plan, spec, written, output, alone, given.get("hardlinks", True))
+        placed_plan.save(where)
+        shown(show, placed_plan, where, given["report"])
         if absent(core, devices):
-            largest = max(found.models.values(), key=lambda one: (len(one.devices), sum(one.busy_us.values())))
+            largest = max(placed_plan.models.values(), key=lambda one: (len(one.devices), sum(one.busy_us.values())))
             show.next("explain", where.parent / (largest.path or ""))
         else:
             show.next("verify", where, "--device", device)
@@ -214,11 +214,11 @@ def read_plan(where: Path, core: ov.Core, device: str | None, **how: Any) -> Any
     Returns:
         The result of `opened`.
     """
-    found = Plan.load(where)
+    stored_plan = Plan.load(where)
     if how.get("memory"):
-        how["memory"] = parse_memory(how["memory"], DeviceSet.parse(device).names if device else found.devices)
-    models = {name: common.read_model(core, file) for name, file in found.files(where).items()}
-    return opened(found, models, device, core, **how)
+        how["memory"] = parse_memory(how["memory"], DeviceSet.parse(device).names if device else stored_plan.devices)
+    models = {name: common.read_model(core, file) for name, file in stored_plan.files(where).items()}
+    return opened(stored_plan, models, device, core, **how)
 
 
 def explained(where: Path, given: Any, as_json: bool) -> None:
@@ -246,15 +246,15 @@ def _written(
     """Writes the models, and returns the plan with their paths. models: each with whether its weights become FP16."""
     paths: dict[str, str] = {}
     pipelines: dict[tuple[str, Path], dict[str, tuple[ov.Model, bool]]] = {}
-    for name, one in spec.models.items():
-        if one.folder is None:
+    for name, model_spec in spec.models.items():
+        if model_spec.folder is None:
             paths[name] = f"{name}.xml"
             model, half = models[name]
             save_model_atomically(model, output / paths[name], compress_to_fp16=half)
         else:
-            inside = one.path.relative_to(one.folder).as_posix()
-            pipelines.setdefault((one.of, one.folder), {})[inside] = models[name]
-            paths[name] = f"{output.name if alone else one.of}/{inside}"
+            inside = model_spec.path.relative_to(model_spec.folder).as_posix()
+            pipelines.setdefault((model_spec.of, model_spec.folder), {})[inside] = models[name]
+            paths[name] = f"{output.name if alone else model_spec.of}/{inside}"
     for (of, folder), placed in pipelines.items():
         write_folder(output if alone else output / of, folder, placed, hard_links=hard_links)
     return replace(plan, models={name: replace(one, path=paths[name]) for name, one in plan.models.items()})

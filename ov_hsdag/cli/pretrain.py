@@ -92,7 +92,7 @@ def pretrain(
     Raises:
         UserError: options contradict each other, or a file or package is missing.
     """
-    given: dict[str, Any] = {
+    chosen_settings: dict[str, Any] = {
         "seed": seed,
         "problems": problems,
         "first_problems": first_problems,
@@ -102,14 +102,16 @@ def pretrain(
         "reinforce_steps": reinforce_steps,
         "clip_coef": ppo_clip,
     }
-    given = {name: value for name, value in given.items() if value is not None}
-    if resume and given:
-        named = ", ".join("--ppo-clip" if name == "clip_coef" else f"--{name.replace('_', '-')}" for name in given)
+    chosen_settings = {name: value for name, value in chosen_settings.items() if value is not None}
+    if resume and chosen_settings:
+        named = ", ".join(
+            "--ppo-clip" if name == "clip_coef" else f"--{name.replace('_', '-')}" for name in chosen_settings
+        )
         raise UserError(f"--resume continues a run with its own settings: leave out {named}")
     if end and not resume:
         raise UserError("--end is for a run that was begun: it needs --resume")
     if ppo_clip is not None:
-        given["update_epochs"] = 3
+        chosen_settings["update_epochs"] = 3
     check_writable(output / "events")
     common.require_training("pretraining")
     with console.progress("starting torch"):
@@ -122,7 +124,7 @@ def pretrain(
     from ov_hsdag.training.settings import Settings
 
     torch.set_num_threads(threads)
-    settings = None if resume else Settings(**given)
+    settings = None if resume else Settings(**chosen_settings)
     with console.result(as_json) as show, contextlib.ExitStack() as stack:
         cluster = None
         if ray is not None:

@@ -94,14 +94,14 @@ class Fleet:
             The errors of jobs and of `use`.
         """
         failures: list[Exception] = []
-        found = []
+        entries = []
         for kind, result in zip(self.kinds, self.run(what, jobs), strict=True):
             try:
-                found.append(use(kind, parsed(kind, result)))
+                entries.append(use(kind, parsed(kind, result)))
             except (UserError, RunError) as error:
                 failures.append(error)
-                found.append(failed(kind, error))
-        show.json({"machines": found} if self.several else found[0])
+                entries.append(failed(kind, error))
+        show.json({"machines": entries} if self.several else entries[0])
         return failures
 
 
@@ -151,13 +151,13 @@ def words(inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -
     Returns:
         The words after "ov-hsdag".
     """
-    found: list[object] = [*names]
+    command_words: list[object] = [*names]
     for option, value in given_options():
         name = option.opts[0]
         if name in _HERE or name in instead:
             continue
         if isinstance(value, bool):
-            found += [name] if value else option.secondary_opts
+            command_words += [name] if value else option.secondary_opts
             continue
         if name in _read_files():
             value = [inputs.file(Path(one)) for one in (value if option.multiple else [value])]
@@ -165,9 +165,9 @@ def words(inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -
             value = [inputs.named_file(one) for one in value]
         elif name == "--policy":
             value = policy(inputs, value)
-        found += options({name: value})
+        command_words += options({name: value})
     command = command_lines.running.command.name if command_lines.running else None
-    return [str(word) for word in (command, *found, *options(instead), "--json")]
+    return [str(word) for word in (command, *command_words, *options(instead), "--json")]
 
 
 def _read_files() -> set[str]:
@@ -189,12 +189,12 @@ def parsed(kind: Kind, printed: str | UserError | RunError) -> dict[str, Any]:
     if isinstance(printed, Exception):
         raise printed
     try:
-        found = json.loads(printed)
-        if not isinstance(found, dict):
+        printed_object = json.loads(printed)
+        if not isinstance(printed_object, dict):
             raise ValueError("it is no object")
     except ValueError as error:
         raise RunError(f"{kind.describe()}: what the command printed there cannot be read: {error}") from error
-    return {"machine": about(kind), **found}
+    return {"machine": about(kind), **printed_object}
 
 
 def about(kind: Kind) -> dict[str, Any]:

@@ -80,10 +80,10 @@ def _command(program: Sequence[str]) -> list[str]:
         if not Path(name).is_file():
             raise UserError(f"there is no script '{name}'")
         return [sys.executable, name, *arguments]
-    found = shutil.which(name)
-    if found is None:
+    program_path = shutil.which(name)
+    if program_path is None:
         raise UserError(f"there is no program '{name}' on PATH; a script's name ends in .py")
-    return [found, *arguments]
+    return [program_path, *arguments]
 
 
 def _status(code: int) -> int:

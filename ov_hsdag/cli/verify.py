@@ -91,10 +91,10 @@ def verify(
         for file in (file for file, one in zip(files.values(), loaded, strict=True) if Placement.of(one) is None):
             raise UserError(f"{file} carries no placement; {place_it(file, core, device)}")
         each = zip(files.items(), loaded, example_shapes(loaded, examples), inputs_of_each(loaded, inputs), strict=True)
-        for (name, file), one, shapes, samples in each:
+        for (name, file), loaded_model, shapes, samples in each:
             with console.progress(f"verifying {file}{where}") as tell:
                 done = verify_model(
-                    one,
+                    loaded_model,
                     device,
                     precision=precision,
                     shapes=shapes,

@@ -68,19 +68,19 @@ def where(
                 compiled = core.compile_model(loaded, device, {"PERF_COUNT": True, **auto})
             except RuntimeError as error:
                 raise RunError(f"{device} does not compile the model: {one_line(error)}") from error
-            found = what_runs_where(compiled, loaded)
-        data, count, results = found.to_dict(), len(found.counted), []
+            result = what_runs_where(compiled, loaded)
+        data, count, results = result.to_dict(), len(result.counted), []
         lines = [f"{file} on {device}: {console.count(count, 'operation')}"]
-        if len(found.devices) > 1:
-            lines += terminal_picture(operations_of(loaded), Placement((*found.devices,), data["operations"]))
-        lines.append(str(found))
+        if len(result.devices) > 1:
+            lines += terminal_picture(operations_of(loaded), Placement((*result.devices,), data["operations"]))
+        lines.append(str(result))
         for name, percent in wanted:
-            on = found.on(name)
+            on = result.on(name)
             met = 100 * on >= percent * count > 0
             results.append({"device": name, "percent": percent, "operations": on, "met": met})
             lines += [] if met else [f"expected at least {percent:g}% on {name}: {on:,} of {count:,} run there"]
         show({"device": device, **data, "expected": results}, "\n".join(lines))
-        if len(found.devices) > 1 and Placement.of(loaded) is not None:
+        if len(result.devices) > 1 and Placement.of(loaded) is not None:
             show.next("verify", model, *given("--device"))
     if not all(one["met"] for one in results):
         raise typer.Exit(1)

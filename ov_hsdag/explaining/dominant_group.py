@@ -67,7 +67,7 @@ def _remedy(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None, share: 
     """
     fixed = model.clone()
     sizes = counted_input_shapes(model, shapes)
-    given = [
+    input_specs = [
         f"{input_name(port)}[{','.join(map(str, size))}]"
         for port, size in zip(model.inputs, sizes, strict=True)
         if port.get_partial_shape().is_dynamic
@@ -78,4 +78,4 @@ def _remedy(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None, share: 
     except RuntimeError:
         return ""
     nodes, total = dominant_group(graph, graph.legality.groups)
-    return f"with fixed sizes they need not: ovc --input {','.join(given)}" if len(nodes) < share * total else ""
+    return f"with fixed sizes they need not: ovc --input {','.join(input_specs)}" if len(nodes) < share * total else ""

@@ -126,14 +126,14 @@ class ExplainedModel:
         graph = self.explanation.problem.graph
         if not names and not types:
             return [int(node) for node in np.flatnonzero(np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK)))]
-        found: set[int] = set()
+        matched: set[int] = set()
         for patterns, candidates, what in ((names, graph.names, "node"), (types, graph.types, "type")):
             for pattern in patterns:
                 nodes = matching(candidates, pattern)
                 if not nodes:
                     raise UserError(f"the model has no {what} '{pattern}'; {similar(pattern, candidates)}")
-                found.update(nodes)
-        return sorted(found)
+                matched.update(nodes)
+        return sorted(matched)
 
     def _gains(self) -> dict[str, float | None]:
         """The gain over each single device and over copies, as a ratio; None where a device cannot run the model."""
@@ -151,7 +151,7 @@ class ExplainedModel:
         explained, problem = self.explanation, self.explanation.problem
         operations = problem.graph.kinds == NodeKind.OP
         us, places = submodel_us(explained), {one: place for place, one in enumerate(execution_order(explained), 1)}
-        found = []
+        submodels = []
         for number, device in enumerate(explained.submodel_device.tolist()):
             inside = np.flatnonzero((explained.submodel == number) & operations)
             names = problem.graph.names
@@ -164,8 +164,8 @@ class ExplainedModel:
                 "last": names[inside[-1]] if len(inside) else None,
                 "types": dict(Counter(problem.graph.types[node] for node in inside).most_common(_FEW)),
             }
-            found.append(submodel)
-        return found
+            submodels.append(submodel)
+        return submodels
 
     def _experts(self) -> list[dict[str, Any]]:
         explained, problem = self.explanation, self.explanation.problem

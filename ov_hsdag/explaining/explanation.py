@@ -162,10 +162,10 @@ class Explanation:
         if (group, device) in self._moves:
             return self._moves[group, device]
         problem = self.problem
-        found = problem.breakdown(self._with(group, device))
-        result = found.evaluation
+        breakdown = problem.breakdown(self._with(group, device))
+        result = breakdown.evaluation
         cost = float(result.score(problem.objective)[0]) - self.score_us
-        parts = Parts(*(found.latency_us[0] - self.breakdown.latency_us[0]).tolist())
+        parts = Parts(*(breakdown.latency_us[0] - self.breakdown.latency_us[0]).tolist())
         self._moves[group, device] = Move(group, device, cost, parts, int(result.infeasible[0]))
         return self._moves[group, device]
 

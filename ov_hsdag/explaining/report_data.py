@@ -115,7 +115,7 @@ def picture_data(explained: Explanation, placement: Placement, title: str) -> di
     sequence = stages(explained)
     problem, result = explained.problem, explained.evaluation
     operations = np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))
-    found = {
+    data = {
         "format": FORMAT,
         "title": title,
         "devices": problem.devices,
@@ -126,7 +126,7 @@ def picture_data(explained: Explanation, placement: Placement, title: str) -> di
         "busy_us": result.busy_us[0],
         "runs": _runs(explained),
         "submodels": {"device": explained.submodel_device.tolist(), "us": submodel_us(explained)},
-        "cuts": {name: [getattr(cut, own) for cut in explained.cuts] for name, own in _CUTS.items()},
+        "cuts": {name: [getattr(cut, attribute) for cut in explained.cuts] for name, attribute in _CUTS.items()},
         "stages": {name: [getattr(stage, name) for stage in sequence] for name in ("submodel", "cut", "us")},
         "starts": {"one": one_request(sequence), "several": pipelined(sequence, REQUESTS)},
         "memory": _memory(explained),
@@ -139,7 +139,7 @@ def picture_data(explained: Explanation, placement: Placement, title: str) -> di
             },
         },
     }
-    return dict(plain(found, _DIGITS))
+    return dict(plain(data, _DIGITS))
 
 
 def report_data(
@@ -278,13 +278,13 @@ def _memory(explained: Explanation) -> list[dict[str, Any]]:
     problem = explained.problem
     total = problem.stored_bytes(explained.evaluation.memory_bytes[0])
     weights, states = _held(explained)
-    found = []
+    rows = []
     for device in range(len(problem.devices)):
         here = explained.device == device
-        own = {"weights": int(weights[here].sum()), "states": int(states[here].sum())}
-        tensors, limit = max(total[device] - sum(own.values()), 0), problem.stored_limits[device]
-        found.append({**own, "tensors": tensors, "total": total[device], "limit": limit})
-    return found
+        stored = {"weights": int(weights[here].sum()), "states": int(states[here].sum())}
+        tensors, limit = max(total[device] - sum(stored.values()), 0), problem.stored_limits[device]
+        rows.append({**stored, "tensors": tensors, "total": total[device], "limit": limit})
+    return rows
 
 
 def _runs(explained: Explanation) -> dict[str, Any]:

@@ -57,15 +57,15 @@ def stages(explained: Explanation) -> list[Stage]:
         readers = np.unique(explained.submodel[problem.graph.consumers(cut.output)])
         first = [position[one] for one in readers.tolist() if one >= 0 and device[one] == cut.target]
         arriving[min(first, default=len(order) - 1)].append(number)
-    own = _busy_us(explained)
-    found = []
+    busy_us = _busy_us(explained)
+    sequence = []
     for place, submodel in enumerate(order):
         for number in arriving[place]:
             cut = explained.cuts[number]
-            found.append(Stage(-1, number, cut.us, {cut.source: cut.source_us, cut.target: cut.target_us}))
-        busy = {one: us for one, us in enumerate(own[submodel].tolist()) if us}
-        found.append(Stage(submodel, -1, sum(busy.values()), busy))
-    return found
+            sequence.append(Stage(-1, number, cut.us, {cut.source: cut.source_us, cut.target: cut.target_us}))
+        busy = {one: us for one, us in enumerate(busy_us[submodel].tolist()) if us}
+        sequence.append(Stage(submodel, -1, sum(busy.values()), busy))
+    return sequence
 
 
 def one_request(stages: list[Stage]) -> list[float]:
@@ -130,16 +130,16 @@ def execution_order(explained: Explanation) -> list[int]:
     inside = np.flatnonzero(submodel >= 0)
     np.minimum.at(first, submodel[inside], inside)
     waits, follow = [0] * count, defaultdict(list)
-    for one, other in np.unique(np.stack([source[between], target[between]], axis=1), axis=0).tolist():
+    for current, other in np.unique(np.stack([source[between], target[between]], axis=1), axis=0).tolist():
         waits[other] += 1
-        follow[one].append(other)
-    ready = [(int(first[one]), one) for one in range(count) if not waits[one]]
+        follow[current].append(other)
+    ready = [(int(first[current]), current) for current in range(count) if not waits[current]]
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
-        _, one = heapq.heappop(ready)
-        order.append(one)
-        for other in follow[one]:
+        _, current = heapq.heappop(ready)
+        order.append(current)
+        for other in follow[current]:
             waits[other] -= 1
             if not waits[other]:
                 heapq.heappush(ready, (int(first[other]), other))

@@ -140,11 +140,13 @@ def where(compiled: ov.CompiledModel, model: ov.Model | None = None) -> Where:
     def home(name: str) -> Operation:
         if layers is not None and name not in layers:
             return Operation(name, None, None, folded=True)
-        found = numbers.get(name) or set().union(*(numbers.get(one, ()) for one in (layers or {}).get(name, ())))
-        number = min(found) if len(found) == 1 else None
+        submodel_numbers = numbers.get(name) or set().union(
+            *(numbers.get(one, ()) for one in (layers or {}).get(name, ()))
+        )
+        number = min(submodel_numbers) if len(submodel_numbers) == 1 else None
         if not hetero or len(devices) == 1:
             return Operation(name, " or ".join(devices), number, folded=False)
-        on = {homes[name]} if name in homes else {submodels[one] for one in found} if submodels else set()
+        on = {homes[name]} if name in homes else {submodels[one] for one in submodel_numbers} if submodels else set()
         return Operation(name, on.pop() if len(on) == 1 else None, number, folded=False)
 
     return Where(tuple(map(home, names)), submodels, tuple(notes))
@@ -167,12 +169,12 @@ def _layers(compiled: ov.CompiledModel, names: Sequence[str]) -> dict[str, set[s
 
     names: operations to look for; [] for all that layers name.
     """
-    found: dict[str, set[str]] = {}
-    known, commas = frozenset(names), [name for name in names if "," in name]
+    layers: dict[str, set[str]] = {}
+    wanted_names, commas = frozenset(names), [name for name in names if "," in name]
     constant: set[int] = set()
     for layer in compiled.get_runtime_model().get_ordered_ops():
         info = {key: str(getattr(value, "value", value)) for key, value in layer.get_rt_info().items()}
-        kind, own = info.get("layerType", layer.get_type_name()), layer.get_friendly_name()
+        kind, layer_name = info.get("layerType", layer.get_type_name()), layer.get_friendly_name()
         sources = [value.get_node().get_instance_id() for value in layer.input_values()]
         if kind.startswith("Const") or (sources and constant.issuperset(sources) and kind not in _CHANGING):
             constant.add(layer.get_instance_id())
@@ -180,9 +182,9 @@ def _layers(compiled: ov.CompiledModel, names: Sequence[str]) -> dict[str, set[s
             text = info.get("originalLayersNames", "")
             originals = {*text.split(","), *(name for name in commas if f",{name}," in f",{text},")}
             # A layer with the name of an operation computes it, even if it does not list it among its originals.
-            for name in known & (originals | {own}) if names else originals - {""}:
-                found.setdefault(name, set()).add(own)
-    return found
+            for name in wanted_names & (originals | {layer_name}) if names else originals - {""}:
+                layers.setdefault(name, set()).add(layer_name)
+    return layers
 
 
 def _submodels(

@@ -66,12 +66,12 @@ class Cluster(AbstractContextManager["Cluster"]):
 
     def machines(self) -> list[Machine]:
         """The machines that take jobs, sorted by their names."""
-        found = [
+        machines = [
             Machine.of(node["NodeID"], node["NodeManagerHostname"], node.get("Labels", {}))
             for node in self.ray.nodes()
             if node["Alive"]
         ]
-        return sorted((one for one in found if one), key=lambda one: (one.host, one.node))
+        return sorted((one for one in machines if one), key=lambda one: (one.host, one.node))
 
     def kinds(self, devices: Sequence[str], openvino: str, on: Sequence[str]) -> tuple[list[Kind], list[Machine]]:
         """Groups the machines of the cluster into kinds, see `ov_hsdag.fleet.machines.kinds`.

@@ -68,15 +68,15 @@ class Inputs:
 
         path: the folder, or a file; `files` keep their paths relative to it.
         """
-        known = next((name for name, shown in self.shown.items() if shown == str(path)), None)
-        if known is not None:
-            return known
-        folder, given = f"in{len(self.shown)}", Path(os.path.abspath(path))
+        existing = next((name for name, shown in self.shown.items() if shown == str(path)), None)
+        if existing is not None:
+            return existing
+        folder, absolute = f"in{len(self.shown)}", Path(os.path.abspath(path))
         for file in files:
-            for one in sorted(file.rglob("*")) if file.is_dir() else [file]:
-                if one.is_file():
-                    self.files[f"{folder}/{_near(Path(os.path.abspath(one)), given)}"] = one
-        name = f"{folder}/{given.name}"
+            for source in sorted(file.rglob("*")) if file.is_dir() else [file]:
+                if source.is_file():
+                    self.files[f"{folder}/{_near(Path(os.path.abspath(source)), absolute)}"] = source
+        name = f"{folder}/{absolute.name}"
         self.shown[name] = str(path)
         return name
 
@@ -86,12 +86,12 @@ def model_files_of(path: Path) -> list[Path]:
     if path.is_dir():
         return [path]
     stem = path.stem
-    found = [path, path_beside(path), *(path.parent / name for name in CONFIGURATIONS)]
-    found += [path.with_name(stem + suffix) for suffix in _BESIDE]
-    found += path.parent.glob(f"{glob.escape(stem)}.data-*-of-*")
-    found += [data for data in external_data(path) if data.is_relative_to(path.parent.resolve())]
+    candidates = [path, path_beside(path), *(path.parent / name for name in CONFIGURATIONS)]
+    candidates += [path.with_name(stem + suffix) for suffix in _BESIDE]
+    candidates += path.parent.glob(f"{glob.escape(stem)}.data-*-of-*")
+    candidates += [data for data in external_data(path) if data.is_relative_to(path.parent.resolve())]
     # os.path, as methods of Path raise OSError for a name that is too long, which a model may contain.
-    return list(dict.fromkeys(file for file in found if os.path.isfile(file)))
+    return list(dict.fromkeys(file for file in candidates if os.path.isfile(file)))
 
 
 def came_as(name: str) -> PurePosixPath:

@@ -208,13 +208,13 @@ class JobRunner:
     def _below(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
         """Yields path in the job and status of the regular files below a folder, or of the one file of that name."""
         base = self._job / safe(folder)
-        for one in sorted(base.rglob("*")) or [base]:
+        for path in sorted(base.rglob("*")) or [base]:
             try:
-                status = one.lstat()
+                status = path.lstat()
             except OSError:  # it is not there, or no longer
                 continue
             if stat.S_ISREG(status.st_mode):
-                yield one.relative_to(self._job).as_posix(), status
+                yield path.relative_to(self._job).as_posix(), status
 
     def _kept(self, digest: str) -> Path:
         if not _DIGEST.fullmatch(digest):

@@ -92,25 +92,25 @@ def announcement(core: ov.Core) -> dict[str, str]:
     from ov_hsdag.devices.cpu import usable_cores
     from ov_hsdag.devices.discovery import available, memory_bytes
 
-    found = available(core)
-    memory = {one.name: memory_bytes(core, one.name) for one in found}
+    devices = available(core)
+    memory = {device.name: memory_bytes(core, device.name) for device in devices}
     described = [
         [
-            one.name,
-            one.full_name,
-            sorted(one.capabilities),
-            one.precision,
-            dict(one.limits),
-            round(_STEPS_OF_MEMORY * math.log2(size)) if (size := memory[one.name]) else None,
+            device.name,
+            device.full_name,
+            sorted(device.capabilities),
+            device.precision,
+            dict(device.limits),
+            round(_STEPS_OF_MEMORY * math.log2(size)) if (size := memory[device.name]) else None,
         ]
-        for one in found
+        for device in devices
     ]
     text = json.dumps([sorted(described, key=str), usable_cores()], sort_keys=True)
     return {
         KIND: hashlib.sha256(text.encode()).hexdigest()[:16],
         OPENVINO: label(ov.__version__),
         VERSION: label(__version__),
-        **{f"{_DEVICE}{one.name}": label(one.full_name or one.name) for one in found},
+        **{f"{_DEVICE}{device.name}": label(device.full_name or device.name) for device in devices},
     }
 
 
@@ -122,13 +122,13 @@ def label(text: str) -> str:
 
 def parse_on(text: str) -> dict[str, str]:
     """Parses a value of --on, "GPU=Arc A770,CPU=Xeon", into words by device. Raises UserError where it is malformed."""
-    found: dict[str, str] = {}
+    words_by_device: dict[str, str] = {}
     for part in text.split(","):
         name, equals, words = (piece.strip() for piece in part.partition("="))
-        if not name or not equals or not _words(words) or name in found:
+        if not name or not equals or not _words(words) or name in words_by_device:
             raise UserError(f"invalid --on '{text}': expected DEVICE=MODEL, such as \"GPU=Arc A770\"")
-        found[name] = words
-    return found
+        words_by_device[name] = words
+    return words_by_device
 
 
 def kinds(machines: Iterable[Machine], devices: Sequence[str], openvino: str, on: Sequence[str]) -> list[Kind]:
@@ -149,26 +149,26 @@ def kinds(machines: Iterable[Machine], devices: Sequence[str], openvino: str, on
     there = list(machines)
     having = [one for one in there if all(one.device(name) for name in devices)]
     if not having:
-        known = sorted({", ".join(f"{name} {text}" for name, text in one.devices.items()) for one in there})
-        listed = f"there are {'; '.join(known)}" if known else "none has started ov-hsdag worker"
+        existing = sorted({", ".join(f"{name} {text}" for name, text in one.devices.items()) for one in there})
+        listed = f"there are {'; '.join(existing)}" if existing else "none has started ov-hsdag worker"
         raise UserError(f"no machine of the cluster has {', '.join(devices)}: {listed}")
     if not on:
         return _alike(having, devices, openvino)
-    found = []
+    selected = []
     for text in on:
         meant = {name: _words(words) for name, words in parse_on(text).items()}
         matching = [
             one for one in having if all(words <= _words(one.device(name) or "") for name, words in meant.items())
         ]
         if not matching:
-            known = sorted({f"{name}={one.device(name)}" for one in having for name in meant if one.device(name)})
-            raise UserError(f"no machine of the cluster is '{text}': there are {', '.join(known) or 'others'}")
+            existing = sorted({f"{name}={one.device(name)}" for one in having for name in meant if one.device(name)})
+            raise UserError(f"no machine of the cluster is '{text}': there are {', '.join(existing) or 'others'}")
         alike = _alike(matching, devices, openvino)
         if len(alike) > 1:
             listed = "; ".join(kind.describe() for kind in alike)
             raise UserError(f"--on '{text}' is several kinds of machines: say more, or leave it out for all: {listed}")
-        found += alike
-    return list({kind.number: kind for kind in found}.values())
+        selected += alike
+    return list({kind.number: kind for kind in selected}.values())
 
 
 def others(machines: Iterable[Machine], devices: Sequence[str], openvino: str) -> list[Machine]:
@@ -193,7 +193,7 @@ def _versions(openvino: str) -> tuple[str, str]:
 
 def _alike(machines: Sequence[Machine], devices: Sequence[str], openvino: str) -> list[Kind]:
     """Groups machines into kinds, without those of other versions. Raises UserError where none has ours."""
-    ours, other, found = _versions(openvino), machines[0], []
+    ours, other, grouped = _versions(openvino), machines[0], []
     same = [one for one in machines if (one.openvino, one.version) == ours]
     if not same:
         raise UserError(
@@ -203,8 +203,8 @@ def _alike(machines: Sequence[Machine], devices: Sequence[str], openvino: str) -
     for number in dict.fromkeys(one.kind for one in same):
         alike = [one for one in same if one.kind == number]
         labels = {KIND: number, OPENVINO: ours[0], VERSION: ours[1]}
-        found.append(Kind(number, {name: alike[0].device(name) or "" for name in devices}, len(alike), labels))
-    return sorted(found, key=lambda kind: (*kind.devices.values(), kind.number))
+        grouped.append(Kind(number, {name: alike[0].device(name) or "" for name in devices}, len(alike), labels))
+    return sorted(grouped, key=lambda kind: (*kind.devices.values(), kind.number))
 
 
 def _words(text: str) -> set[str]:

@@ -105,13 +105,13 @@ def _source(namespace: argparse.Namespace) -> str | None:
     return next((os.fspath(one) for one in names if isinstance(one, str | os.PathLike) and os.path.isfile(one)), None)
 
 
-def _checked(output: Callable[[], str], source: str | None, given: dict[str, Any]) -> _Request | None:
+def _checked(output: Callable[[], str], source: str | None, values: dict[str, Any]) -> _Request | None:
     """Checks our options and makes a request of them.
 
     Args:
         output: returns the .xml that the converter will write.
         source: the file that it reads, if that is known.
-        given: values of our options by their names in the namespace.
+        values: values of our options by their names in the namespace.
 
     Returns:
         The request; None without ``--placement``.
@@ -119,9 +119,9 @@ def _checked(output: Callable[[], str], source: str | None, given: dict[str, Any
     Raises:
         UserError: an option is wrong, or another one is given without ``--placement``.
     """
-    device, report = given.pop("placement"), given.pop("placement_report")
+    device, report = values.pop("placement"), values.pop("placement_report")
     if device is None:
-        for name, value in {**given, "placement_report": report}.items():
+        for name, value in {**values, "placement_report": report}.items():
             if value is not None:
                 raise UserError(f"--{name} needs --placement HETERO:…, the devices to place on")
         return None
@@ -133,9 +133,9 @@ def _checked(output: Callable[[], str], source: str | None, given: dict[str, Any
     from ov_hsdag.report.write import check_report
 
     names = DeviceSet.parse(device).names
-    options = PlaceOptions.of(None, {name.removeprefix("placement_"): value for name, value in given.items()})
+    options = PlaceOptions.of(None, {name.removeprefix("placement_"): value for name, value in values.items()})
     check_objective(options.objective)
-    profile = Profile.load(given["placement_profile"]) if given["placement_profile"] is not None else None
+    profile = Profile.load(values["placement_profile"]) if values["placement_profile"] is not None else None
     for name in names:
         (profile or builtin_profile([name])).device(name)  # raises UserError where the profile lacks that device
     policy_placers(options.policy)  # raises UserError where the policy cannot be used

@@ -115,14 +115,14 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
 
     @functools.wraps(original)
     def compile_model(self: ov.Core, *args: Any, **kwargs: Any) -> ov.CompiledModel:
-        given: Mapping[str, Any] = {}  # stays empty for arguments that OpenVINO will refuse
+        arguments: Mapping[str, Any] = {}  # stays empty for arguments that OpenVINO will refuse
         with contextlib.suppress(TypeError):
-            given = signature.bind(self, *args, **kwargs).arguments
-        device = given.get("device_name")
+            arguments = signature.bind(self, *args, **kwargs).arguments
+        device = arguments.get("device_name")
         as_it_came: Callable[[], ov.CompiledModel] = functools.partial(original, self, *args, **kwargs)
         if not isinstance(device, str) or not ("HETERO" in device or device_name.is_hsdag(device)):
             return as_it_came()
-        call = _Call(self, original, given["model"], given.get("weights"), device, given.get("config"))
+        call = _Call(self, original, arguments["model"], arguments.get("weights"), device, arguments.get("config"))
         if disabled() and call.is_hetero and has_virtual_devices():
             return call.compile(call.model, _with_limits(device, call.config))
         if device_name.is_hsdag(device):
@@ -375,12 +375,12 @@ def _compiled(
         RuntimeError: OpenVINO's first error, where no set of devices compiles the model.
     """
 
-    def tried(one: _Placed) -> ov.CompiledModel:
+    def tried(attempt: _Placed) -> ov.CompiledModel:
         from ov_hsdag.explaining.where import HOMES, homes_of
 
-        compiled = compile_model(one.model, one.device, one.config)
-        requests.ask_for_requests(compiled, one.placement, one.config)
-        setattr(compiled, HOMES, homes_of(one.model))
+        compiled = compile_model(attempt.model, attempt.device, attempt.config)
+        requests.ask_for_requests(compiled, attempt.placement, attempt.config)
+        setattr(compiled, HOMES, homes_of(attempt.model))
         return compiled
 
     try:
@@ -438,7 +438,7 @@ def _compiles_anything(
 
 def _placed(
     core: ov.Core,
-    given: object,
+    model_or_path: object,
     weights: bytes | None,
     device: str,
     config: Mapping[str, Any] | None,
@@ -449,7 +449,7 @@ def _placed(
 
     Args:
         core: the Core of the call.
-        given: the model, in any form that compile_model takes.
+        model_or_path: the model, in any form that compile_model takes.
         weights: weights of a model in memory.
         device: HETERO's device string.
         config: properties of the call.
@@ -459,7 +459,7 @@ def _placed(
     Returns:
         Arguments for compiling; None where there is no placement to follow.
     """
-    model = _carrier(core, given, weights) if automatic is None else _private_copy(core, given, weights)
+    model = _carrier(core, model_or_path, weights) if automatic is None else _private_copy(core, model_or_path, weights)
     if model is None:
         return None
     from ov_hsdag.devices import runtime_options
@@ -493,7 +493,11 @@ def _placed(
     # The property that lists devices is dropped, as the device string has the list.
     rest = config and {key: value for key, value in config.items() if key != PRIORITIES}
     properties = runtime_options.compile_properties(core, model, device, rest) or rest
-    path = os.fsdecode(given) if isinstance(given, str | bytes | os.PathLike) and weights is None else "MODEL"
+    path = (
+        os.fsdecode(model_or_path)
+        if isinstance(model_or_path, str | bytes | os.PathLike) and weights is None
+        else "MODEL"
+    )
     return _Placed(model, device, properties, placement, supports, path, loaded)
 
 
@@ -541,32 +545,32 @@ def _affinities_at_load(core: ov.Core, model: ov.Model, automatic: AutomaticLoad
     return {name: affinity[name] for name in names if name in affinity}
 
 
-def _private_copy(core: ov.Core, given: object, weights: bytes | None) -> ov.Model:
+def _private_copy(core: ov.Core, model_or_path: object, weights: bytes | None) -> ov.Model:
     """A copy of the model of a call, in any form that compile_model takes. RuntimeError: it cannot be read."""
     from openvino._pyopenvino import Model as NativeModel
 
-    if isinstance(given, ov.Model | NativeModel):
-        copy = given.clone()
+    if isinstance(model_or_path, ov.Model | NativeModel):
+        copy = model_or_path.clone()
         return copy if isinstance(copy, ov.Model) else ov.Model(copy)
     if weights is not None:
-        text = given.encode() if isinstance(given, str) else given
+        text = model_or_path.encode() if isinstance(model_or_path, str) else model_or_path
         return core.read_model(text, weights)
-    return core.read_model(os.fsdecode(given) if isinstance(given, bytes) else given)
+    return core.read_model(os.fsdecode(model_or_path) if isinstance(model_or_path, bytes) else model_or_path)
 
 
-def _carrier(core: ov.Core, given: object, weights: bytes | None) -> ov.Model | None:
+def _carrier(core: ov.Core, model_or_path: object, weights: bytes | None) -> ov.Model | None:
     """A copy of the model of a call if it carries a placement, whether an object, an IR file or an IR in memory."""
     from openvino._pyopenvino import Model as NativeModel
 
-    if isinstance(given, ov.Model | NativeModel):  # openvino.compile_model hands over the latter
-        if not given.has_rt_info(["ov_hsdag"]):
+    if isinstance(model_or_path, ov.Model | NativeModel):  # openvino.compile_model hands over the latter
+        if not model_or_path.has_rt_info(["ov_hsdag"]):
             return None
-        return _private_copy(core, given, weights)
+        return _private_copy(core, model_or_path, weights)
     if weights is not None:  # in this case OpenVINO reads the argument as the text of an .xml
-        text = given.encode() if isinstance(given, str) else given
+        text = model_or_path.encode() if isinstance(model_or_path, str) else model_or_path
         return _private_copy(core, text, weights) if isinstance(text, bytes) and has_entry(text) else None
-    if isinstance(given, str | bytes | os.PathLike) and file_carries(given):
-        return _private_copy(core, os.fsdecode(given), None)
+    if isinstance(model_or_path, str | bytes | os.PathLike) and file_carries(model_or_path):
+        return _private_copy(core, os.fsdecode(model_or_path), None)
     return None
 
 
@@ -594,13 +598,13 @@ def _knows(placement: Placement, model: ov.Model, notes: list[Warning]) -> bool:
     The model may be a part of the placed one, or contain it, so the share is of the smaller of the two.
     """
     names = [node.get_friendly_name() for node in model.get_ops()]
-    known = len(placement.affinity.keys() & names)
-    if 2 * known < min(len(names), len(placement.affinity)):
-        share = f"only {known} of the model's {len(names)}" if known else "none of the model's"
-        rest = "the others follow these" if known else "HETERO decides"
+    common = len(placement.affinity.keys() & names)
+    if 2 * common < min(len(names), len(placement.affinity)):
+        share = f"only {common} of the model's {len(names)}" if common else "none of the model's"
+        rest = "the others follow these" if common else "HETERO decides"
         text = f"ov_hsdag: the placement knows {share} nodes, and {rest}: place the model again"
         notes.append(PlacementNotFollowedWarning(text))
-    return known > 0
+    return common > 0
 
 
 def _emptied(placement: Placement, model: ov.Model) -> list[Warning]:
@@ -648,30 +652,30 @@ def _usable(core: ov.Core, requested: Sequence[str], placement: Placement, notes
 def _support_query(core: ov.Core, model: ov.Model) -> Callable[[str, str], bool]:
     """A function ``supports(node, device)`` that calls Core.query_model once per device, when it is first needed."""
     # Every device supports constants, inputs and outputs.
-    kinds = {one.get_friendly_name(): one.get_type_name() for one in model.get_ops()}
-    asked = {name for name, kind in kinds.items() if kind not in ("Constant", "Parameter", "Result")}
+    kinds = {node.get_friendly_name(): node.get_type_name() for node in model.get_ops()}
+    computing = {name for name, kind in kinds.items() if kind not in ("Constant", "Parameter", "Result")}
 
     @functools.cache
     def supported(device: str) -> frozenset[str]:
         return frozenset(core.query_model(model, device))
 
     def supports(name: str, device: str) -> bool:
-        return name not in asked or name in supported(device)
+        return name not in computing or name in supported(device)
 
     return supports
 
 
-def _without_affinities(given: object) -> object:
+def _without_affinities(model_or_path: object) -> object:
     """The model of a call without affinities, as a copy where it has any: HETERO refuses a partly placed model."""
     from openvino._pyopenvino import Model as NativeModel
 
     from ov_hsdag.model.affinities import remove_affinities
 
-    if not isinstance(given, ov.Model | NativeModel):
-        return given
-    if not any("affinity" in node.get_rt_info() for node in given.get_ops()):
-        return given
-    copy = given.clone()
+    if not isinstance(model_or_path, ov.Model | NativeModel):
+        return model_or_path
+    if not any("affinity" in node.get_rt_info() for node in model_or_path.get_ops()):
+        return model_or_path
+    copy = model_or_path.clone()
     remove_affinities(copy)
     return copy
 

@@ -115,23 +115,23 @@ def automatic_load(
     from ov_hsdag.devices.discovery import absent
     from ov_hsdag.placing.first_load import LoadRequest
 
-    known = {**getattr(core, _SET, {}), **(config or {})}
-    names = _listed(core, device, known)
+    settings = {**getattr(core, _SET, {}), **(config or {})}
+    names = _listed(core, device, settings)
     missing = tuple(absent(core, names))
-    cache_dir = known.get("CACHE_DIR")
+    cache_dir = settings.get("CACHE_DIR")
     if cache_dir is None:
         with contextlib.suppress(RuntimeError):
             cache_dir = core.get_property(HETERO, "CACHE_DIR")
     request = LoadRequest(
         devices=tuple(name for name in names if name not in missing),
-        objective=_objective(known, is_hsdag(device)),
-        memory=_setting(known, "HSDAG_MEMORY"),
-        profile=_setting(known, "HSDAG_PROFILE"),
-        measure=_setting(known, "HSDAG_MEASURE").upper() in ("1", "YES", "TRUE"),
+        objective=_objective(settings, is_hsdag(device)),
+        memory=_setting(settings, "HSDAG_MEMORY"),
+        profile=_setting(settings, "HSDAG_PROFILE"),
+        measure=_setting(settings, "HSDAG_MEASURE").upper() in ("1", "YES", "TRUE"),
         cache_dir=str(plain(cache_dir) or ""),
         source=source,
     )
-    passed = {key: value for key, value in known.items() if key not in (*PROPERTIES, PRIORITIES)}
+    passed = {key: value for key, value in settings.items() if key not in (*PROPERTIES, PRIORITIES)}
     return AutomaticLoad(f"{HETERO}:{','.join(request.devices or names)}", passed, request, missing)
 
 

@@ -46,10 +46,10 @@ def release(openvino: Path) -> str:
     if sys.platform == "win32":  # openvino.dll has no release in its name
         version = openvino / "cmake" / "OpenVINOConfig-version.cmake"
         text = version.read_text(encoding="utf-8") if version.exists() else ""
-        found = re.findall(r"PACKAGE_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", text)
-        if len(found) != 3:
+        numbers = re.findall(r"PACKAGE_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", text)
+        if len(numbers) != 3:
             raise BuildError(f"there is no release of OpenVINO in {version}")
-        return f"{int(found[0]) % 100}{found[1]}{found[2]}"
+        return f"{int(numbers[0]) % 100}{numbers[1]}{numbers[2]}"
     return _library(openvino).name.rpartition(".")[2]
 
 
@@ -107,18 +107,18 @@ def build(root: Path, openvino: Path, target: Path, options: Sequence[str] = ())
         _run([*link, *loader_objects, "-ldl", "-o", str(folder / LOADER)])
         target.mkdir(parents=True, exist_ok=True)
         for made in (part, folder / LOADER):  # the loader last, so that it is never there without its part
-            descriptor, beside = tempfile.mkstemp(prefix=f".{made.name}-", dir=target)
+            descriptor, temporary_file = tempfile.mkstemp(prefix=f".{made.name}-", dir=target)
             os.close(descriptor)
-            shutil.copy(made, beside)  # copies the mode as well, which mkstemp restricts
-            os.replace(beside, target / made.name)
+            shutil.copy(made, temporary_file)  # copies the mode as well, which mkstemp restricts
+            os.replace(temporary_file, target / made.name)
     return target / LOADER
 
 
 def _library(openvino: Path) -> Path:
-    found = [path for path in (openvino / "libs").glob("libopenvino.so.*") if path.suffix[1:].isdigit()]
-    if not found:
+    libraries = [path for path in (openvino / "libs").glob("libopenvino.so.*") if path.suffix[1:].isdigit()]
+    if not libraries:
         raise BuildError(f"there is no OpenVINO library in {openvino / 'libs'} (install openvino with pip)")
-    return found[0]
+    return libraries[0]
 
 
 def _abi(openvino: Path) -> str:

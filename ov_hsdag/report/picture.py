@@ -102,11 +102,11 @@ def _joined(runs: Sequence[tuple[int, float]], scale: float) -> Iterator[tuple[i
     runs: device and weight of each; scale: pixels per weight.
     """
     device, weight = -1, 0.0
-    for own, more in runs:
-        if device < 0 or (own != device and weight * scale >= _NARROW):
+    for next_device, more in runs:
+        if device < 0 or (next_device != device and weight * scale >= _NARROW):
             if device >= 0:
                 yield device, weight
-            device, weight = own, more
+            device, weight = next_device, more
         else:
             weight += more
     if device >= 0:
@@ -173,21 +173,21 @@ def _memory(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
             x += 36 + 7 * len(part)
     most = max((max(one["total"], min(one["limit"] or 0, 3 * one["total"])) for one in memory), default=0) or 1
     room = _WIDTH - _LEFT - _RIGHT - 210
-    for number, one in enumerate(memory):
+    for number, figures in enumerate(memory):
         y = top + 30 * number
         name = _cut(data["devices"][number], 14)
         drawing.text(_LEFT - 8, y + 14, name, text_anchor="end", font_weight="bold", font_size=13, fill=TEXT)
         drawing.rectangle(_LEFT, y, room, 20, _LANES)
         at = float(_LEFT)
         for part, colour in _MEMORY:
-            width = one[part] / most * room
+            width = figures[part] / most * room
             if width:
                 drawing.rectangle(at, y, width, 20, colour)
             at += width
-        limit = one["limit"]
+        limit = figures["limit"]
         if limit is not None and limit <= most:
             drawing.rectangle(_LEFT + limit / most * room - 1.5, y - 2, 3, 24, _CUT)
-        text = format_bytes(one["total"]) + ("" if limit is None else f" of {format_bytes(limit)}")
+        text = format_bytes(figures["total"]) + ("" if limit is None else f" of {format_bytes(limit)}")
         drawing.text(_LEFT + room + 10, y + 14, text, fill=TEXT)
 
 

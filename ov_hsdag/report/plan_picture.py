@@ -26,10 +26,10 @@ def plan_picture(data: Mapping[str, Any], title: str) -> str:
     colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(models)}
 
     def lanes(
-        top: float, told: str, values: Mapping[str, Sequence[tuple[str, float, float]]], ends: Mapping[str, str]
+        top: float, heading: str, values: Mapping[str, Sequence[tuple[str, float, float]]], ends: Mapping[str, str]
     ) -> None:
         """Draws a lane for each device with boxes (model, from, to), and a text at its end."""
-        drawing.text(16, top + 14, told, font_weight="bold", fill=TEXT)
+        drawing.text(16, top + 14, heading, font_weight="bold", fill=TEXT)
         most = max((end for boxes in values.values() for _, _, end in boxes), default=1.0) or 1.0
         scale = (_WIDTH - _LEFT - _RIGHT) / most
         for number, device in enumerate(devices):
@@ -52,19 +52,19 @@ def plan_picture(data: Mapping[str, Any], title: str) -> str:
     memory = {device: _stacked(models, "memory_bytes", device) for device in devices}
     needs = {device: format_bytes(predicted["memory_bytes"][device]) for device in devices}
     lanes(62 + 2 * rows, "memory", memory, needs)
-    for number, (name, one) in enumerate(models.items()):
+    for number, (name, figures) in enumerate(models.items()):
         y = 62 + 3 * rows + 20 * number
         drawing.rectangle(_LEFT, y, 12, 12, colours[name])
-        drawing.text(_LEFT + 20, y + 11, f"{name}: {one['count']:g} in a run, {one['where']}", fill=TEXT)
+        drawing.text(_LEFT + 20, y + 11, f"{name}: {figures['count']:g} in a run, {figures['where']}", fill=TEXT)
     return drawing.svg()
 
 
 def _stacked(models: Mapping[str, Any], key: str, device: str) -> list[tuple[str, float, float]]:
     """Boxes (model, from, to) of the models' amounts on a device, one after the other."""
-    found, end = [], 0.0
-    for name, one in models.items():
-        amount = float(one[key].get(device, 0.0))
+    boxes, end = [], 0.0
+    for name, figures in models.items():
+        amount = float(figures[key].get(device, 0.0))
         if amount:
-            found.append((name, end, end + amount))
+            boxes.append((name, end, end + amount))
             end += amount
-    return found
+    return boxes

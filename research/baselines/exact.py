@@ -126,17 +126,17 @@ class _Search:
     def _judge(self, placement: NDArray[np.uint8], answer: _Answer) -> None:
         """Scores a placement by the simulator, keeps it if it is the best, and excludes it from further rounds."""
         problem = self._problem
-        found = problem.evaluate(placement)
-        value_us = float((found.latency_us if problem.objective == "latency" else found.period_us)[0])
-        uncut = int(found.submodels[0]) == connected_parts(problem, placement)
+        evaluation = problem.evaluate(placement)
+        value_us = float((evaluation.latency_us if problem.objective == "latency" else evaluation.period_us)[0])
+        uncut = int(evaluation.submodels[0]) == connected_parts(problem, placement)
         most_us = answer.objective_us if answer.optimal and uncut else np.inf
         if not answer.bound_us * (1 - TOLERANCE) <= value_us <= most_us * (1 + TOLERANCE):
             counted = f"{answer.bound_us} to {most_us} µs"
             raise RuntimeError(f"the programme counts {counted}, the simulator {value_us} µs: {placement.tolist()}")
-        infeasible = int(found.infeasible[0])
+        infeasible = int(evaluation.infeasible[0])
         if not infeasible and value_us < self._score_us:
             self._score_us, self._placement = value_us, placement
-        crowded = np.flatnonzero(problem.memory_excess(found)[0] > 0) if infeasible and uncut else ()
+        crowded = np.flatnonzero(problem.memory_excess(evaluation)[0] > 0) if infeasible and uncut else ()
         if len(crowded):
             for device in crowded:
                 self._programme.forbid_groups_of(placement, int(device))

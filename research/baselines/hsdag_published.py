@@ -105,10 +105,10 @@ def paper_features(
         Features, float32 [n, F]; edges, each pair of nodes once, int64 [2, E]; coarse node of each colocation group,
         int32 [groups].
     """
-    found = policy_input(problem)
+    policy_features = policy_input(problem)
     kept = np.repeat([name not in without for name in FEATURES], list(FEATURES.values()))
-    edges = np.unique(np.sort(found.edge_index, axis=0), axis=1)
-    return found.node_x[:, : len(kept)][:, kept], edges, found.coarse
+    edges = np.unique(np.sort(policy_features.edge_index, axis=0), axis=1)
+    return policy_features.node_x[:, : len(kept)][:, kept], edges, policy_features.coarse
 
 
 def _reference(problem: PlacementProblem) -> float:

@@ -53,8 +53,8 @@ def select(wanted: Iterable[str]) -> list[ZooModel]:
     chosen: set[str] = set()
     for word in wanted:
         alike = {name for name, model in ZOO.items() if word == model.family or word in model.tags}
-        found = {word} if word in ZOO else alike
-        if not found:
+        names = {word} if word in ZOO else alike
+        if not names:
             raise UserError(f"the model zoo has no model, family or tag '{word}'; the names are: {', '.join(ZOO)}")
-        chosen |= found
+        chosen |= names
     return [model for name, model in ZOO.items() if name in chosen]

@@ -90,11 +90,11 @@ def encoder(layers: int) -> ov.Model:
         x = norm(ops.add(x, linear(joined, HIDDEN, HIDDEN)))
         return norm(ops.add(x, linear(ops.gelu(linear(x, HIDDEN, INNER), "ERF"), INNER, HIDDEN)))
 
-    given = ops.parameter([1, TOKENS, HIDDEN], ov.Type.f32, name="hidden")
-    x: ov.Node = given
+    hidden = ops.parameter([1, TOKENS, HIDDEN], ov.Type.f32, name="hidden")
+    x: ov.Node = hidden
     for _ in range(layers):
         x = layer(x)
-    return ov.Model([ops.result(x)], [given], "encoder")
+    return ov.Model([ops.result(x)], [hidden], "encoder")
 
 
 def convolutional(blocks: int) -> ov.Model:
@@ -103,13 +103,13 @@ def convolutional(blocks: int) -> ov.Model:
 
     def convolution(x: ov.Node, inputs: int, outputs: int) -> ov.Node:
         weights = random.standard_normal((outputs, inputs, 1, 1), np.float32) / np.float32(np.sqrt(inputs))
-        found = ops.convolution(x, weights, [1, 1], [0, 0], [0, 0], [1, 1])
-        return ops.add(found, random.standard_normal((1, outputs, 1, 1), np.float32))
+        product = ops.convolution(x, weights, [1, 1], [0, 0], [0, 0], [1, 1])
+        return ops.add(product, random.standard_normal((1, outputs, 1, 1), np.float32))
 
     def depthwise(x: ov.Node, channels: int) -> ov.Node:
         weights = random.standard_normal((channels, 1, 1, 3, 3), np.float32) / np.float32(3)
-        found = ops.group_convolution(x, weights, [1, 1], [1, 1], [1, 1], [1, 1])
-        return ops.add(found, random.standard_normal((1, channels, 1, 1), np.float32))
+        product = ops.group_convolution(x, weights, [1, 1], [1, 1], [1, 1], [1, 1])
+        return ops.add(product, random.standard_normal((1, channels, 1, 1), np.float32))
 
     def block(x: ov.Node) -> ov.Node:
         wide = ops.swish(depthwise(ops.swish(convolution(x, CHANNELS, 2 * CHANNELS)), 2 * CHANNELS))

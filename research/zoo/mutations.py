@@ -53,13 +53,13 @@ def _weights(model: ov.Model) -> set[int]:
     The CPU plugin of OpenVINO 2026.4 computes nonsense, on a single device too, if decompressed weights are not
     constant.
     """
-    found: set[int] = set()
+    constant_ids: set[int] = set()
     for node in model.get_ordered_ops():
         sources = [value.get_node().get_instance_id() for value in node.input_values()]
-        constant = node.get_type_name() == "Constant" or (bool(sources) and found.issuperset(sources))
+        constant = node.get_type_name() == "Constant" or (bool(sources) and constant_ids.issuperset(sources))
         if constant and node.get_type_name() != "ReadValue":
-            found.add(node.get_instance_id())
-    return found
+            constant_ids.add(node.get_instance_id())
+    return constant_ids
 
 
 def _is_f32(output: Any) -> bool:
@@ -109,7 +109,7 @@ def add_branch(case: Case, random: np.random.Generator) -> Case | None:
 
 def remove_node(case: Case, random: np.random.Generator) -> Case | None:
     """Removes a node whose output has the shape and type of one of its inputs."""
-    found = []
+    removable = []
     for node in _nodes(case.model, but=(*_STATES, "Result", "Parameter", "Constant")):
         if node.get_output_size() != 1:
             continue
@@ -117,10 +117,10 @@ def remove_node(case: Case, random: np.random.Generator) -> Case | None:
         for value in node.input_values():
             alike = value.get_partial_shape() == output.get_partial_shape()
             if alike and value.get_element_type() == output.get_element_type():
-                found.append((output, value))
-    if not found:
+                removable.append((output, value))
+    if not removable:
         return None
-    output, value = _some(random, found)
+    output, value = _some(random, removable)
     for target in output.get_target_inputs():
         target.replace_source_output(value)
     return case
@@ -246,13 +246,13 @@ def unshare_constants(case: Case, random: np.random.Generator) -> Case | None:
 def feed_constant(case: Case, random: np.random.Generator) -> Case | None:
     """Replaces a constant by an input."""
     weights = _weights(case.model)
-    found = []
+    constants = []
     for node in _nodes(case.model):
         if node.get_type_name() == "Constant" and _is_f32(node.output(0)):
             users = {target.get_node().get_instance_id() for target in node.output(0).get_target_inputs()}
             if users and not users & weights:
-                found.append(node)
-    node = _some(random, found)
+                constants.append(node)
+    node = _some(random, constants)
     # The CPU plugin loses states whose initial value is not constant, on a single device too.
     if node is None or any(t.get_node().get_type_name() in _STATES for t in node.output(0).get_target_inputs()):
         return None

@@ -70,7 +70,7 @@ async def main() -> None:
         return torch.nn.functional.normalize(rows.sum(1))
 
     async def answered(question: str) -> str:
-        close = (known @ (await embedded([question]))[0]).topk(min(4, len(passages))).indices.tolist()
+        close = (embeddings @ (await embedded([question]))[0]).topk(min(4, len(passages))).indices.tolist()
         pairs = reranker.tokens([question] * len(close), [passages[number] for number in close])
         best = passages[close[int((await reranker.run(pairs)).logits[:, -1].argmax())]]
         prompt = decoder.tokens([f"{best}\n\n{question}\n"])
@@ -79,7 +79,7 @@ async def main() -> None:
         return f"{question!r}: {decoder.tokenizer.decode(found[0, prompt['input_ids'].shape[1] :])!r}, from {best!r}"
 
     passages = args.passages.read_text(encoding="utf-8").splitlines()
-    known, begin = await embedded(passages), time.perf_counter()
+    embeddings, begin = await embedded(passages), time.perf_counter()
     print(*await asyncio.gather(*map(answered, args.questions)), sep="\n")
     print(f"{len(args.questions) / (time.perf_counter() - begin):.2f} answers per second on {args.device}")
 

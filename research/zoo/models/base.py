@@ -116,10 +116,10 @@ def cache_folder() -> Path:
 
 
 def _versions() -> tuple[tuple[str, str], ...]:
-    found = []
+    versions = []
     for package in ("openvino", "onnx", "torch", "transformers"):
         try:
-            found.append((package, metadata.version(package)))
+            versions.append((package, metadata.version(package)))
         except metadata.PackageNotFoundError:
-            found.append((package, ""))
-    return tuple(found)
+            versions.append((package, ""))
+    return tuple(versions)

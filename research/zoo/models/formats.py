@@ -26,11 +26,11 @@ def _beams() -> ZooModel:
     assert isinstance(step.inputs, Inputs)
     beams = 2
     # The inputs of the decoder for one beam, with a larger batch.
-    given = tuple(
+    decoder_inputs = tuple(
         Input(one.name, (beams, *one.shape[1:]), one.kind, one.high, one.low, one.state) for one in step.inputs.specs
     )
     order = Input("beams", (beams,), "tokens", beams)
-    given_inputs = inputs(*given, order, sizes=step.inputs.sizes)
+    given_inputs = inputs(*decoder_inputs, order, sizes=step.inputs.sizes)
     return model("llama-beams", "llama", BeamSearch(step.recipe), given_inputs, "quick", "stateful")
 
 

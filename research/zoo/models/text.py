@@ -50,9 +50,9 @@ _TRANSLATION = inputs(
 
 
 def _encoder(
-    name: str, family: str, cls: str, given: Inputs = _TEXT, base: Mapping[str, Any] = _ENCODER, **config: Any
+    name: str, family: str, cls: str, model_inputs: Inputs = _TEXT, base: Mapping[str, Any] = _ENCODER, **config: Any
 ) -> ZooModel:
-    return model(name, family, Transformers(cls, {**base, **config}), given)
+    return model(name, family, Transformers(cls, {**base, **config}), model_inputs)
 
 
 def _decoder(name: str, family: str, cls: str, config: Mapping[str, Any] | None = None, **more: Any) -> ZooModel:

@@ -331,7 +331,7 @@ class YoloLike(nn.Module):
         coarse = self.reduce(self.stage3(fine))
         coarse = self.join(torch.cat([coarse] + [pool(coarse) for pool in self.pools], 1))
         merged = self.merge(torch.cat([fine, functional.interpolate(coarse, scale_factor=2.0, mode="nearest")], 1))
-        found = []
+        boxes = []
         for head, features in zip(self.heads, (merged, coarse), strict=True):
             raw = head(features)
             height, width = raw.shape[2], raw.shape[3]
@@ -339,8 +339,8 @@ class YoloLike(nn.Module):
             grid = torch.stack([columns, rows]).float()[None]
             xy, wh, rest = raw.split([2, 2, 1 + self.classes], 1)
             decoded = torch.cat([(xy.sigmoid() + grid) / width, wh.tanh().exp(), rest.sigmoid()], 1)
-            found.append(decoded.flatten(2).transpose(1, 2))
-        return torch.cat(found, 1)
+            boxes.append(decoded.flatten(2).transpose(1, 2))
+        return torch.cat(boxes, 1)
 
 
 class SiluConv(nn.Module):
