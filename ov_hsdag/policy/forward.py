@@ -42,10 +42,15 @@ _ONE_THREAD = 2**18
 
 
 class PerGraph(NamedTuple):
-    """Rows of graphs, as an input of `Forward.mix`: layers see each row once, not once for each node."""
+    """Rows of graphs, as an input of `Forward.mix`: layers see each row once, not once for each node.
 
-    rows: Array  # [D, H], or of several graphs [graphs, D, H]
-    index: Array | None  # graph of each node or cluster, int64; None: there is one graph, and rows broadcast
+    Attributes:
+        rows: [D, H], or of several graphs [graphs, D, H].
+        graph: the graph of each node or cluster, int64; None: there is one graph, and rows broadcast.
+    """
+
+    rows: Array
+    graph: Array | None
 
 
 class Forward:
@@ -201,7 +206,7 @@ class Forward:
         if not isinstance(x, PerGraph):
             return self.linear(name, x)
         rows = self.linear(name, x.rows)
-        return rows if x.index is None else rows[x.index]
+        return rows if x.graph is None else rows[x.graph]
 
     def bias(self, name: str) -> Array | float:
         """The bias of a layer, 0 if it has none."""
