@@ -1,4 +1,4 @@
-"""Options that several commands share, those of placing among them, and the checks of files before any work."""
+"""Options that several commands share, including those of placing, and checks of files before any work."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
             setattr(console, name, value)
         if console.quiet and console.verbose:
             raise UserError("--quiet and --verbose ask for less and for more: give one of them")
-        # openvino.convert_model takes the word in any program's arguments for its own, and prints on standard output.
+        # openvino.convert_model looks for this word in sys.argv, and would then print on standard output.
         sys.argv[1:] = [word for word in sys.argv[1:] if word != "--verbose"]
         command(*arguments, **options)
 

@@ -120,7 +120,7 @@ def _distinct(rows: Sequence[Row]) -> list[_Shown]:
 
 
 def why_no_figure(figures: Mapping[str, Any]) -> str:
-    """The note of a candidate that gave no figure, from its figures; "" where it gave one."""
+    """The note for a candidate without a measured figure; "" for one that has it. figures: of its measurement."""
     failure = read_failure(figures)
     if failure is None:
         return ""

@@ -181,7 +181,7 @@ def as_json(output: Path, placement: Placement, lines: Sequence[str]) -> dict[st
 
 
 def of_json(data: Mapping[str, Any]) -> Placement:
-    """Inverse of `as_json`. Raises RunError where something is missing."""
+    """Makes a placement from an object of `as_json`. Raises RunError where something is missing."""
     try:
         return Placement(
             devices=tuple(data["devices"]),

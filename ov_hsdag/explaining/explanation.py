@@ -73,7 +73,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a node is on its device."""
+    """The reason for a node's device."""
 
     # One of:
     # "pinned": a pin keeps the node here, or keeps `other`, which must share its device

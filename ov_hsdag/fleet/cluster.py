@@ -165,7 +165,7 @@ def _call(function: Callable[[Item], Result], item: Item) -> Result:
 
 
 class _Lost(Exception):
-    """The machine of a job has gone."""
+    """The machine of a job was lost."""
 
 
 @dataclass

@@ -33,7 +33,7 @@ class Placed:
     placer: Callable[[int], Placer]  # makes a placer for a seed
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
+        """Implements `Baseline.place`."""
         environment.cost(runnable(environment.problem, self.placer(seed).place(environment.problem)))
 
 
@@ -45,7 +45,7 @@ class Proposed:
     name: str = "network alone"  # in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
+        """Implements `Baseline.place`."""
         problem = environment.problem
         found = HSDAGPlacer(self.policy, seed=seed).propose(problem)
         environment.cost(runnable(problem, found[int(problem.scores(found).argmin())]))
@@ -59,7 +59,7 @@ class Alone:
     name: str  # in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
+        """Implements `Baseline.place`."""
         environment.cost(environment.problem.single(self.device))
 
 
@@ -71,7 +71,7 @@ class AloneOfKind:
     name: str  # in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
+        """Implements `Baseline.place`."""
         for number, device in enumerate(environment.problem.devices):
             if device.startswith(self.kind):
                 environment.cost(environment.problem.single(number))
@@ -86,7 +86,7 @@ class HeteroRule:
     first: str = ""  # kind of the devices that lead the list, such as "CPU"; the others follow in their order
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
+        """Implements `Baseline.place`."""
         problem = environment.problem
         order = np.array(
             sorted(range(len(problem.devices)), key=lambda d: not problem.devices[d].startswith(self.first))
@@ -102,7 +102,7 @@ class Shipped:
     name: str = "HSDAG as shipped"  # in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`. There is no evaluation where no placement keeps within the memory limits."""
+        """Implements `Baseline.place`. There is no evaluation where no placement keeps within the memory limits."""
         candidates = find_candidates(environment.problem, policy_placers(self.policy))
         with contextlib.suppress(RunError, UserError):
             environment.cost(best_by_prediction(environment.problem, candidates).placement)
