@@ -259,7 +259,7 @@ def check_output(path: Path, model: Path) -> None:
         return
     if path.suffix != ".xml":
         raise UserError(f"the output is an OpenVINO IR: its name must end in .xml, got '{path}'")
-    # A placed model is made from another one, so that placing it anew or stripping it in place loses nothing.
+    # A placed model was made from another file, so that overwriting it by placing or stripping loses nothing.
     check_model_output(path, model, replace_source=file_carries(model))
 
 
@@ -385,7 +385,7 @@ def with_known_shapes(
     """
     placement = Placement.of(model)
     earlier = ((placement and placement.settings) or {}).get("shapes", {})
-    if earlier and not given:  # they count as a whole
+    if earlier and not given:  # the shapes of the placement are used as a whole
         return None
     return {**(given or {}), **sizes_beside(model, path, given)} or None
 
@@ -397,11 +397,11 @@ def read_model(core: ov.Core, path: Path) -> ov.Model:
         with console.progress(f"reading {path}"), console.quiet_native_errors():
             return core.read_model(path)
     except RuntimeError as error:
-        if path.is_symlink():  # weights may be beside what it points to
+        if path.is_symlink():  # the weights may be in the folder of the link's target
             with contextlib.suppress(RuntimeError), console.quiet_native_errors():
                 return core.read_model(path.resolve())
         reason = one_line(error)
         if reason.startswith("Unable to read the model"):
-            # No frontend felt responsible; OpenVINO's text names all of them and gives no reason.
+            # No frontend recognised the file; OpenVINO's message lists all frontends and gives no reason.
             reason = "it is no IR, ONNX, TensorFlow, TFLite or Paddle model"
         raise UserError(f"cannot read {path}: {reason}") from error

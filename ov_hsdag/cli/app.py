@@ -35,7 +35,7 @@ from ov_hsdag.cli.worker import worker
 from ov_hsdag.utils.errors import RunError, UserError, interrupted
 
 app = typer.Typer(
-    context_settings={"help_option_names": ["-h", "--help"]},  # of the subcommands, too
+    context_settings={"help_option_names": ["-h", "--help"]},  # for the subcommands as well
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -140,7 +140,7 @@ def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: li
     inputs = Inputs()
     named = [inputs.model(path) for path in models]
     costs = [path_beside(name).as_posix() for name in named]
-    for one in costs:  # of an earlier calibration: a file that travels cannot be written there
+    for one in costs:  # costs of an earlier calibration do not travel, as the job could not overwrite them
         inputs.files.pop(one, None)
     words = remote.words(inputs, [], {"--model": named, "--output": f"{OUT}/{_PROFILE}"})
     job = Job(tuple(words), inputs.files, inputs.shown, tuple(costs))

@@ -53,7 +53,7 @@ def fail(error: BaseException, status: int, hint: str = "") -> int:
     if debug:
         traceback.print_exception(error)
         hint = ""
-    # Usage errors of the command line have their message, option names included, in a method only.
+    # Only a method of usage errors returns the message with the names of options.
     text = error.format_message().removesuffix(".") if hasattr(error, "format_message") else error
     # With some releases typer and click both append "Did you mean …?".
     reason = re.sub(r"( Did you mean .*?\?)\1", r"\1", one_line(text))
@@ -212,13 +212,13 @@ class Show:
         # Without a terminal the width is that of COLUMNS, or 80 for texts. Nothing is cut: long lines and cells wrap.
         # markup=False, as names of nodes and messages of errors may have square brackets.
         console = Console(highlight=False, markup=False)
-        console.width = console.width or 80  # COLUMNS=0
+        console.width = console.width or 80  # width is 0 with COLUMNS=0
         for line in text.splitlines():
             print(printable(line) if line.startswith(CODE) else wrapped(printable(line), console.width))
         if table is not None:
             caption, table.caption = table.caption, None
             if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
-                console.width = _PIPED  # `grep` and `awk` want a row in a line
+                console.width = _PIPED  # one row in one line, for `grep` and `awk`
             console.print(table)
             if caption and not quiet:
                 print(wrapped(printable(str(caption)), console.width, indent=""))

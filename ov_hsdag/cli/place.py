@@ -159,7 +159,7 @@ def place(
     common.check_output(output, model)
     remote.check_on(ray, on)
 
-    # Everything that can be wrong with the options comes before the minutes that a large model may take.
+    # All options are checked before the work begins, which may take minutes for a large model.
     check_objective(given.objective)
     devices = DeviceSet.parse(device)
     limits = parse_memory(given.memory, devices.names) if given.memory is not None else None
@@ -216,7 +216,7 @@ def place(
             file: common.has_fp16_weights(loaded_model) if compress_to_fp16 is None else compress_to_fp16
             for file, loaded_model in loaded.items()
         }
-        # Of several models, such as encoder and decoder, those with states have a context.
+        # If there are several models, such as encoder and decoder, only those with states have a context.
         decoders = [file for file in files if loaded[file].get_sinks()] or files
         for file in decoders:
             common.warn_of_long_context(file, max(given.context or 0, parsed_workload.tokens if parsed_workload else 0))
@@ -341,7 +341,7 @@ def _left(
 
 def default_output(model: Path) -> Path:
     """The default output of placing a model: NAME_placed in the current directory, as ovc writes there, too."""
-    named = Path(os.path.abspath(model))  # of a link, its own name; of "..", the folder's
+    named = Path(os.path.abspath(model))  # for a link its own name, for ".." the name of the folder
     if is_model_folder(model):
         return Path(f"{named.name}_placed")
     return Path(f"{named.name if named.is_dir() else named.stem}_placed.xml")

@@ -57,7 +57,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         self.ray: Any = ray
         try:
             ray.init(address, logging_level="error", log_to_driver=False)
-        except Exception as error:  # of many kinds: no connection, other versions, no token
+        except Exception as error:  # Ray has several types: no connection, other versions, no token
             raise UserError(f"cannot use the Ray cluster at {address}: {one_line(error)}") from error
 
     def __exit__(self, *_: object) -> None:

@@ -211,7 +211,7 @@ class JobRunner:
         for path in sorted(base.rglob("*")) or [base]:
             try:
                 status = path.lstat()
-            except OSError:  # it is not there, or no longer
+            except OSError:  # the file does not exist, or was removed meanwhile
                 continue
             if stat.S_ISREG(status.st_mode):
                 yield path.relative_to(self._job).as_posix(), status
