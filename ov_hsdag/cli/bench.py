@@ -171,7 +171,7 @@ def bench(
     speeds = Profile.load(profile) if profile else None
 
     def here() -> Iterator[tuple[dict[str, Any], str, Exception | None]]:
-        """Measures every model on this machine; yields what `_elsewhere` yields."""
+        """Measures every model on this machine; yields what `_bench_on_cluster` yields."""
         core = common.new_core()
         missing = absent(core, devices.names)
         if missing:
@@ -219,7 +219,7 @@ def bench(
     failures: list[Exception] = []
     with console.result(as_json) as show, ExitStack() as stack:
         fleet = None if ray is None else stack.enter_context(remote.connected(ray, devices.names, on))
-        for entry, where, failed in here() if fleet is None else _elsewhere(fleet, models, policies, examples):
+        for entry, where, failed in here() if fleet is None else _bench_on_cluster(fleet, models, policies, examples):
             document["models"].append(entry)
             if failed is not None:
                 failures.append(type(failed)(f"{entry['model']}: {failed}"))
@@ -243,7 +243,7 @@ def bench(
     remote.end(failures)
 
 
-def _elsewhere(
+def _bench_on_cluster(
     fleet: remote.Fleet, models: Sequence[Path], policies: str | None, examples: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[dict[str, Any], str, Exception | None]]:
     """Measures every model on every kind of machine, each as a job.

@@ -87,7 +87,7 @@ def calibrate(
         if models and len(on or ()) != 1:
             raise UserError("the costs of a model are those of one kind of machine: name it with --on")
         with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
-            _elsewhere(fleet, show, output, models)
+            _calibrate_on_cluster(fleet, show, output, models)
         return
     continue_in_child("calibrating")
     begin = time.perf_counter()
@@ -133,7 +133,7 @@ def _with_sizes_beside(
     return {**{name: next(iter(shapes)) for name, shapes in shapes_by_input.items() if len(shapes) == 1}, **examples}
 
 
-def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: list[Path]) -> None:
+def _calibrate_on_cluster(fleet: remote.Fleet, show: console.Show, output: Path, models: list[Path]) -> None:
     """Calibrates each kind of machine of a cluster, and writes a profile of each."""
     for kind in fleet.kinds:
         check_writable(fleet.target(output, kind))

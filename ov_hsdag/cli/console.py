@@ -91,7 +91,7 @@ def broken_pipe() -> int:
 
 def output_refused(error: Exception) -> bool:
     """Whether the error is that the disk of standard output is full; if so, further output goes to os.devnull."""
-    if not isinstance(error, OSError) or error.filename is not None or error.errno not in _FULL:
+    if not isinstance(error, OSError) or error.filename is not None or error.errno not in _DISK_ERRORS:
         return False
     try:
         os.write(sys.stdout.fileno(), b"\n")
@@ -101,16 +101,16 @@ def output_refused(error: Exception) -> bool:
 
 
 # Control characters except newline and tab, and those that change the direction of the text after them.
-_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def printable(text: str) -> str:
     """Replaces control characters by escapes: names in a model's file could otherwise command the terminal."""
-    return _COMMANDS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+    return _CONTROL_CHARACTERS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 # Errors of writing to a disk that is full, over quota or failing.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def message(text: str) -> None:
@@ -127,13 +127,15 @@ def one_line_warnings() -> None:
     """Makes Python print warnings as `warning: …`, and leave out those of the learning libraries about themselves."""
 
     def show(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
-        if debug or not _OF_LIBRARY.search(filename):
+        if debug or not _LIBRARY_FILES.search(filename):
             print(printable(f"warning: {message}"), file=sys.stderr)
 
     warnings.showwarning = show
 
 
-_OF_LIBRARY = re.compile(r"(?:site|dist)-packages[/\\](?:torch|torch_geometric|tensorboard|tensorflow|absl|google)\b")
+_LIBRARY_FILES = re.compile(
+    r"(?:site|dist)-packages[/\\](?:torch|torch_geometric|tensorboard|tensorflow|absl|google)\b"
+)
 
 
 @contextmanager

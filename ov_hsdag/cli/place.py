@@ -237,7 +237,7 @@ def place(
                 options,
                 shapes={**(shapes[file] or {}), **({} if samples[file] else configured_sizes[file])} or None,
                 inputs=samples[file] or None,
-                memory=_left(limits, placements.values(), others.needed if others else {}),
+                memory=_remaining_limits(limits, placements.values(), others.needed if others else {}),
                 costs=measured[file],
                 workload=parsed_workload if file in decoders else None,
                 context=given.context if file in decoders else None,
@@ -329,7 +329,7 @@ def _others_line(others: FolderFit) -> str:
     return f"left as they are, and counted for --memory: {', '.join(names)} ({needs})"
 
 
-def _left(
+def _remaining_limits(
     limits: Mapping[str, int] | None, placements: Iterable[Placement], occupied: Mapping[str, int]
 ) -> Mapping[str, int] | None:
     """The limits in bytes, by device, after subtracting the folder's models placed so far and those not placed."""
