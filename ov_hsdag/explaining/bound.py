@@ -42,7 +42,8 @@ def describe_bound(explained: Explanation) -> str:
         most = float(singles.min() / longest)
         return (
             f"bound: {where}{_as_subject(explained, group)} {longest / explained.score_us:.0%} of the time between"
-            f" results on the fastest device for it, so that no split gives more than {most:.2f}x the best single device"
+            " results on the fastest device for it, so that no split gives more than"
+            f" {most:.2f}x the best single device"
         )
     return _bound_of_split(explained, where)
 
