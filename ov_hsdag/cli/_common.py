@@ -1,4 +1,4 @@
-"""Options that several commands share, those of placing among them, and the checks of files before any work."""
+"""Options that several commands share, including those of placing, and checks of files before any work."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
             setattr(console, name, value)
         if console.quiet and console.verbose:
             raise UserError("--quiet and --verbose ask for less and for more: give one of them")
-        # openvino.convert_model takes the word in any program's arguments for its own, and prints on standard output.
+        # openvino.convert_model looks for this word in sys.argv, and would then print on standard output.
         sys.argv[1:] = [word for word in sys.argv[1:] if word != "--verbose"]
         command(*arguments, **options)
 
@@ -259,7 +259,7 @@ def check_output(path: Path, model: Path) -> None:
         return
     if path.suffix != ".xml":
         raise UserError(f"the output is an OpenVINO IR: its name must end in .xml, got '{path}'")
-    # A placed model is made from another one, so that placing it anew or stripping it in place loses nothing.
+    # A placed model was made from another file, so that overwriting it by placing or stripping loses nothing.
     check_model_output(path, model, replace_source=file_carries(model))
 
 
@@ -385,7 +385,7 @@ def with_known_shapes(
     """
     placement = Placement.of(model)
     earlier = ((placement and placement.settings) or {}).get("shapes", {})
-    if earlier and not given:  # they count as a whole
+    if earlier and not given:  # the shapes of the placement are used as a whole
         return None
     return {**(given or {}), **sizes_beside(model, path, given)} or None
 
@@ -397,11 +397,11 @@ def read_model(core: ov.Core, path: Path) -> ov.Model:
         with console.progress(f"reading {path}"), console.quiet_native_errors():
             return core.read_model(path)
     except RuntimeError as error:
-        if path.is_symlink():  # weights may be beside what it points to
+        if path.is_symlink():  # the weights may be in the folder of the link's target
             with contextlib.suppress(RuntimeError), console.quiet_native_errors():
                 return core.read_model(path.resolve())
         reason = one_line(error)
         if reason.startswith("Unable to read the model"):
-            # No frontend felt responsible; OpenVINO's text names all of them and gives no reason.
+            # No frontend recognised the file; OpenVINO's message lists all frontends and gives no reason.
             reason = "it is no IR, ONNX, TensorFlow, TFLite or Paddle model"
         raise UserError(f"cannot read {path}: {reason}") from error

@@ -171,14 +171,14 @@ def bench(
     speeds = Profile.load(profile) if profile else None
 
     def here() -> Iterator[tuple[dict[str, Any], str, Exception | None]]:
-        """Measures every model on this machine; yields what `_elsewhere` yields."""
+        """Measures every model on this machine; yields what `_bench_on_cluster` yields."""
         core = common.new_core()
         missing = absent(core, devices.names)
         if missing:
             there = ", ".join(core.available_devices)
             raise UserError(f"bench measures, and this machine has no {', '.join(missing)}; it has {there}")
         require_temporary_folder()
-        # All of them before the first is measured, so that nothing that is wrong with one costs what others gave.
+        # All models are read before the first is measured, so that an error in one wastes no measurement.
         opened = plan.read_plan(models[0], core, device, objective=objective, profile=speeds) if planned else None
         loaded = [] if planned else [common.read_model(core, path) for path in models]
         given_shapes = [None] if planned else example_shapes(loaded, examples)
@@ -188,7 +188,7 @@ def bench(
                 with console.progress(path.name) as tell:
                     tell("placing")
                     if opened is None:
-                        # The model is forgotten with its results: there may be many, and large ones.
+                        # The model is removed from the list, so that its memory is freed with its results.
                         model, session = loaded.pop(0), Session.of(devices, core, speeds)
                         samples = samples_of(model, own_inputs, shapes)
                         sizes: Mapping[str, Sequence[int]] | None = shapes
@@ -219,7 +219,7 @@ def bench(
     failures: list[Exception] = []
     with console.result(as_json) as show, ExitStack() as stack:
         fleet = None if ray is None else stack.enter_context(remote.connected(ray, devices.names, on))
-        for entry, where, failed in here() if fleet is None else _elsewhere(fleet, models, policies, examples):
+        for entry, where, failed in here() if fleet is None else _bench_on_cluster(fleet, models, policies, examples):
             document["models"].append(entry)
             if failed is not None:
                 failures.append(type(failed)(f"{entry['model']}: {failed}"))
@@ -243,7 +243,7 @@ def bench(
     remote.end(failures)
 
 
-def _elsewhere(
+def _bench_on_cluster(
     fleet: remote.Fleet, models: Sequence[Path], policies: str | None, examples: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[dict[str, Any], str, Exception | None]]:
     """Measures every model on every kind of machine, each as a job.
@@ -251,7 +251,7 @@ def _elsewhere(
     Yields the results of a model as JSON has them, the machine as a title names it, and the error of a failed job.
     """
     jobs, shapes = [], dict[Path, dict[str, tuple[int, ...]] | None]()
-    if examples and len(models) > 1:  # each job gets those of its own model
+    if examples and len(models) > 1:  # each job gets the shapes of its own model
         core = common.new_core()
         loaded = [common.read_model(core, model) for model in models]
         shapes = dict(zip(models, example_shapes(loaded, examples), strict=True))

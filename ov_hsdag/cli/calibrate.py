@@ -87,7 +87,7 @@ def calibrate(
         if models and len(on or ()) != 1:
             raise UserError("the costs of a model are those of one kind of machine: name it with --on")
         with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
-            _elsewhere(fleet, show, output, models)
+            _calibrate_on_cluster(fleet, show, output, models)
         return
     continue_in_child("calibrating")
     begin = time.perf_counter()
@@ -133,14 +133,14 @@ def _with_sizes_beside(
     return {**{name: next(iter(shapes)) for name, shapes in shapes_by_input.items() if len(shapes) == 1}, **examples}
 
 
-def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: list[Path]) -> None:
+def _calibrate_on_cluster(fleet: remote.Fleet, show: console.Show, output: Path, models: list[Path]) -> None:
     """Calibrates each kind of machine of a cluster, and writes a profile of each."""
     for kind in fleet.kinds:
         check_writable(fleet.target(output, kind))
     inputs = Inputs()
     named = [inputs.model(path) for path in models]
     costs = [path_beside(name).as_posix() for name in named]
-    for one in costs:  # of an earlier calibration: a file that travels cannot be written there
+    for one in costs:  # costs of an earlier calibration do not travel, as the job could not overwrite them
         inputs.files.pop(one, None)
     words = remote.words(inputs, [], {"--model": named, "--output": f"{OUT}/{_PROFILE}"})
     job = Job(tuple(words), inputs.files, inputs.shown, tuple(costs))

@@ -33,13 +33,13 @@ class Row:
     """The figures of one candidate, a row of the table."""
 
     name: str
-    submodels: int | None = None  # that HETERO makes of it; None where that is not known
+    submodels: int | None = None  # number of submodels; None where it is not known
     predicted: float | None = None  # latency in ms, or inferences/s; None where it is not known
-    measured: float | None = None  # the same
-    gain: float | None = None  # over the best single device; None where it is not known
+    measured: float | None = None  # measured value in the same unit
+    gain: float | None = None  # ratio to the best single device; None where it is not known
     interval: Sequence[float] | None = None  # the gain's 95% confidence interval
-    note: str = ""  # why there is no figure; "" where there is one
-    chosen: bool = False  # whether it is the chosen one
+    note: str = ""  # the reason why there is no figure; "" where there is one
+    chosen: bool = False  # whether the candidate is chosen
     same_as: str = ""  # name of an earlier row with the same placement; "" where there is none
 
 
@@ -102,7 +102,7 @@ def _distinct(rows: Sequence[Row]) -> list[_Shown]:
         gains = [row.gain for row in same if row.gain is not None and not row.note]
         return any(row.chosen for row in same), bool(gains), max(gains, default=0.0)
 
-    place = {placer_of(row.name): number for number, row in reversed([*enumerate(rows)])}  # of each placer's first row
+    place = {placer_of(row.name): number for number, row in reversed([*enumerate(rows)])}  # of first rows
     named: set[str] = set()
     shown = []
     for _, same in sorted(found_by.items(), key=lambda item: worth(item[1]), reverse=True):
@@ -116,7 +116,7 @@ def _distinct(rows: Sequence[Row]) -> list[_Shown]:
 
 
 def why_no_figure(figures: Mapping[str, Any]) -> str:
-    """The note of a candidate that gave no figure, from its figures; "" where it gave one."""
+    """The note for a candidate without a measured figure; "" for one that has it. figures: of its measurement."""
     failure = read_failure(figures)
     if failure is None:
         return ""

@@ -51,9 +51,9 @@ def command_of(placement: Placement) -> str:
     """
     made_with = placement.settings
     if made_with is None or made_with.get("command") == "plan" or placement.chosen == "given":
-        return ""  # a plan's command names other models as well
+        return ""  # the command of a plan names other models as well
     if placement.chosen == "affinity" and "affinity" not in made_with:
-        return ""  # it was given in memory
+        return ""  # the affinities were given in memory
     words: list[object] = ["--device", placement.hetero]
     for name, flag in flags().items():
         value = placement.objective if name == "objective" else made_with.get(name)

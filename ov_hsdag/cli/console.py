@@ -53,7 +53,7 @@ def fail(error: BaseException, status: int, hint: str = "") -> int:
     if debug:
         traceback.print_exception(error)
         hint = ""
-    # Usage errors of the command line have their message, option names included, in a method only.
+    # Only a method of usage errors returns the message with the names of options.
     text = error.format_message().removesuffix(".") if hasattr(error, "format_message") else error
     # With some releases typer and click both append "Did you mean …?".
     reason = re.sub(r"( Did you mean .*?\?)\1", r"\1", one_line(text))
@@ -91,7 +91,7 @@ def broken_pipe() -> int:
 
 def output_refused(error: Exception) -> bool:
     """Whether the error is that the disk of standard output is full; if so, further output goes to os.devnull."""
-    if not isinstance(error, OSError) or error.filename is not None or error.errno not in _FULL:
+    if not isinstance(error, OSError) or error.filename is not None or error.errno not in _DISK_ERRORS:
         return False
     try:
         os.write(sys.stdout.fileno(), b"\n")
@@ -101,16 +101,16 @@ def output_refused(error: Exception) -> bool:
 
 
 # Control characters except newline and tab, and those that change the direction of the text after them.
-_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def printable(text: str) -> str:
     """Replaces control characters by escapes: names in a model's file could otherwise command the terminal."""
-    return _COMMANDS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+    return _CONTROL_CHARACTERS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 # Errors of writing to a disk that is full, over quota or failing.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def message(text: str) -> None:
@@ -127,13 +127,15 @@ def one_line_warnings() -> None:
     """Makes Python print warnings as `warning: …`, and leave out those of the learning libraries about themselves."""
 
     def show(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
-        if debug or not _OF_LIBRARY.search(filename):
+        if debug or not _LIBRARY_FILES.search(filename):
             print(printable(f"warning: {message}"), file=sys.stderr)
 
     warnings.showwarning = show
 
 
-_OF_LIBRARY = re.compile(r"(?:site|dist)-packages[/\\](?:torch|torch_geometric|tensorboard|tensorflow|absl|google)\b")
+_LIBRARY_FILES = re.compile(
+    r"(?:site|dist)-packages[/\\](?:torch|torch_geometric|tensorboard|tensorflow|absl|google)\b"
+)
 
 
 @contextmanager
@@ -212,13 +214,13 @@ class Show:
         # Without a terminal the width is that of COLUMNS, or 80 for texts. Nothing is cut: long lines and cells wrap.
         # markup=False, as names of nodes and messages of errors may have square brackets.
         console = Console(highlight=False, markup=False)
-        console.width = console.width or 80  # COLUMNS=0
+        console.width = console.width or 80  # width is 0 with COLUMNS=0
         for line in text.splitlines():
             print(printable(line) if line.startswith(CODE) else wrapped(printable(line), console.width))
         if table is not None:
             caption, table.caption = table.caption, None
             if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
-                console.width = _PIPED  # `grep` and `awk` want a row in a line
+                console.width = _PIPED  # one row in one line, for `grep` and `awk`
             console.print(table)
             if caption and not quiet:
                 print(wrapped(printable(str(caption)), console.width, indent=""))

@@ -40,7 +40,7 @@ def _profile(core: ov.Core, name: str) -> dict[str, Any]:
     estimates."""
     try:
         profile = builtin_profile([name], core).device(name)
-    except UserError:  # of a kind that no built-in profile describes
+    except UserError:  # no built-in profile describes this kind of device
         return {"profile": None, "profile_id": None, "estimates": []}
     return {"profile": profile.description, "profile_id": profile.builtin, "estimates": list(profile.estimates)}
 

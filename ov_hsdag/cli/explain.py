@@ -97,7 +97,7 @@ def explain(
             nodes = explained_model.nodes(node or (), kind or ())
             if not (node or kind or every or as_json):
                 nodes = sorted(nodes, key=lambda one: -explained_model.explanation.node_us[one])[:_LONGEST]
-            # Of all moves only where all operations are asked about: there may be tens of thousands.
+            # Moves are computed only for the summary of all operations: there may be tens of thousands.
             summary = explained_model.summary(moves=not (node or kind))
             operations = [explained_model.operation(one) for one in nodes]
             chosen = bool(node or kind or every)

@@ -134,7 +134,7 @@ def finetune(
         if simulated:
             raise UserError("--simulated measures nothing and needs no other machine: leave out --ray")
         with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
-            _elsewhere(fleet, show, model, output, resume)
+            _finetune_on_cluster(fleet, show, model, output, resume)
         return
     common.require_training("fine-tuning")
     with console.progress("starting torch"):
@@ -194,7 +194,7 @@ def finetune(
         show.next("verify", output / "model.xml", *given("--device", "--shape"))
 
 
-def _elsewhere(fleet: remote.Fleet, show: console.Show, model: Path, output: Path, resume: bool) -> None:
+def _finetune_on_cluster(fleet: remote.Fleet, show: console.Show, model: Path, output: Path, resume: bool) -> None:
     """Fine-tunes on each kind of machine of a cluster; checkpoints come back after each measurement."""
     folders = [fleet.target(output, kind) for kind in fleet.kinds]
     for folder in folders:

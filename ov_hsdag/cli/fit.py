@@ -343,7 +343,7 @@ _NOTABLE = 0.05
 """Share of a model's memory above which a line mentions the outputs for the prompt; less would not change a verdict."""
 
 # Attributes of a `Fit` that JSON has under the same names.
-_SAME = (
+_JSON_ATTRIBUTES = (
     "fits", "single", "split_fits", "placed", "other_fits", "enough", "devices", "context", "batch", "prompt",
     "kv_precision", "output_bytes",
 )  # fmt: skip
@@ -355,7 +355,7 @@ def _need_json(need: Need) -> dict[str, Any]:
 
 def _as_json(result: Fit) -> dict[str, Any]:
     return {
-        **{name: getattr(result, name) for name in _SAME},
+        **{name: getattr(result, name) for name in _JSON_ATTRIBUTES},
         "singles": {name: _need_json(need) for name, need in result.singles.items()},
         "split": {name: _need_json(need) for name, need in result.split.items()},
         "shared": None if result.shared is None else {"devices": result.sharing, **_need_json(result.shared)},

@@ -109,7 +109,7 @@ def _improve(
     for number, entry in enumerate(entries):
         share = left / (len(entries) - number)
         with console.progress(_title(entry)) as tell:
-            result = _one(core, cache, entry, share, propose, tell)
+            result = _improve_entry(core, cache, entry, share, propose, tell)
         left -= share if result.gained is not None else 0.0
         rows.append(_result_json(cache, result))
         table.add_row(*_row(result))
@@ -122,7 +122,7 @@ def _improve(
     show({"folder": str(cache.folder), "entries": rows, "replaced": replaced}, text, table if entries else None)
 
 
-def _one(
+def _improve_entry(
     core: ov.Core, cache: PlacementCache, entry: CacheEntry, seconds: float, propose: Proposer | None, tell: Any
 ) -> Improvement:
     """Improves one entry. A failure is recorded in the result, so that the other entries still get their turn."""

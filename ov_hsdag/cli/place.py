@@ -367,7 +367,7 @@ def _load(job: _Job, core: ov.Core) -> _Loaded:
     fixes_sizes = job.given.static or has_npu(job.devices)  # sizes of the user alone are fixed in the model
     configured = {file: {} if fixes_sizes else sizes_beside(models[file], file, shapes[file]) for file in job.files}
     samples = dict(zip(job.files, inputs_of_each(list(models.values()), job.inputs), strict=True))
-    # Of several models, such as encoder and decoder, those with states have a context.
+    # If there are several models, such as encoder and decoder, only those with states have a context.
     decoders = [file for file in job.files if models[file].get_sinks()] or job.files
     for file in decoders:
         common.warn_of_long_context(file, max(job.given.context or 0, job.workload.tokens if job.workload else 0))
@@ -402,7 +402,7 @@ def _place_models(
             options,
             shapes={**(loaded.shapes[file] or {}), **({} if samples else loaded.configured[file])} or None,
             inputs=samples or None,
-            memory=_left(job.limits, placements.values(), others.needed if others else {}),
+            memory=_remaining_limits(job.limits, placements.values(), others.needed if others else {}),
             costs=job.measured_costs[file],
             workload=job.workload if is_decoder else None,
             context=given.context if is_decoder else None,
@@ -530,7 +530,7 @@ def _others_line(others: FolderFit) -> str:
     return f"left as they are, and counted for --memory: {', '.join(names)} ({needs})"
 
 
-def _left(
+def _remaining_limits(
     limits: Mapping[str, int] | None, placements: Iterable[Placement], occupied: Mapping[str, int]
 ) -> Mapping[str, int] | None:
     """The limits in bytes, by device, after subtracting the folder's models placed so far and those not placed."""
@@ -542,7 +542,7 @@ def _left(
 
 def default_output(model: Path) -> Path:
     """The default output of placing a model: NAME_placed in the current directory, as ovc writes there, too."""
-    named = Path(os.path.abspath(model))  # of a link, its own name; of "..", the folder's
+    named = Path(os.path.abspath(model))  # for a link its own name, for ".." the name of the folder
     if is_model_folder(model):
         return Path(f"{named.name}_placed")
     return Path(f"{named.name if named.is_dir() else named.stem}_placed.xml")

@@ -156,7 +156,18 @@ _WORDS = {"prompt": "the prompt", "token": "each further token"}
 _PLURALS = {"prompt": "prompts", "token": "further tokens"}
 
 # Attributes of a placement that JSON has under the same names.
-_KEPT = ("objective", "predicted", "measured", "baselines", "policy", "chosen", "seconds", "why", "notes", "same_as")
+_JSON_ATTRIBUTES = (
+    "objective",
+    "predicted",
+    "measured",
+    "baselines",
+    "policy",
+    "chosen",
+    "seconds",
+    "why",
+    "notes",
+    "same_as",
+)
 
 
 def as_json(output: Path, placement: Placement, lines: Sequence[str]) -> dict[str, Any]:
@@ -174,20 +185,20 @@ def as_json(output: Path, placement: Placement, lines: Sequence[str]) -> dict[st
         "output": str(output),
         "placement": placement.affinity,
         "devices": placement.devices,
-        **{name: getattr(placement, name) for name in _KEPT},
+        **{name: getattr(placement, name) for name in _JSON_ATTRIBUTES},
         "unsure": placement.unsure,
         "messages": list(lines),
     }
 
 
 def of_json(data: Mapping[str, Any]) -> Placement:
-    """Inverse of `as_json`. Raises RunError where something is missing."""
+    """Makes a placement from an object of `as_json`. Raises RunError where something is missing."""
     try:
         return Placement(
             devices=tuple(data["devices"]),
             affinity=data["placement"],
             unsure=tuple(data["unsure"]),
-            **{name: data[name] for name in _KEPT},
+            **{name: data[name] for name in _JSON_ATTRIBUTES},
         )
     except (KeyError, TypeError) as error:
         raise RunError(f"a machine's answer lacks what a placement has: {error}") from error

@@ -115,7 +115,7 @@ def plan(
     listed = device or spec.device
     if listed is None:
         raise UserError('no device is given: give --device, or device = "HETERO:GPU,CPU" in the file')
-    named = Path(os.path.abspath(application))  # of "..", the folder's name
+    named = Path(os.path.abspath(application))  # the name of the folder for ".."
     name = named.name if named.is_dir() else named.stem
     how = {**vars(given), "objective": objective or spec.objective or "throughput", "report": report}
     write(spec, listed, output or Path(f"{name}_plan"), application, how, as_json)
@@ -143,7 +143,7 @@ def write(
     folders = {one.folder for one in spec.models.values()}
     alone = source if folders == {source} else None  # in this case the output is a copy of the folder
     if alone is not None:
-        output = output if output.name else output.absolute()  # "." has no name to write the plan beside
+        output = output if output.name else output.absolute()  # "." gives the plan no name
         check_folder_output(output, source)
     where = output.with_name(f"{output.name}.{PLAN}") if alone else output / PLAN
     check_writable(where)

@@ -139,7 +139,7 @@ def pretrain(
             with console.progress(f"pretraining in {output}") as tell:
                 tell("searching placements of validation problems")
                 seconds = 60 * checkpoint_minutes
-                each = functools.partial(_told, cluster, tell) if cluster else None
+                each = functools.partial(_map_with_progress, cluster, tell) if cluster else None
                 record = run(
                     output, corpus, settings, checkpoint_seconds=seconds, end=end, report=_reporter(tell), each=each
                 )
@@ -155,7 +155,9 @@ def pretrain(
         show.next("place", model_here(), "--device", "HETERO:GPU,CPU", "--policy", output / "policy")
 
 
-def _told(cluster: Cluster, tell: Tell, function: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[Any]:
+def _map_with_progress(
+    cluster: Cluster, tell: Tell, function: Callable[[int], Any], numbers: Sequence[int]
+) -> Iterator[Any]:
     """Yields the results of a function on the cluster, and shows the share of calls that are done."""
     for done, found in enumerate(cluster.map(function, numbers), start=1):
         tell("searching placements", done / len(numbers))

@@ -41,8 +41,9 @@ def describe_bound(explained: Explanation) -> str:
     if longest >= DECIDES * explained.score_us:
         most = float(singles.min() / longest)
         return (
-            f"bound: {where}{_called(explained, group)} {longest / explained.score_us:.0%} of the time between results"
-            f" on the fastest device for it, so that no split gives more than {most:.2f}x the best single device"
+            f"bound: {where}{_as_subject(explained, group)} {longest / explained.score_us:.0%} of the time between"
+            " results on the fastest device for it, so that no split gives more than"
+            f" {most:.2f}x the best single device"
         )
     return _bound_of_split(explained, where)
 
@@ -62,7 +63,7 @@ def _longest_group(problem: PlacementProblem) -> tuple[int, float]:
     return group, float(least[group])
 
 
-def _called(explained: Explanation, group: int) -> str:
+def _as_subject(explained: Explanation, group: int) -> str:
     """A colocation group as the subject of a sentence, with the verb "takes" or "take"."""
     graph = explained.problem.graph
     operations = (graph.kinds == NodeKind.OP) & ~graph.legality.constant

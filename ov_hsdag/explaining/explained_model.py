@@ -44,7 +44,7 @@ class ExplainedModel:
         return {name: self.profile.device(name).builtin for name in self.explanation.problem.devices}
 
     def __repr__(self) -> str:
-        """The first line of what the command prints."""
+        """The headline, as in the output of the command."""
         return self.headline("the model")
 
     def headline(self, model: str) -> str:

@@ -20,7 +20,7 @@ from ov_hsdag.problem.problem import OVER_MEMORY, Breakdown, Evaluation, Placeme
 from ov_hsdag.utils.byte_sizes import format_bytes
 
 # Share of the objective below which a change counts as rounding error.
-_NOTHING = 1e-6
+_ROUNDING = 1e-6
 
 # Characters of a name in a text; generated names of fused nodes may be much longer.
 _LONGEST_NAME = 160
@@ -73,7 +73,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a node is on its device."""
+    """The reason for a node's device."""
 
     # One of:
     # "pinned": a pin keeps the node here, or keeps `other`, which must share its device
@@ -101,7 +101,7 @@ class Explanation:
     problem: PlacementProblem
     placement: NDArray[np.uint8]  # device numbers, uint8 [groups]
     pinned: Mapping[int, str] = field(default_factory=dict)  # pins, as people type them, by the numbers of their nodes
-    # Caches: moves by group and device, results of `_tried` by group and device, and of `_parted_by` by group.
+    # Caches: moves by group and device, results of `_evaluate_move` alike, and of `_separated_by` by group.
     _moves: dict[tuple[int, int], Move] = field(default_factory=dict, init=False, repr=False)
     _outcomes: dict[tuple[int, int], tuple[float, int, int]] = field(default_factory=dict, init=False, repr=False)
     _parted: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, repr=False)
@@ -202,7 +202,7 @@ class Explanation:
         self._outcomes.update(zip(zip(groups.tolist(), devices.tolist(), strict=True), found, strict=True))
         return cost
 
-    def _tried(self, group: int, device: int) -> tuple[float, int, int]:
+    def _evaluate_move(self, group: int, device: int) -> tuple[float, int, int]:
         """Evaluates a move: change of the objective in µs, bits of infeasibility, and bytes above a memory limit."""
         if (group, device) not in self._outcomes:
             self._try_moves(np.array([group]), np.array([device]))
@@ -248,19 +248,19 @@ class Explanation:
             if inside := consumers.intersection(members.tolist()):
                 other = min(inside)
                 return Reason("consumer", f"it is where its consumer is, {self.called(other)}", other)
-        tried = {d: self._tried(group, d) for d in able}
+        tried = {d: self._evaluate_move(group, d) for d in able}
         nearest = min(tried, key=lambda d: (tried[d][0], bool(tried[d][1] & ~int(OVER_MEMORY)), tried[d][2]))
         if tried[nearest][1]:
             return self._infeasible(node, group, nearest, tried[nearest][1])
         best = self.move(group, nearest)
         there = problem.devices[best.device]
         share = best.cost_us / max(self.score_us, 1e-30)
-        if share < -_NOTHING:
+        if share < -_ROUNDING:
             text = f"on {there} the {self._objective} would be {-best.cost_us:,.1f} µs ({-share:.2%}) shorter"
             return Reason("better", f"{text}: {describe_parts(best.parts)}", move=best)
         if node in self._together:
             return Reason("together", f"it must share a device with {len(self._together) - 1:,} others", move=best)
-        if share <= _NOTHING:
+        if share <= _ROUNDING:
             return Reason("equal", f"on {there} the {self._objective} would be the same", move=best)
         text = f"on {there} the {self._objective} would be {best.cost_us:,.1f} µs ({share:.2%}) longer"
         return Reason("dearer", f"{text}: {describe_parts(best.parts)}", move=best)
@@ -311,7 +311,7 @@ class Explanation:
             )
             return Reason("order", f"on {there} {text}")
         if infeasible & 16:
-            one, other = self._parted_by(group, device)
+            one, other = self._separated_by(group, device)
             text = f"on {there} HETERO would part {self.called(one)} and {self.called(other)}, which share a submodel"
             return Reason("submodel", text, other if node == one else one)
         if infeasible & 8:
@@ -325,7 +325,7 @@ class Explanation:
         saved = -move.parts.total
         return Reason("memory", f"{text} (and {saved:,.1f} µs less)" if saved > 0 else text, move=move)
 
-    def _parted_by(self, group: int, device: int) -> tuple[int, int]:
+    def _separated_by(self, group: int, device: int) -> tuple[int, int]:
         """Two nodes that must share a submodel, and would not if the group were on `device`."""
         if group not in self._parted:
             submodel = self.problem.split(self._with(group, device))["submodel"]

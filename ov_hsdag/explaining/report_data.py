@@ -214,7 +214,7 @@ def _nodes(
         why.append(texts[reason.text])
         kinds.append(texts[reason.kind])
         other.append(position.get(reason.other, -1))
-    weights, states = _held(explained)
+    weights, states = _stored_bytes(explained)
     return {
         "type": [texts[graph.types[node]] for node in drawn],
         "output": [texts[_output(graph, node)] for node in drawn.tolist()],
@@ -224,7 +224,7 @@ def _nodes(
         "us": explained.node_us[drawn],
         "us_on": np.where(problem.supported[drawn], problem.node_us[drawn], np.inf).T,
         "move_us": [explained.move_us[problem.groups[drawn], device] for device in range(len(problem.devices))],
-        "weights": _of_readers(graph, weights, drawn),
+        "weights": _bytes_by_reader(graph, weights, drawn),
         "states": states[drawn],
         "why": why,
         "reason": kinds,
@@ -250,7 +250,7 @@ def _edges(explained: Explanation, position: NDArray[np.int64]) -> dict[str, Any
     return {"from": pairs[:, 0], "to": pairs[:, 1], "bytes": moved[graph.input_output[shown][first]]}
 
 
-def _held(explained: Explanation) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _stored_bytes(explained: Explanation) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Bytes of weights (of Constants) and of states that the device of each node stores for it, int64 [nodes]."""
     problem = explained.problem
     nodes = np.arange(problem.graph.nodes)
@@ -261,7 +261,9 @@ def _held(explained: Explanation) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     return np.where(weights, held, 0).astype(np.int64), np.where(weights, 0, held).astype(np.int64)
 
 
-def _of_readers(graph: ComputationGraph, weights: NDArray[np.int64], drawn: NDArray[np.int64]) -> NDArray[np.int64]:
+def _bytes_by_reader(
+    graph: ComputationGraph, weights: NDArray[np.int64], drawn: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Bytes of constants for each node of the report, those for which it is the first reader, int64 [drawn]."""
     bytes_ = weights.copy()
     reader = np.full(graph.nodes, -1)
@@ -277,7 +279,7 @@ def _memory(explained: Explanation) -> list[dict[str, Any]]:
     """Bytes on each device of weights, of states, of tensors at the peak, and in total; with the limit or None."""
     problem = explained.problem
     total = problem.stored_bytes(explained.evaluation.memory_bytes[0])
-    weights, states = _held(explained)
+    weights, states = _stored_bytes(explained)
     rows = []
     for device in range(len(problem.devices)):
         here = explained.device == device

@@ -57,7 +57,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         self.ray: Any = ray
         try:
             ray.init(address, logging_level="error", log_to_driver=False)
-        except Exception as error:  # of many kinds: no connection, other versions, no token
+        except Exception as error:  # Ray has several types: no connection, other versions, no token
             raise UserError(f"cannot use the Ray cluster at {address}: {one_line(error)}") from error
 
     def __exit__(self, *_: object) -> None:
@@ -165,7 +165,7 @@ def _call(function: Callable[[Item], Result], item: Item) -> Result:
 
 
 class _Lost(Exception):
-    """The machine of a job has gone."""
+    """The machine of a job was lost."""
 
 
 @dataclass

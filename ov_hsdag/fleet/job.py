@@ -75,7 +75,7 @@ class Inputs:
         for file in files:
             for source in sorted(file.rglob("*")) if file.is_dir() else [file]:
                 if source.is_file():
-                    self.files[f"{folder}/{_near(Path(os.path.abspath(source)), absolute)}"] = source
+                    self.files[f"{folder}/{_relative_to_model(Path(os.path.abspath(source)), absolute)}"] = source
         name = f"{folder}/{absolute.name}"
         self.shown[name] = str(path)
         return name
@@ -116,7 +116,7 @@ def safe(name: str) -> PurePosixPath:
     return path
 
 
-def _near(file: Path, model: Path) -> str:
+def _relative_to_model(file: Path, model: Path) -> str:
     """The path of a file relative to the model's folder; the bare name where it is elsewhere."""
     for base in (model.parent, model.parent.resolve()):
         if file.is_relative_to(base):

@@ -54,7 +54,7 @@ main()
 """
 
 # Variables that Ray sets in its workers because they share a machine; a job has the machine to itself.
-_RAYS = ("OMP_NUM_THREADS",)
+_VARIABLES_OF_RAY = ("OMP_NUM_THREADS",)
 
 
 class JobRunner:
@@ -126,7 +126,7 @@ class JobRunner:
             _place(kept, self._job / safe(name), link=not safe(name).is_relative_to(OUT))
         for name, data in (saved or {}).items():
             (self._job / safe(name)).write_bytes(data)
-        environment = {name: value for name, value in os.environ.items() if name not in _RAYS}
+        environment = {name: value for name, value in os.environ.items() if name not in _VARIABLES_OF_RAY}
         with open(self._job / _PRINTED, "wb") as printed:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), *words],
@@ -211,7 +211,7 @@ class JobRunner:
         for path in sorted(base.rglob("*")) or [base]:
             try:
                 status = path.lstat()
-            except OSError:  # it is not there, or no longer
+            except OSError:  # the file does not exist, or was removed meanwhile
                 continue
             if stat.S_ISREG(status.st_mode):
                 yield path.relative_to(self._job).as_posix(), status

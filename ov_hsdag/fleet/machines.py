@@ -153,7 +153,7 @@ def kinds(machines: Iterable[Machine], devices: Sequence[str], openvino: str, on
         listed = f"there are {'; '.join(existing)}" if existing else "none has started ov-hsdag worker"
         raise UserError(f"no machine of the cluster has {', '.join(devices)}: {listed}")
     if not on:
-        return _alike(having, devices, openvino)
+        return _group_into_kinds(having, devices, openvino)
     selected = []
     for text in on:
         meant = {name: _words(words) for name, words in parse_on(text).items()}
@@ -163,7 +163,7 @@ def kinds(machines: Iterable[Machine], devices: Sequence[str], openvino: str, on
         if not matching:
             existing = sorted({f"{name}={one.device(name)}" for one in having for name in meant if one.device(name)})
             raise UserError(f"no machine of the cluster is '{text}': there are {', '.join(existing) or 'others'}")
-        alike = _alike(matching, devices, openvino)
+        alike = _group_into_kinds(matching, devices, openvino)
         if len(alike) > 1:
             listed = "; ".join(kind.describe() for kind in alike)
             raise UserError(f"--on '{text}' is several kinds of machines: say more, or leave it out for all: {listed}")
@@ -191,7 +191,7 @@ def _versions(openvino: str) -> tuple[str, str]:
     return label(openvino), label(__version__)
 
 
-def _alike(machines: Sequence[Machine], devices: Sequence[str], openvino: str) -> list[Kind]:
+def _group_into_kinds(machines: Sequence[Machine], devices: Sequence[str], openvino: str) -> list[Kind]:
     """Groups machines into kinds, without those of other versions. Raises UserError where none has ours."""
     ours, other, grouped = _versions(openvino), machines[0], []
     same = [one for one in machines if (one.openvino, one.version) == ours]

@@ -63,7 +63,7 @@ def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
     """
     check_ray()
     remove_abandoned_folders()
-    with _asked_to_end() as signals, worker_folder() as folder:
+    with _collect_signals() as signals, worker_folder() as folder:
         command = [sys.executable, "-c", _PROGRAM, "start", "--address", address]
         command += ["--num-cpus", str(cores), "--num-gpus", "0", "--object-store-memory", str(_OBJECTS)]
         listed = ",".join(f"{name}={value}" for name, value in labels.items())
@@ -158,7 +158,7 @@ def _wait(process: subprocess.Popen[bytes], seconds: float, enough: Callable[[],
 
 
 @contextlib.contextmanager
-def _asked_to_end() -> Iterator[list[int]]:
+def _collect_signals() -> Iterator[list[int]]:
     """Collects Ctrl-C, SIGTERM (services) and SIGHUP (a closing terminal) in the list that it yields.
 
     They raise no exception inside the block: one during the start of a process would leave that process behind.

@@ -22,12 +22,15 @@ class Copies:
     """
 
     def __init__(self, compiled: Sequence[ov.CompiledModel], requests: int = 0) -> None:
-        """Args:
-            compiled: the model on each device: ``[core.compile_model(model, name) for name in ("GPU", "CPU")]``.
-            requests: in flight on each device; 0: as many as the device asks for, and two at least.
+        """Makes the queue, and the requests on each device.
 
-        Raises UserError: no compiled models, or a model with states: what one request leaves in them is for the next
-        one of its conversation, which may go to another device.
+        Args:
+            compiled: the model on each device: ``[core.compile_model(model, name) for name in ("GPU", "CPU")]``.
+            requests: requests in flight on each device; 0 for as many as the device asks for, and two at least.
+
+        Raises:
+            UserError: there is no compiled model, or the model has states. The next request of a conversation may go to
+                another device, whose states do not have what the previous request stored.
         """
         if not compiled:
             raise UserError("Copies needs the model compiled for at least one device, got none")

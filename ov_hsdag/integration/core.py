@@ -132,7 +132,9 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
         elif device_name.is_automatic(device):
             call = _automatic(call)
         notes: list[Warning] = []
-        compiled = _followed(call, as_it_came, notes) if call.is_hetero else _followed_inside(call, as_it_came, notes)
+        compiled = (
+            _compile_on_hetero(call, as_it_came, notes) if call.is_hetero else _compile_on_auto(call, as_it_came, notes)
+        )
         for note in notes:
             warnings.warn(note, stacklevel=2)
         return compiled
@@ -198,7 +200,9 @@ def _source(model: object, weights: object) -> str | None:
     return None if source is None else os.path.abspath(source)
 
 
-def _followed(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]) -> ov.CompiledModel:
+def _compile_on_hetero(
+    call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]
+) -> ov.CompiledModel:
     """Compiles a model on HETERO, with its placement if it has one.
 
     Args:
@@ -245,7 +249,9 @@ def _compiled_unplaced(
     refusal = completed = failure = None
     if not _library_is_loaded():
         try:
-            return call.compile(call.model, _of_unplaced(call)) if has_virtual_devices() else as_it_came()
+            return (
+                call.compile(call.model, _properties_without_placement(call)) if has_virtual_devices() else as_it_came()
+            )
         except RuntimeError as error:
             refusal = error
     try:
@@ -255,10 +261,10 @@ def _compiled_unplaced(
     if failure is not None:
         return _compiled_without_placement(call, failure, notes)
     if completed is not None:
-        return call.compile(completed, _of_unplaced(call))
+        return call.compile(completed, _properties_without_placement(call))
     if refusal is not None:
         raise refusal
-    return call.compile(call.model, _of_unplaced(call)) if has_virtual_devices() else as_it_came()
+    return call.compile(call.model, _properties_without_placement(call)) if has_virtual_devices() else as_it_came()
 
 
 def _library_is_loaded() -> bool:
@@ -284,8 +290,8 @@ def _compiled_without_placement(call: _Call, failure: str, notes: list[Warning])
     with contextlib.suppress(Exception):  # compiling below raises OpenVINO's error for a model that is wrong
         chosen = _as_hetero_chooses(call)
     if chosen is not None:
-        return replace(call, weights=None).compile(chosen, _of_unplaced(call))
-    return call.compile(_without_affinities(call.model), _of_unplaced(call))
+        return replace(call, weights=None).compile(chosen, _properties_without_placement(call))
+    return call.compile(_without_affinities(call.model), _properties_without_placement(call))
 
 
 def _as_hetero_chooses(call: _Call) -> ov.Model | None:
@@ -301,7 +307,7 @@ def _as_hetero_chooses(call: _Call) -> ov.Model | None:
     if all(node.output(0).get_target_inputs() for node in copy.get_parameters()):
         return None
     remove_affinities(copy)
-    _name_apart(copy)
+    _make_names_unique(copy)
     devices = _requested(call.core, call.device, call.config)
     affinity: dict[str, str] = {}
     for device in reversed(devices):
@@ -310,7 +316,7 @@ def _as_hetero_chooses(call: _Call) -> ov.Model | None:
     return copy
 
 
-def _followed_inside(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]) -> ov.CompiledModel:
+def _compile_on_auto(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]) -> ov.CompiledModel:
     """Compiles a model on AUTO, MULTI or BATCH, which pass it to HETERO with the affinities of its placement.
 
     HETERO's devices come from the properties of the call for HETERO, else from the Core, else from the placement.
@@ -474,10 +480,10 @@ def _placed(
         placement = loaded.placement
     if placement is None:
         return None
-    _name_apart(model)
+    _make_names_unique(model)
     if loaded is None:
-        placement = _overlaid(placement, model)
-        if not _knows(placement, model, notes):
+        placement = _with_affinities_of_nodes(placement, model)
+        if not _is_for_model(placement, model, notes):
             return None
     usable = _usable(core, _requested(core, device, config) or placement.devices, placement, notes)
     if not usable:
@@ -488,7 +494,7 @@ def _placed(
     if len(placement.used()) > 1:
         fold_static_shapes(model)
     placement.apply(model)
-    notes += _emptied(placement, model)
+    notes += _emptied_devices(placement, model)
     device = f"HETERO:{','.join(usable)}"
     # The property that lists devices is dropped, as the device string has the list.
     rest = config and {key: value for key, value in config.items() if key != PRIORITIES}
@@ -574,7 +580,7 @@ def _carrier(core: ov.Core, model_or_path: object, weights: bytes | None) -> ov.
     return None
 
 
-def _name_apart(model: ov.Model) -> None:
+def _make_names_unique(model: ov.Model) -> None:
     """Makes repeated names of nodes unique, in place, as placements and HETERO identify nodes by name."""
     names = [node.get_friendly_name() for node in model.get_ops()]
     if len(set(names)) < len(names):
@@ -583,7 +589,7 @@ def _name_apart(model: ov.Model) -> None:
         unique_names(model)
 
 
-def _overlaid(placement: Placement, model: ov.Model) -> Placement:
+def _with_affinities_of_nodes(placement: Placement, model: ov.Model) -> Placement:
     """The placement, overridden by the affinities on the nodes: these differ only where the user has changed them."""
     from ov_hsdag.model.affinities import affinities_of
 
@@ -592,7 +598,7 @@ def _overlaid(placement: Placement, model: ov.Model) -> Placement:
     return replace(placement, devices=devices, affinity={**placement.affinity, **own})
 
 
-def _knows(placement: Placement, model: ov.Model, notes: list[Warning]) -> bool:
+def _is_for_model(placement: Placement, model: ov.Model, notes: list[Warning]) -> bool:
     """Whether the placement has any node of this model; warns where it has less than half of them.
 
     The model may be a part of the placed one, or contain it, so the share is of the smaller of the two.
@@ -607,7 +613,7 @@ def _knows(placement: Placement, model: ov.Model, notes: list[Warning]) -> bool:
     return common > 0
 
 
-def _emptied(placement: Placement, model: ov.Model) -> list[Warning]:
+def _emptied_devices(placement: Placement, model: ov.Model) -> list[Warning]:
     """A warning where a device has lost all of its nodes because the model was changed after placing; else []."""
     placed = set(placement.used())
     if len(placed) < 2:
@@ -696,7 +702,7 @@ def _completed(call: _Call, notes: list[Warning]) -> ov.Model | None:
     if not 0 < len(affinity) < nodes:
         return None
     copy = _private_copy(call.core, call.model, None)
-    _name_apart(copy)
+    _make_names_unique(copy)
     affinity = affinities_of(copy)
     requested = _requested(call.core, call.device, call.config)
     Placement(tuple(dict.fromkeys([*requested, *affinity.values()])), affinity).apply(copy)
@@ -708,7 +714,7 @@ def _completed(call: _Call, notes: list[Warning]) -> ov.Model | None:
     return copy
 
 
-def _of_unplaced(call: _Call) -> Mapping[str, Any] | None:
+def _properties_without_placement(call: _Call) -> Mapping[str, Any] | None:
     """The properties for compiling a model without a placement, completed by those that HETERO would drop."""
     with contextlib.suppress(Exception):  # compiling afterwards raises OpenVINO's error for a model that is wrong
         model = _carrier(call.core, call.model, call.weights)

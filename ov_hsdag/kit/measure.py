@@ -176,10 +176,10 @@ def _rivals(core: ov.Core, cell: Cell, model: ov.Model) -> tuple[list[Rival], fl
 
 def anonymous(text: str) -> str:
     """Replaces the names of the user, the machine and the home folder in a text."""
-    with suppress(RuntimeError):  # a user without a home
+    with suppress(RuntimeError):  # the user has no home folder
         text = text.replace(str(Path.home()), "~")
     names = {socket.gethostname(): "MACHINE"}
-    with suppress(OSError, KeyError):  # a user without a name, as in containers
+    with suppress(OSError, KeyError):  # the user has no name, as in some containers
         names[getpass.getuser()] = "USER"
     for name, instead in names.items():
         if len(name) > 3 and name != "root":  # shorter ones are parts of words, and "root" is nobody's name

@@ -1,4 +1,4 @@
-"""Drawings as SVG text, without a library."""
+"""Makes drawings as SVG text, without a library."""
 
 from __future__ import annotations
 

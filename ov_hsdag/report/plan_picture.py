@@ -1,4 +1,4 @@
-"""The picture of a plan of several models, as SVG: one run in time, the work of each device, and its memory."""
+"""Draws a plan of several models as SVG: one run in time, the work of each device, and its memory."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def optimum(problem: PlacementProblem, placements: NDArray[np.uint8], *, seconds
 
 
 class _Search:
-    """Rounds of solving and judging."""
+    """The rounds, in which the solver finds a placement and the simulator judges it."""
 
     def __init__(self, problem: PlacementProblem, score_us: float, placement: NDArray[np.uint8] | None) -> None:
         self._problem = problem

@@ -35,7 +35,7 @@ class Metis:
     name: str = "METIS"
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`. ImportError: pymetis is not installed."""
+        """Implements `Baseline.place`. ImportError: pymetis is not installed."""
         vertices = Vertices(environment.problem)
         partition = metis(vertices, seed + 1)
         for weights, share in vertices.targets():

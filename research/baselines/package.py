@@ -29,11 +29,11 @@ from research.baselines.budget import Environment
 class Placed:
     """The placement of one placer."""
 
-    name: str  # in tables
+    name: str  # name in tables
     placer: Callable[[int], Placer]  # makes a placer for a seed
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
+        """Implements `Baseline.place`."""
         environment.cost(runnable(environment.problem, self.placer(seed).place(environment.problem)))
 
 
@@ -42,10 +42,10 @@ class Proposed:
     """The best of a policy's proposals by the simulator, single devices included, without refinement by search."""
 
     policy: str | None = None  # name or folder of the policy; None for the shipped one
-    name: str = "network alone"  # in tables
+    name: str = "network alone"  # name in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
+        """Implements `Baseline.place`."""
         problem = environment.problem
         found = HSDAGPlacer(self.policy, seed=seed).propose(problem)
         environment.cost(runnable(problem, found[int(problem.scores(found).argmin())]))
@@ -56,10 +56,10 @@ class Alone:
     """Everything on one device; infeasible where it lacks an operation or memory."""
 
     device: int  # number of the device
-    name: str  # in tables
+    name: str  # name in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
+        """Implements `Baseline.place`."""
         environment.cost(environment.problem.single(self.device))
 
 
@@ -68,10 +68,10 @@ class AloneOfKind:
     """Everything on the first device of a kind, such as "GPU"; no evaluation where there is none."""
 
     kind: str  # prefix of the device's name
-    name: str  # in tables
+    name: str  # name in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
+        """Implements `Baseline.place`."""
         for number, device in enumerate(environment.problem.devices):
             if device.startswith(self.kind):
                 environment.cost(environment.problem.single(number))
@@ -82,11 +82,11 @@ class AloneOfKind:
 class HeteroRule:
     """HETERO's own rule: the first device of the list takes all that it supports, the next one the rest, and so on."""
 
-    name: str = "HETERO's rule"  # in tables
+    name: str = "HETERO's rule"  # name in tables
     first: str = ""  # kind of the devices that lead the list, such as "CPU"; the others follow in their order
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
+        """Implements `Baseline.place`."""
         problem = environment.problem
         order = np.array(
             sorted(range(len(problem.devices)), key=lambda d: not problem.devices[d].startswith(self.first))
@@ -99,10 +99,10 @@ class Shipped:
     """The placement of `ov_hsdag.place` without measuring: the best prediction of all its placers."""
 
     policy: str = DEFAULT  # name or folder of the learned policy among the placers; "none" for no policy
-    name: str = "HSDAG as shipped"  # in tables
+    name: str = "HSDAG as shipped"  # name in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`. There is no evaluation where no placement keeps within the memory limits."""
+        """Implements `Baseline.place`. There is no evaluation where no placement keeps within the memory limits."""
         candidates = find_candidates(environment.problem, policy_placers(self.policy))
         with contextlib.suppress(RunError, UserError):
             environment.cost(best_by_prediction(environment.problem, candidates).placement)

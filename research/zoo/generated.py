@@ -189,7 +189,7 @@ class _Generator:
         self.pooled.append(ops.reduce_mean(self._any(), ops.constant(np.array([1])), False))
 
     def spread(self) -> Any:
-        """Pooled features, broadcast to the shape of a tensor."""
+        """Broadcasts pooled features to the shape of a tensor."""
         if not self.pooled:
             self.pool()
         pooled, tensor = self.pooled[self.random.integers(0, len(self.pooled))], self._any()
@@ -199,14 +199,14 @@ class _Generator:
         return ops.gather(self._weights((TOKENS, FEATURES)), self.tokens, self._axis(0))
 
     def positions(self) -> Any:
-        """Rows of a table for 0, 1, … length: a Range of computed length."""
+        """Adds rows of a table for the positions 0, 1, …, by a Range of computed length."""
         tensor = self._any()
         length = ops.squeeze(self._size(tensor, 1), ops.constant(np.array([0])))
         numbers = ops.range(self._axis(0), length, self._axis(1), ov.Type.i64)
         return ops.add(tensor, ops.gather(self._constant((32, FEATURES)), numbers, self._axis(0)))
 
     def window(self) -> Any:
-        """All but the first step, and a step of zeros at the end: Slice and Pad by computed sizes."""
+        """Shifts a tensor by one step, with zeros at the end, by Slice and Pad of computed sizes."""
         tensor = self._any()
         one, axes = ops.constant(np.array([1])), ops.constant(np.array([1]))
         rest = ops.slice(tensor, one, self._size(tensor, 1), one, axes)
