@@ -198,8 +198,8 @@ void Legality::add_initial_values() {
 }
 
 // Makes the open lengths of a Concat replicable if one of its inputs is a constant of several elements. If an element
-// of such a Concat comes from another submodel, OpenVINO knows none of its elements (docs/facts.md), and it refuses an
-// initial value of a state without any known length.
+// of such a Concat comes from another submodel, OpenVINO knows none of its elements (docs/reference/facts.md), and it
+// refuses an initial value of a state without any known length.
 void Legality::add_open_sizes(std::int32_t concat) {
     const Graph& graph = *graph_;
     if (arrays_.types[concat] != "Concat") return;
@@ -341,9 +341,9 @@ void Legality::add_state_paths(Pairs& pairs) const {
 }
 
 // Pairs that keep an attention (ScaledDotProductAttention, or MatMul, Softmax, MatMul) together with the states of its
-// keys and values and with all nodes between them. Plugins fuse them. The CPU plugin (2026.4; docs/facts.md) fails or
-// computes wrong values with a state whose initial value is empty, unless its submodel has the attention or a second
-// such state.
+// keys and values and with all nodes between them. Plugins fuse them. The CPU plugin (2026.4; docs/reference/facts.md)
+// fails or computes wrong values with a state whose initial value is empty, unless its submodel has the attention or a
+// second such state.
 Pairs Legality::cached_attention() const {
     enum : std::uint8_t { kNone, kCache, kScores, kWeights };  // the part of an attention that a node computes
     const Graph& graph = *graph_;
@@ -396,9 +396,9 @@ Pairs Legality::cached_attention() const {
 }
 
 // Keeps an attention with the nodes that compute its queries, keys and values, and with the Transposes around it, as
-// plugins fuse them. The CPU plugin (2026.4; docs/facts.md) confuses heads and tokens if the last Transpose is in
-// another submodel and there are as many tokens as heads. In bf16 it does not run a dynamic submodel whose attentions
-// have different neighbours.
+// plugins fuse them. The CPU plugin (2026.4; docs/reference/facts.md) confuses heads and tokens if the last Transpose
+// is in another submodel and there are as many tokens as heads. In bf16 it does not run a dynamic submodel whose
+// attentions have different neighbours.
 void Legality::add_transposes_of_attention(Pairs& pairs) const {
     const Graph& graph = *graph_;
     const auto is = [&](std::int32_t node, const char* type) { return node >= 0 && arrays_.types[node] == type; };

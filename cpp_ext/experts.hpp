@@ -12,8 +12,8 @@ namespace ov_hsdag {
 
 // A block of experts. Tokens are tiled for all experts and multiplied with the weights of all experts; the results are
 // summed with weights from a router, which are 0 for experts that a token does not choose. Plugins search for the block
-// from the sum backwards to the tile, and compute only the chosen experts (docs/facts.md). If a part of the block is in
-// another submodel, they compute all experts.
+// from the sum backwards to the tile, and compute only the chosen experts (docs/reference/facts.md). If a part of the
+// block is in another submodel, they compute all experts.
 struct Experts {
     std::int32_t tile;                // copies the tokens for each expert
     std::int32_t scatter;             // writes the weights of the chosen experts into those of all experts

@@ -500,7 +500,7 @@ def interruptible() -> Iterator[None]:
 def press_ctrl_c() -> None:
     """Does what Python does on SIGINT, without a signal.
 
-    Cores of other tests in this process may have left a stack for signals that is none (docs/facts.md).
+    Cores of other tests in this process may have left a stack for signals that is none (docs/reference/facts.md).
     """
     handler = signal.getsignal(signal.SIGINT)
     assert callable(handler)

@@ -19,8 +19,8 @@ from ov_hsdag.utils.lazy import ov
 def devices(as_json: common.Json = False) -> None:
     """List the devices of this machine, virtual ones included, and the built-in profile of each.
 
-    Of a profile, the figures that are estimates are named; docs/profiles.md describes them. `ov-hsdag calibrate`
-    measures.
+    Of a profile, the figures that are estimates are named; docs/reference/profiles.md describes them. `ov-hsdag
+    calibrate` measures.
     """
     with console.result(as_json) as show:
         with console.progress("looking for devices"):

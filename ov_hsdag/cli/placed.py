@@ -99,7 +99,7 @@ def copies(placement: Placement, stateful: bool = False) -> str:
     tokens of one conversation would meet different states.
 
     For virtual devices a program in Python is shown: AUTO with CUMULATIVE_THROUGHPUT uses only one of them
-    (docs/facts.md).
+    (docs/reference/facts.md).
     """
     predicted, measured = placement.baselines.get(COPIES), (placement.measured or {}).get(COPIES)
     rate = (placement.predicted or {}).get("throughput_ips")

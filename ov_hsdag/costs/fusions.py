@@ -30,7 +30,7 @@ _CARRIERS = ELEMENTWISE | {
 # several and rewrites each.
 _LAYOUT_ENDS = _CONVOLUTIONS | {"Concat"}
 
-# The first release whose plugins compute only the chosen experts of a block (docs/facts.md).
+# The first release whose plugins compute only the chosen experts of a block (docs/reference/facts.md).
 _EXPERTS_SINCE = (2025, 4)
 
 # GPU plugins fuse blocks with weights of these types, on GPUs with matrix engines. Such GPUs compute with f16 at least

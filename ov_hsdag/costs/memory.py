@@ -39,7 +39,7 @@ _SCORES = 6
 """Tensors of the size of an attention's scores that the CPU plugin needs if it does not fuse the attention.
 
 Scores of two attentions are alive at once, and each takes two to three tensors (measured: 4.1 to 6.5 together,
-docs/facts.md).
+docs/reference/facts.md).
 """
 
 _SCORE_BYTES = 4
@@ -127,7 +127,7 @@ def attention_scores(graph: ComputationGraph, states: States) -> dict[int, int]:
     The plugin fuses an attention with its states if no other attention reads these, and then stores no scores of a
     first prompt. If several attentions read one KV cache, as in models that share caches between layers, each becomes
     products and a softmax, with `_SCORES` tensors of f32. Each tensor has an element per head, new token and token
-    (docs/facts.md).
+    (docs/reference/facts.md).
     """
     scores: dict[int, int] = {}
     for joined in np.flatnonzero(states.joined).tolist():

@@ -1,7 +1,7 @@
 """Device profiles: costs of operations and transfers on devices, which need not be on this machine.
 
 A profile is a JSON file (format: profile.schema.json), or combines built-in profiles, which are based on public
-datasheets. docs/profiles.md describes the format and the cost model.
+datasheets. docs/reference/profiles.md describes the format and the cost model.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         hint = "name a profile's JSON file"
         if str(path) in builtin_names():
-            hint += f', in which {{"builtin": "{path}"}} stands for a device (docs/profiles.md)'
+            hint += f', in which {{"builtin": "{path}"}} stands for a device (docs/reference/profiles.md)'
         raise UserError(f"cannot read profile {path}: {error.strerror or error}; {hint}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is no text file: expected a profile in JSON (UTF-8)") from error

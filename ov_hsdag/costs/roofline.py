@@ -2,8 +2,8 @@
 
 An executed operation takes ``max(flops / (peak × efficiency), moved bytes / memory bandwidth) + launch``. Moved bytes
 are those that the device really reads and writes: tensors of floating-point numbers count in the precision that it
-infers in, and tensors of a quantised model as one byte per element where the device computes in i8. docs/profiles.md
-describes the rest of the model and its reasons.
+infers in, and tensors of a quantised model as one byte per element where the device computes in i8.
+docs/concepts/cost-model.md describes the rest of the model and its reasons.
 """
 
 from __future__ import annotations

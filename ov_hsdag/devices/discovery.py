@@ -157,7 +157,7 @@ def request_cores() -> int:
 
 
 # A program that prints the number of threads of a request. It runs in a separate process, because forked children of a
-# process that has compiled hang (docs/facts.md).
+# process that has compiled hang (docs/reference/facts.md).
 _THREADS_PROGRAM = """
 import openvino as ov
 from openvino import opset1

@@ -41,7 +41,7 @@ _VIRTUAL_PRECISIONS = ("f32", "f16", "bf16")  # precisions in which a CPU can in
 # Properties that are taken from the definition in a placed model's file; all others are ignored.
 _DEFINABLE_PROPERTIES = ("INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", MEMORY)
 
-# Properties that keep virtual devices apart in a split model, see docs/profiles.md. HETERO sets
+# Properties that keep virtual devices apart in a split model, see docs/reference/profiles.md. HETERO sets
 # EXCLUSIVE_ASYNC_REQUESTS on every submodel, which drops INFERENCE_NUM_THREADS. And pinned threads
 # (`_VIRTUAL_DEFAULTS`) of two one-core devices are both on the machine's first core, so that the devices never run at
 # the same time.
@@ -221,7 +221,8 @@ def _load_plugin(core: ov.Core, name: str) -> None:
     """Loads the plugin of a virtual device, in a thread that ends at once.
 
     The CPU plugin gives the thread that loads it a stack for signals. At its own end it restores the stack from before,
-    which may belong to another plugin that has ended already (docs/facts.md): a signal would then end the process.
+    which may belong to another plugin that has ended already (docs/reference/facts.md): a signal would then end the
+    process.
     """
     with ThreadPoolExecutor(1) as thread:
         thread.submit(core.get_property, name, "INFERENCE_NUM_THREADS").result()

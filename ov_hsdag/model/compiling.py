@@ -1,7 +1,8 @@
 """Compiling in a separate process.
 
-Once a process has compiled a model and freed it, its forked children hang when they compile (docs/facts.md). Servers
-place a model and then start their workers by fork. So code that compiles only to learn about a model does it here.
+Once a process has compiled a model and freed it, its forked children hang when they compile (docs/reference/facts.md).
+Servers place a model and then start their workers by fork. So code that compiles only to learn about a model does it
+here.
 """
 
 from __future__ import annotations

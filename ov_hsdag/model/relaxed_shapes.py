@@ -1,7 +1,7 @@
 """Relaxes the shapes of tensors with a dynamic dimension that cannot be 0, so that they can cross submodels.
 
 Convolutions of open sizes have such outputs. HETERO connects submodels with tensors that are empty at first, and a
-device refuses an empty tensor for an input of shape [?,16,1..,1..] (docs/facts.md). So such a tensor passes a
+device refuses an empty tensor for an input of shape [?,16,1..,1..] (docs/reference/facts.md). So such a tensor passes a
 VariadicSplit into one part, "the rest", for each of these dimensions: OpenVINO infers [?,16,?,?] for its output. It
 costs at most a copy of the tensor.
 """

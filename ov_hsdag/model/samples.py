@@ -1,6 +1,7 @@
 """Inputs of a model that its user gives, as arrays or as files with arrays, images or texts.
 
-Simple rules bring an image or an array to the shape and type of its input (`_fit_to_input`); docs/using.md states them.
+Simple rules bring an image or an array to the shape and type of its input (`_fit_to_input`); docs/guides/using.md
+states them.
 """
 
 from __future__ import annotations

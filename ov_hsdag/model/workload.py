@@ -235,7 +235,7 @@ def convolution_window(model: ov.Model) -> int | None:
     """Number of inputs that the states of short convolutions hold; None where the model has no such states.
 
     A Mamba takes that many positions in its cache with a prompt of any length, and one with each further token. With
-    another number it writes outside of its state, which the CPU plugin does not check (docs/facts.md).
+    another number it writes outside of its state, which the CPU plugin does not check (docs/reference/facts.md).
     """
     for variable in model.get_variables():
         shape = variable.info.data_shape

@@ -67,7 +67,8 @@ _ATTENTION = "ScaledDotProductAttention"
 """Type of attention operations, whose scores count for the overhead."""
 
 _SCORE = 4
-"""Bytes of an attention score in f32, which the CPU plugin keeps where tokens are read after others (docs/facts.md)."""
+"""Bytes of an attention score in f32, which the CPU plugin keeps where tokens are read after others
+(docs/reference/facts.md)."""
 
 _FILLED = (0.95, 0.8, 0.6, 0.4)
 """Shares of its memory to which splits fill a device that cannot hold the whole model, beside one that can.

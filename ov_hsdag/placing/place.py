@@ -1,6 +1,6 @@
 """The entry point: chooses a device for each operation of a model and annotates the model.
 
-The steps are those of docs/design.md: resolve, analyse, calibrate, price, find candidates, choose, write.
+The steps are those of docs/concepts/design.md: resolve, analyse, calibrate, price, find candidates, choose, write.
 """
 
 from __future__ import annotations

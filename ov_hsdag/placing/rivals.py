@@ -32,7 +32,8 @@ AUTO_COPIES = "auto-cumulative"
 """Name of OpenVINO's own way to run a copy on each device: AUTO with CUMULATIVE_THROUGHPUT."""
 
 OTHER_MODEL = "left out: the model has inputs that nothing reads, and without a placement HETERO makes outputs of these"
-"""Reason for leaving out HETERO's own choices: it would compile a model with other outputs (docs/facts.md)."""
+"""Reason for leaving out HETERO's own choices: it would compile a model with other outputs
+(docs/reference/facts.md)."""
 
 SHARES = (0.5, 0.7, 0.8, 0.9)
 """Shares of the operations that splits by hand put on the first device, as a user without this package might."""

@@ -142,7 +142,7 @@ MODELS: tuple[ZooModel, ...] = (
         "funnel",
         "FunnelModel",
         base={
-            # The default, "relative_shift", is wrong on one CPU device already (docs/facts.md).
+            # The default, "relative_shift", is wrong on one CPU device already (docs/reference/facts.md).
             "attention_type": "factorized",
             "vocab_size": _VOCABULARY,
             "d_model": 64,
