@@ -80,8 +80,11 @@ def page() -> str:
     """The whole page, as Markdown."""
     parts = [INTRODUCTION, _contents()]
     for heading, (text, names) in SECTIONS.items():
-        parts += [f"## {heading}", textwrap.fill(text, WIDTH)] if text else [f"## {heading}"]
-        parts += [part for name in names for part in described(name)]
+        parts += [
+            f"## {heading}",
+            *([textwrap.fill(text, WIDTH)] if text else []),
+            *(part for name in names for part in described(name)),
+        ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
 
 
