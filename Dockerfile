@@ -1,4 +1,4 @@
-# ov-hsdag in a container, with nothing but what running it takes. See docs/containers.md.
+# ov-hsdag in a container, with nothing but what running it takes. See docs/guides/containers.md.
 #   docker build -t ov-hsdag .
 #   docker run --rm --read-only -v "$PWD:/models" -w /models ov-hsdag place model.onnx --device HETERO:GPU,CPU --output placed.xml
 

@@ -25,10 +25,13 @@ CPP_CORE := $(wildcard cpp_ext/*.cpp cpp_ext/*.hpp)
 CPP_FUZZ := cpp_ext/tests/fuzz.cpp
 CPP_FUZZ_MAIN := cpp_ext/tests/fuzz_main.cpp
 CPP_TESTS := $(filter-out cpp_ext/tests/fuzz%,$(wildcard cpp_ext/tests/*.cpp))
+CPP_TEST_HEADERS := $(wildcard cpp_ext/tests/*.hpp)
 RIG_LAYER := tests/rig/gpu_layer.c
 # Without the bindings: the tests of the native core are a plain program, so that sanitizers see all of it.
 CPP_TESTED := $(filter-out $(wildcard cpp_ext/bindings*.cpp),$(filter %.cpp,$(CPP_CORE))) transformations/src/json.cpp
 CPP_SANITIZED := $(CPP_TESTED:%.cpp=build/sanitized/%.o)
+CPP_SANITIZED_TESTS := $(CPP_TESTS:%.cpp=build/sanitized/%.o)
+CPP_THREADS := $(patsubst %.cpp,build/threads/%.o,$(CPP_TESTED) $(CPP_TESTS))
 # What is compiled against OpenVINO.
 CPP_OPENVINO := $(shell find transformations samples/cpp tests/cpp -name '*.[ch]pp')
 PACKAGE := setup.py pyproject.toml MANIFEST.in ov_hsdag.pth ov_hsdag.start _ov_hsdag_start.py $(CPP_CORE) $(shell find transformations -type f) \
@@ -108,7 +111,8 @@ native-test:
 	build/native-fuzz 10
 
 # The same tests for races of threads, which another sanitizer finds.
-native-threads: build/native-threads
+native-threads:
+	$(MAKE) --jobs 2 SIDE_BY_SIDE=1 build/native-threads
 	build/native-threads
 
 NATIVE_CXX = $(CXX) -std=c++20 -Wall -Wextra -Werror -Icpp_ext
@@ -116,19 +120,19 @@ SANITIZED_CXX = $(NATIVE_CXX) $(SANITIZE)
 # Without a warning that GCC 12 gives of std::optional there.
 THREADED_CXX = $(NATIVE_CXX) -O1 -g -fsanitize=thread -Wno-maybe-uninitialized
 
-build/sanitized/%.o: %.cpp $(CPP_CORE)
+build/sanitized/%.o: %.cpp $(CPP_CORE) $(CPP_TEST_HEADERS)
 	mkdir -p $(@D)
 	$(SANITIZED_CXX) -c $< -o $@
 
-build/threads/%.o: %.cpp $(CPP_CORE)
+build/threads/%.o: %.cpp $(CPP_CORE) $(CPP_TEST_HEADERS)
 	mkdir -p $(@D)
 	$(THREADED_CXX) -c $< -o $@
 
-build/native-threads: $(CPP_TESTED:%.cpp=build/threads/%.o) $(CPP_TESTS)
-	$(THREADED_CXX) $(CPP_TESTS) $(CPP_TESTED:%.cpp=build/threads/%.o) -pthread -o $@
+build/native-threads: $(CPP_THREADS)
+	$(THREADED_CXX) $(CPP_THREADS) -pthread -o $@
 
-build/native-test: $(CPP_SANITIZED) $(CPP_TESTS)
-	$(SANITIZED_CXX) $(CPP_TESTS) $(CPP_SANITIZED) -pthread -o $@
+build/native-test: $(CPP_SANITIZED) $(CPP_SANITIZED_TESTS)
+	$(SANITIZED_CXX) $(CPP_SANITIZED_TESTS) $(CPP_SANITIZED) -pthread -o $@
 
 build/native-fuzz: $(CPP_SANITIZED) $(CPP_FUZZ) $(CPP_FUZZ_MAIN)
 	$(SANITIZED_CXX) $(CPP_FUZZ) $(CPP_FUZZ_MAIN) $(CPP_SANITIZED) -pthread -o $@

@@ -12,15 +12,15 @@
 namespace ov_hsdag {
 namespace {
 
-// Parts of up to this share of all work move at first; four times as much from round to round.
+// Largest part that moves in the first round, as a share of all work; the limit grows fourfold from round to round.
 constexpr double kFirstShare = 0.001;
 constexpr double kGrowth = 4.0;
 constexpr int kRounds = 8;
-// Afterwards all of a circle goes where its largest part is, which merges parts each time; unsupported items may end
-// it.
+// Limit of rounds in which all parts of a cycle move to the device of its largest part. Each round merges parts, unless
+// devices do not support the items.
 constexpr int kLastRounds = 40;
 
-// visit(tensor, source part, consumer part) for each tensor that goes from part to part.
+// Calls visit(tensor, source part, consumer part) for each tensor between two parts.
 template <typename Visit>
 void for_each_crossing(const AdditiveModel& model, const std::vector<std::int32_t>& part, Visit visit) {
     for (std::int32_t t = 0; t < model.tensors(); ++t) {
@@ -71,14 +71,14 @@ void break_circles(const AdditiveModel& model, Placement& placement) {
             all += us;
             device[part[i]] = placement[i];
         }
-        // Bytes that a part on a circle exchanges with each device's parts on it.
+        // Bytes that a part on a cycle exchanges with the parts of each device on the same cycle.
         std::vector<double> exchanged(parts * width, 0.0);
         for_each_crossing(model, part, [&](std::int32_t t, std::int32_t from, std::int32_t to) {
             if (scc[from] < 0 || scc[from] != scc[to]) return;
             exchanged[static_cast<std::size_t>(from) * width + device[to]] += model.bytes[t] + 1.0;
             exchanged[static_cast<std::size_t>(to) * width + device[from]] += model.bytes[t] + 1.0;
         });
-        // Of each circle the largest part stays, and all that are too large for this round.
+        // The largest part of each cycle stays, and so do all that are too large for this round.
         std::vector<std::int32_t> largest(parts, -1);
         for (std::size_t p = 0; p < parts; ++p) {
             if (scc[p] < 0) continue;

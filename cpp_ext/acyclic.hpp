@@ -1,4 +1,4 @@
-// Placements whose parts wait for each other become ones whose parts do not.
+// Removes cycles among the parts of a placement.
 #pragma once
 
 #include "additive.hpp"
@@ -6,10 +6,11 @@
 
 namespace ov_hsdag {
 
-// Parts are connected items on one device. Where parts wait for each other in a circle, HETERO splits them further, and
-// on large graphs neither HETERO nor the simulator is done soon. The smallest of such parts join the device of a part
-// that they exchange tensors with, until none wait for each other. placement: [items of the model]. Items stay where
-// the other device does not support them; then some circles may be left.
+// Parts are connected items on one device. HETERO splits parts that wait for each other in a cycle, which takes HETERO
+// and the simulator long on large graphs. So the smallest parts of cycles move to the device of a part with which they
+// exchange tensors, until there are no cycles. Cycles may remain where that device does not support the items.
+//
+// placement: device of each item of the model, [items]; changed in place.
 void break_circles(const AdditiveModel& model, Placement& placement);
 
 }  // namespace ov_hsdag

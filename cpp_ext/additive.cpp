@@ -17,8 +17,9 @@ std::vector<std::int32_t> offsets(const std::vector<std::int32_t>& owner, std::i
     return ptr;
 }
 
-// What a device pays, [outputs, devices], where it receives a tensor whose producer it fuses with: of several tensors
-// between the two the one that nobody else reads, which crosses exactly where the fusion is broken.
+// The penalty of the fusion that a device breaks if it receives an output from another device, µs, [outputs, devices].
+// If several tensors connect the fused nodes, it is counted for the one without other readers, which crosses exactly
+// if the fusion is broken.
 std::vector<double> fusion_penalty_by_port(const Problem& problem) {
     const Graph& graph = *problem.graph;
     const auto width = static_cast<std::size_t>(problem.devices);
@@ -36,7 +37,7 @@ std::vector<double> fusion_penalty_by_port(const Problem& problem) {
                 if (problem.fused_with[at] < 0 || graph.source[e] != problem.fused_with[at]) continue;
                 if (!alone(graph.input_output[e], node)) continue;
                 result[static_cast<std::size_t>(graph.input_output[e]) * width + d] += problem.fusion_penalty_us[at];
-                break;  // once, though the tensor is read twice
+                break;  // counted once, even if the node reads the tensor twice
             }
         }
     }
@@ -70,14 +71,14 @@ AdditiveModel::AdditiveModel(const Problem& problem, std::span<const std::int32_
         }
     }
 
-    // A submodel begins where a tensor is received, and where the model begins.
+    // Submodels begin at received tensors, which pay for them, and at the begin of the model, which is added here.
     for (std::size_t d = 0; count > 0 && d < width; ++d) {
         item_us[static_cast<std::size_t>(order[0]) * width + d] += problem.submodel_us[d];
     }
 
     const std::vector<double> port_penalty_us = fusion_penalty_by_port(problem);
 
-    // Consumers by output port.
+    // Consuming items by output port.
     std::vector<std::int32_t> ports;
     std::vector<std::int32_t> users;
     for (std::int32_t e = 0; e < graph.edges(); ++e) {
@@ -159,7 +160,7 @@ AdditiveModel::AdditiveModel(const AdditiveModel& finer, std::span<const std::in
     index_tensors();
 }
 
-// Tensors by the items that produce and receive them.
+// Lists the tensors that each item produces and receives.
 void AdditiveModel::index_tensors() {
     produced_ptr = offsets(source, items);
     produced.resize(source.size());
@@ -246,7 +247,7 @@ AdditiveState::AdditiveState(const AdditiveModel& model, bool throughput)
         smallest = limited_ ? std::min(smallest, limit) : limit;
         limited_ = true;
     }
-    // A hundredth of a limit too much weighs as much as all of the work.
+    // Exceeding a limit by a hundredth costs as much as all of the work.
     penalty_per_byte_ = 100.0 * (most + 1.0) / static_cast<double>(std::max<std::int64_t>(smallest, 1));
 }
 
@@ -295,7 +296,7 @@ void AdditiveState::sharpen(int doublings) {
     update_prices();
 }
 
-// What a little more work of each device costs, but for a factor that is the same for all.
+// Sets the price of work on each device: the derivative of the score, up to a common factor.
 void AdditiveState::update_prices() {
     price_.assign(width_, 1.0);
     if (!throughput_) return;
@@ -330,7 +331,7 @@ void AdditiveState::add_transfer(std::int32_t tensor, std::uint8_t from, std::ui
     const double us = model_.transfer_us[link] + model_.transfer_us_per_byte[link] * model_.bytes[tensor];
     const double received = surcharge_[to] + model_.fusion_penalty_us[static_cast<std::size_t>(tensor) * devices_ + to];
     if (throughput_) {
-        // Both ends are busy with a transfer.
+        // A transfer keeps both of its ends busy.
         busy[from] += sign * us * model_.transfer_share[from];
         busy[to] += sign * (us * model_.transfer_share[to] + received);
     } else {

@@ -1,5 +1,14 @@
-// The additive part of a placement's cost: node times and transfers, without HETERO's split. A local search can update
-// it move by move; only the simulator knows the submodels.
+// The additive cost model: times of nodes, transfers and broken fusions, without HETERO's split into submodels.
+//
+// For a placement p it is
+//
+//     work(d)  = sum over items i on d of item_us(i, d)
+//              + sum over fusions that d breaks of fusion_penalty_us + surcharge(d) for each tensor that d receives
+//     moved(t, d) = transfer_us + transfer_us_per_byte * bytes(t), for each device d != p(source(t)) with a consumer
+//     latency  = sum over devices of work + sum over t, d of moved
+//     period   = maximum over devices of work + transfer_share * moved, for both ends of each transfer
+//
+// A local search can update it move by move. Only the simulator knows the submodels, for which `surcharge` stands.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +20,11 @@
 
 namespace ov_hsdag {
 
-// Items are what moves: colocation groups, or coarse groups of them.
+// Items are the units that a search moves: colocation groups, or coarse groups of them.
 struct AdditiveModel {
     std::int32_t items = 0;
     std::int32_t devices = 0;
-    std::vector<double> item_us;          // [items, devices]; the first in order also pays the first submodel
+    std::vector<double> item_us;          // [items, devices] µs; the first item in order includes one submodel
     std::vector<std::uint8_t> supported;  // [items, devices]
     std::vector<std::int64_t> weight;     // [items, devices] bytes of constants and states
     std::vector<std::int32_t> order;      // [items] in the order in which their first operations run
@@ -24,32 +33,34 @@ struct AdditiveModel {
     std::vector<std::int32_t> source;          // [tensors]
     std::vector<std::int32_t> port;            // [tensors] output port of the graph; empty in coarser models
     std::vector<double> bytes;                 // [tensors]
-    std::vector<double> fusion_penalty_us;     // [tensors, devices] of the fusion that a device breaks by receiving it
+    std::vector<double> fusion_penalty_us;     // [tensors, devices] µs, if receiving the tensor breaks a fusion
     std::vector<std::int32_t> consumer_ptr;    // [tensors + 1]
-    std::vector<std::int32_t> consumer;        // each item once
+    std::vector<std::int32_t> consumer;        // consuming items, each once per tensor
     std::vector<std::int32_t> produced_ptr;    // [items + 1]
     std::vector<std::int32_t> produced;        // tensors that leave the item
     std::vector<std::int32_t> received_ptr;    // [items + 1]
     std::vector<std::int32_t> received;        // tensors that enter it
-    std::vector<double> transfer_us;           // [devices, devices]
+    std::vector<double> transfer_us;           // [devices, devices] µs, fixed part, from row to column
     std::vector<double> transfer_us_per_byte;  // [devices, devices]
-    std::vector<double> transfer_share;        // [devices] of its time, in which a device is busy with a transfer
-    std::vector<std::int64_t> memory_limit;    // [devices] negative: none
+    std::vector<double> transfer_share;        // [devices] share of a transfer's time that keeps the device busy
+    std::vector<std::int64_t> memory_limit;    // [devices] bytes; negative: no limit
 
-    // item: [nodes] dense numbers. node_order: [nodes] topological; items and tensors are in the order of their nodes.
+    // The model of a problem. item: item of each node, dense numbers, [nodes]. node_order: topological order of the
+    // nodes, [nodes], which decides the order of items and tensors.
     AdditiveModel(const Problem& problem, std::span<const std::int32_t> item, std::span<const std::int32_t> node_order);
-    // A coarser model. item: [items of the finer] dense numbers. at: [coarse items] their order. kept: set to the finer
-    // model's number of each tensor.
+    // A coarser model. item: coarse item of each item of `finer`, dense numbers. at: order of the coarse items. kept:
+    // set to the number in `finer` of each tensor of this model.
     AdditiveModel(const AdditiveModel& finer, std::span<const std::int32_t> item, std::vector<std::int32_t> at,
                   std::vector<std::int32_t>& kept);
 
     [[nodiscard]] std::int32_t tensors() const { return static_cast<std::int32_t>(source.size()); }
-    // The device that runs an item in the least time; the first where none does.
+    // The device that runs an item in the least time; the first device where none supports it.
     [[nodiscard]] std::uint8_t fastest(std::int32_t item) const;
     // Moves items whose device does not support them to the fastest. placement: [items]
     void make_supported(std::vector<std::uint8_t>& placement) const;
-    // Coarse items where most of a finer placement's time is spent: `votes` of the finer level, `summed` to a coarser
-    // one, are what `elected` goes by, which takes devices that support the items. [items, devices]
+    // Translates a placement of a finer level into one of coarse items, each on the device where most of its time is
+    // spent. `votes` are the times of a finer placement, [items, devices]; `summed` adds them up for coarse items;
+    // `elected` chooses the device with the most among those that support the item.
     [[nodiscard]] std::vector<double> votes(const std::vector<std::uint8_t>& placement) const;
     [[nodiscard]] std::vector<double> summed(const std::vector<double>& votes,
                                              const std::vector<std::int32_t>& item_of) const;
@@ -62,59 +73,59 @@ private:
     void index_tensors();
 };
 
-// One placement of a model's items, and what a move would change.
+// A placement of a model's items whose cost is kept up to date under moves.
 class AdditiveState {
 public:
     AdditiveState(const AdditiveModel& model, bool throughput);
-    // placement: [items]. surcharge_us: [devices] what a device pays more for each tensor that it receives, in place of
-    // submodels. reserved: [devices] bytes of memory that weights cannot have.
+    // Takes a placement, [items]. surcharge_us: µs that a device pays for each tensor that it receives, which stand for
+    // submodels, [devices]. reserved: bytes of memory on each device that are not available to weights, [devices].
     void reset(const std::uint8_t* placement, std::span<const double> surcharge_us, std::span<const double> reserved);
 
-    // What is minimized. Latency: µs. Throughput: the sum of powers of the devices' work, relative to the busiest one's
-    // at the time of `sharpen`; unlike the maximum it differs between moves that leave the busiest device alone. Both
-    // include a penalty for weights beyond the memory limits.
+    // The value to minimize. For latency it is in µs. For throughput it is the sum over devices of
+    // (work / work of the busiest device at the time of `sharpen`)^(2^doublings); unlike the maximum, it distinguishes
+    // moves that do not touch the busiest device. Both include a penalty for weights beyond the memory limits.
     [[nodiscard]] double score() const;
-    // The objective itself, with the penalty, µs: latency, or the busiest device's work.
+    // The objective itself with the penalty, µs: latency, or the work of the busiest device.
     [[nodiscard]] double us() const;
-    // Throughput: the power is 2^doublings from here on. The higher, the closer to the maximum.
+    // Sets the power of the score for throughput to 2^doublings. A higher power is closer to the maximum.
     void sharpen(int doublings);
     void move(std::int32_t item, std::uint8_t device);
 
     [[nodiscard]] std::uint8_t device(std::int32_t item) const { return placement_[item]; }
     [[nodiscard]] const std::vector<std::uint8_t>& placement() const { return placement_; }
-    // The score after a move, which is not made.
+    // The score after a move, without making it.
     [[nodiscard]] double score_after(std::int32_t item, std::uint8_t device) const;
-    // What `may_pay` goes by, from the present work of the devices.
+    // Updates the prices of work that `may_pay` uses to the present work of the devices.
     void update_prices();
-    // Whether moving an item alone may pay: a tensor of it is moved already, or it runs so much faster elsewhere that
-    // one transfer is paid.
+    // Whether moving an item alone may lower the score: one of its tensors crosses devices already, or it runs so much
+    // faster on another device that this outweighs one transfer.
     [[nodiscard]] bool may_pay(std::int32_t item) const;
 
 private:
     [[nodiscard]] double power(double busy) const;
-    // Bytes of an item on the device that it leaves and on the one that it enters.
+    // Bytes of an item on the device `from` and on the device `to`.
     [[nodiscard]] std::pair<double, double> weights_of(std::int32_t item, std::uint8_t from, std::uint8_t to) const;
     [[nodiscard]] double penalty_of(std::uint8_t device, double weight) const;
     [[nodiscard]] double penalty_after(std::int32_t item, std::uint8_t to) const;
-    // Adds to `busy` [width_] what moving the item would change.
+    // Adds the changes by moving an item to `busy` [width_].
     void add_change(std::int32_t item, std::uint8_t to, double* busy) const;
     void add_transfer(std::int32_t tensor, std::uint8_t from, std::uint8_t to, double sign, double* busy) const;
 
     const AdditiveModel& model_;
     bool throughput_;
     std::size_t devices_;
-    std::size_t width_;  // numbers that make up the cost: one for latency, one per device for throughput
+    std::size_t width_;                    // length of busy_: 1 for latency, the number of devices for throughput
     std::vector<std::uint8_t> placement_;  // [items]
     std::vector<std::int32_t> count_;      // [tensors, devices] consumers on each device
-    std::vector<double> busy_;             // [width]
-    std::vector<double> weight_;           // [devices]
+    std::vector<double> busy_;             // [width] µs
+    std::vector<double> weight_;           // [devices] bytes
     std::vector<double> surcharge_, reserved_;
     mutable std::vector<double> after_;  // [width] scratch
     double penalty_ = 0;
     double penalty_per_byte_ = 0;
     bool limited_ = false;
     std::vector<double> price_;  // [width]
-    double scale_ = 1.0;         // of work and penalties within scores
+    double scale_ = 1.0;         // factor of work and penalties in scores
     int doublings_ = 0;
 };
 

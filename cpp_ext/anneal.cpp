@@ -8,12 +8,12 @@ namespace {
 
 constexpr std::int32_t kNobody = -1;
 
-// What steps take in moves of a descent: trying a move, trying an exchange, and making either.
+// Costs of steps in units of a descent's moves, by their duration: trying a move, trying an exchange, making either.
 constexpr std::int64_t kTrial = 3;
 constexpr std::int64_t kExchangeTrial = 8;
 constexpr std::int64_t kChange = 3;
 
-// Between 0 and 1, the same with every standard library.
+// A uniform number in [0, 1), the same with every standard library.
 double uniform(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
 
 }  // namespace
@@ -56,7 +56,7 @@ std::vector<std::uint8_t> Annealing::run(const std::vector<std::uint8_t>& placem
                 best = state_.placement();
             }
         }
-        // The power is relative to the busiest device, and sums of changes drift.
+        // Renews the scale of the powers, which is the work of the busiest device, and removes rounding errors of sums.
         state_.sharpen(settings_.sharpness);
     }
     return best;
@@ -76,7 +76,7 @@ std::uint8_t Annealing::propose(std::int32_t item, std::mt19937_64& random) cons
     const std::int32_t received = model_.received_ptr[item + 1] - model_.received_ptr[item];
     const auto all = static_cast<std::uint64_t>(produced + received);
     const std::uint64_t drawn = random();
-    // The low bits choose whether, the high ones which.
+    // The low bits decide whether to draw any device, the high bits draw it.
     if (all == 0 || drawn % 16 == 0) {
         return static_cast<std::uint8_t>((drawn >> 8) % static_cast<std::uint64_t>(model_.devices));
     }
@@ -92,7 +92,7 @@ std::uint8_t Annealing::propose(std::int32_t item, std::mt19937_64& random) cons
 
 double Annealing::growth(double before, double after) const {
     if (!throughput_) return (after - before) / std::max(before, 1e-30);
-    // Of a sum of powers, the change of its root.
+    // The score is a sum of powers; the objective is about its root, so the logarithm is divided by the exponent.
     return std::log(after / std::max(before, 1e-300)) / std::exp2(settings_.sharpness);
 }
 

@@ -1,4 +1,4 @@
-// ov_hsdag._native: NumPy arrays in, NumPy arrays out. Everything long runs without the GIL.
+// The Python module ov_hsdag._native. It takes and returns NumPy arrays; long computations run without the GIL.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -75,7 +75,7 @@ std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<
     return problem;
 }
 
-// One number of each row.
+// Makes an array of one number of each row.
 template <typename Row, typename Number>
 py::array_t<Number> column(const std::vector<Row>& rows, Number Row::* number) {
     py::array_t<Number> result(static_cast<py::ssize_t>(rows.size()));
@@ -83,7 +83,7 @@ py::array_t<Number> column(const std::vector<Row>& rows, Number Row::* number) {
     return result;
 }
 
-// As many numbers of each row as `shape` says behind its number.
+// Makes an array from several numbers of each row; `shape` is [rows, ...] of the result.
 template <typename Row, typename Number>
 py::array_t<Number> columns(const std::vector<Row>& rows, std::vector<Number> Row::* numbers,
                             std::vector<py::ssize_t> shape) {
@@ -94,7 +94,7 @@ py::array_t<Number> columns(const std::vector<Row>& rows, std::vector<Number> Ro
     return result;
 }
 
-// The arrays of a batch's breakdowns, one after the other.
+// Concatenates the arrays of a batch's breakdowns.
 py::dict breakdown_arrays(const Problem& problem, const std::vector<Breakdown>& breakdowns) {
     const py::ssize_t devices = problem.devices, nodes = problem.graph->nodes();
     std::vector<std::int32_t> pointer{0};

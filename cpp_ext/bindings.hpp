@@ -1,4 +1,4 @@
-// What the parts of the Python module share: arrays in and out, and their checks.
+// Conversions and checks of arrays that all parts of the Python module share.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -17,7 +17,7 @@
 
 namespace py = pybind11;
 
-// Each part adds its classes and functions to the module.
+// Add the classes and functions of each part to the module.
 void bind_model(py::module_& module);
 void bind_policy(py::module_& module);
 void bind_search(py::module_& module);
@@ -32,7 +32,7 @@ std::vector<T> to_vector(const Array<T>& array) {
     return {array.data(), array.data() + array.size()};
 }
 
-// What `work` returns, which must not touch Python.
+// Calls `work` without the GIL and returns its result; `work` must not use Python.
 template <typename Work>
 auto without_gil(const Work& work) {
     const py::gil_scoped_release release;
@@ -69,7 +69,7 @@ inline SplitRule split_rule(int rule) {
     return static_cast<SplitRule>(rule);
 }
 
-// Throws std::invalid_argument where placements are no device numbers below `devices` of shape [batch, groups].
+// Throws std::invalid_argument unless placements have shape [batch, groups] and all values are below `devices`.
 inline void expect_placements(const Array<std::uint8_t>& placements, std::int32_t groups, std::int32_t devices) {
     if (placements.ndim() != 2 || placements.shape(1) != groups) {
         throw std::invalid_argument("expected 'placements' of shape [batch, " + std::to_string(groups) + "]");

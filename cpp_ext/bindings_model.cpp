@@ -1,4 +1,4 @@
-// ov_hsdag._native: the rules of legality, completion and repair.
+// The part of ov_hsdag._native for models: rules of legality, completion and repair.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

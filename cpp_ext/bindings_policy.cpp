@@ -1,4 +1,4 @@
-// ov_hsdag._native, the policy's part: structural features, graph parsing.
+// The part of ov_hsdag._native for policies: structural features and graph parsing.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 

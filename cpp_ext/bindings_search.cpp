@@ -1,4 +1,4 @@
-// ov_hsdag._native: searches of a problem's placements.
+// The part of ov_hsdag._native for searches.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -35,7 +35,7 @@ py::dict to_dict(const SearchSettings& settings) {
     return result;
 }
 
-// The name of a preset, or the numbers that differ from the default.
+// Converts the name of a preset, or a dictionary of numbers that differ from the default, into settings.
 SearchSettings to_settings(const py::object& given) {
     if (given.is_none()) return {};
     if (py::isinstance<py::str>(given)) return SearchSettings::preset(given.cast<std::string>());

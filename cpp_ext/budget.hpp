@@ -1,4 +1,4 @@
-// What a search may spend, and what counts as progress.
+// The budget of a search, and the comparison of scores.
 #pragma once
 
 #include <chrono>
@@ -9,18 +9,19 @@
 
 namespace ov_hsdag {
 
-// Milliseconds since some moment: of wall time, or of processor time of the whole process, by which searches can be
-// compared on a machine that others use as well.
+// Milliseconds since a fixed moment, in wall time or in processor time of the whole process. With the latter, searches
+// can be compared on a machine that others use as well.
 inline double now_ms(bool processor_time) {
     if (processor_time) return 1e3 * static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Counts moves down, and ends at a time.
 class Budget {
 public:
     static constexpr double kNoEnd = std::numeric_limits<double>::infinity();
 
-    // moves: that may be tried. end_ms: as `now_ms` counts.
+    // moves: number of moves that may be tried. end_ms: end of the search by `now_ms(processor_time)`.
     explicit Budget(std::int64_t moves, double end_ms = kNoEnd, bool processor_time = false)
         : moves_(moves), end_ms_(end_ms), processor_time_(processor_time), asked_at_(moves) {}
 
@@ -29,7 +30,7 @@ public:
     [[nodiscard]] bool left() {
         if (moves_ <= 0 || over_) return false;
         if (end_ms_ == kNoEnd) return true;
-        // Processor time is asked of the system, which takes as long as a move.
+        // Asking the system for processor time takes as long as a move, so it is done every kMovesPerQuestion moves.
         if (processor_time_ && asked_at_ - moves_ < kMovesPerQuestion) return true;
         asked_at_ = moves_;
         over_ = now_ms(processor_time_) >= end_ms_;
@@ -46,7 +47,7 @@ private:
     bool over_ = false;
 };
 
-// Whether score a is better than score b by more than rounding.
+// Whether score a is lower than score b by more than rounding errors.
 inline bool better(double a, double b) {
     constexpr double kRelative = 1e-9;
     return a < b - kRelative * std::abs(b) || (std::isfinite(a) && !std::isfinite(b));

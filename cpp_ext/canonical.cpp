@@ -12,7 +12,7 @@
 namespace ov_hsdag {
 namespace {
 
-// What connects two vertices; what it does not cover goes into the label as well.
+// Relations between two vertices; costs and sizes are part of the edges' labels.
 enum Relation : std::uint64_t { kFeeds, kIsFed, kHas, kIsOf, kIsFusedWith, kFuses, kSharesSubmodel, kRelations };
 
 struct Edge {
@@ -20,7 +20,7 @@ struct Edge {
     std::uint64_t label;
 };
 
-// Vertices: nodes, then colocation groups.
+// The labelled edges between vertices, which are the nodes followed by the colocation groups.
 std::vector<Edge> edges_of(const Problem& problem) {
     const Graph& graph = *problem.graph;
     std::vector<Edge> edges;
@@ -48,7 +48,8 @@ std::vector<Edge> edges_of(const Problem& problem) {
     return edges;
 }
 
-// Vertices in cells: equal colours are next to each other in `members_`, and a cell's number is where it begins.
+// A partition of vertices into cells of equal colour. Members of a cell are consecutive in `members_`, and the number
+// of a cell is the position of its first member.
 class Partition {
 public:
     Partition(const std::vector<Edge>& edges, const std::vector<std::uint64_t>& colours)
@@ -76,7 +77,7 @@ public:
         }
     }
 
-    // Until every vertex has a cell of its own.
+    // Refines and singles out vertices until every vertex has a cell of its own.
     void make_discrete() {
         refine();
         for (std::size_t cell = 0; cell < members_.size(); cell += size_[cell]) {
@@ -87,7 +88,7 @@ public:
         }
     }
 
-    // [vertices] cells.
+    // Cell of each vertex, [vertices].
     [[nodiscard]] const std::vector<std::size_t>& cells() const { return cell_; }
 
 private:
@@ -109,7 +110,7 @@ private:
         queue_.push_back(cell);
     }
 
-    // The least number of a cell gets a cell of its own, behind the others.
+    // Moves the vertex with the least number of a cell into a cell of its own, behind the others.
     void single_out(std::size_t cell) {
         const auto begin = members_.begin() + static_cast<std::ptrdiff_t>(cell);
         const std::size_t last = cell + size_[cell] - 1;
@@ -137,7 +138,7 @@ private:
         }
     }
 
-    // What the edges from the splitter's vertices lead to, by cell and by the sum of the labels.
+    // Collects the vertices that edges of the splitter's members lead to, sorted by cell and by the sum of labels.
     void collect_touched(std::size_t splitter) {
         touched_.clear();
         for (std::size_t k = splitter; k < splitter + size_[splitter]; ++k) {
@@ -159,7 +160,7 @@ private:
         });
     }
 
-    // touched: of one cell, by their sums. What was not touched stays in front.
+    // Splits a cell by the sums of its touched vertices, sorted by sum; vertices that were not touched stay in front.
     void split(std::span<const Touched> touched) {
         const std::size_t cell = touched.front().cell;
         const std::size_t end = cell + size_[cell];
@@ -177,7 +178,8 @@ private:
             put(touched[k].vertex, cell + untouched + k, cells.back());
             ++size_[cells.back()];
         }
-        // All parts of a cell that was still to come; else all but the largest, which the others imply.
+        // If the cell was still in the queue, all parts must split others; otherwise the largest part follows from the
+        // others.
         const auto largest = std::max_element(cells.begin(), cells.end(),
                                               [&](std::size_t a, std::size_t b) { return size_[a] < size_[b]; });
         const bool all = queued_[cell] != 0;
@@ -186,7 +188,7 @@ private:
         }
     }
 
-    // Frees the last places of a cell that ends at `end` for what was touched.
+    // Moves the touched vertices to the end of their cell, which ends at `end`.
     void move_behind(std::span<const Touched> touched, std::size_t end) {
         const std::size_t begin = end - touched.size();
         for (const Touched& one : touched) is_touched_[one.vertex] = 1;
@@ -205,10 +207,10 @@ private:
     std::vector<std::size_t> place_;        // [vertices] in `members_`
     std::vector<std::size_t> cell_;         // [vertices]
     std::vector<std::size_t> size_;         // by cell
-    std::deque<std::size_t> queue_;         // cells that have to split others
+    std::deque<std::size_t> queue_;         // cells by which others still have to be split
     std::vector<std::uint8_t> queued_;      // by cell
     std::vector<std::size_t> edge_ptr_;     // [vertices + 1]
-    std::vector<Edge> edges_;               // by their beginning
+    std::vector<Edge> edges_;               // sorted by their first vertex
     std::vector<std::uint64_t> sum_;        // [vertices]
     std::vector<std::uint8_t> is_touched_;  // [vertices]
     std::vector<Touched> touched_;

@@ -30,11 +30,11 @@ std::vector<std::int32_t> colocate_chains(const Graph& graph, std::span<const st
         note(successor[from], to);
         note(predecessor[to], from);
     }
-    const auto chained = [&](std::int32_t g) {  // the group that may join g's chain behind it
+    const auto chained = [&](std::int32_t g) {  // the successor that may join the chain of g
         const std::int32_t next = successor[g];
         return next >= 0 && predecessor[next] == g && label[g] == label[next] ? next : kNone;
     };
-    std::vector<std::uint8_t> inside(static_cast<std::size_t>(count), 0);  // not the first of its chain
+    std::vector<std::uint8_t> inside(static_cast<std::size_t>(count), 0);  // 1: not the first of its chain
     for (std::int32_t g = 0; g < count; ++g) {
         if (const std::int32_t next = chained(g); next >= 0) inside[next] = 1;
     }
@@ -51,7 +51,7 @@ std::vector<std::int32_t> colocate_chains(const Graph& graph, std::span<const st
             }
         }
     }
-    // Numbered by groups first; the caller's numbers follow the nodes, and so do these.
+    // Groups are renumbered in the order of their first nodes, like the caller's groups.
     std::vector<std::int32_t> renumber(static_cast<std::size_t>(count), kNone);
     std::vector<std::int32_t> result(group.size());
     std::int32_t next = 0;

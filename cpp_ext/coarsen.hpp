@@ -1,4 +1,4 @@
-// Coarse groups: chains of colocation groups.
+// Merges chains of colocation groups into coarse groups.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,14 @@
 
 namespace ov_hsdag {
 
-// The co-location rule of HSDAG (Duan et al., "A Structure-Aware Framework for Learning Device Placements on
-// Computation Graphs", NeurIPS 2024, arXiv:2405.14185, section on graph coarsening) on top of given groups: where A's
-// only successor is B and B's only predecessor is A, they become one group. Two groups merge only when `label` agrees
-// (devices that support them), and, which the paper does not have, while what is merged weighs at most `most`: a model
-// that is one long chain would be one group, on which nothing is left to place. group: [nodes] dense numbers; label,
-// weight: [groups]. Returns [nodes] dense group numbers.
+// Applies the co-location rule of HSDAG (Duan et al., "A Structure-Aware Framework for Learning Device Placements on
+// Computation Graphs", NeurIPS 2024, arXiv:2405.14185, section on graph coarsening) to groups: if B is the only
+// successor of A, and A the only predecessor of B, they become one group. Both must have equal labels (devices that
+// support them). Unlike in the paper, the weight of a merged group is limited; otherwise a model that is one long chain
+// would become a single group.
+//
+// group: [nodes] dense numbers. label, weight: [groups]. most: largest weight of a merged group. Returns the coarse
+// group of each node, dense numbers, [nodes].
 std::vector<std::int32_t> colocate_chains(const Graph& graph, std::span<const std::int32_t> group,
                                           std::span<const std::int64_t> label, std::span<const double> weight,
                                           double most);

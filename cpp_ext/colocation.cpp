@@ -12,8 +12,8 @@
 namespace ov_hsdag {
 namespace {
 
-// Inputs whose values decide the shape of the output (OpenVINO operation specifications). Constants are replicable
-// anyway.
+// Input ports whose values determine the shape of the output (OpenVINO operation specifications). Constants at these
+// ports need no rule, as they are replicable.
 // clang-format off
 const std::unordered_map<std::string, std::vector<std::int32_t>> kShapeInputs = {
     {"Reshape", {1}}, {"Squeeze", {1}}, {"Unsqueeze", {1}}, {"Broadcast", {1, 2}}, {"Tile", {1}},
@@ -30,30 +30,30 @@ const std::unordered_map<std::string, std::vector<std::int32_t>> kShapeInputs = 
 };
 // clang-format on
 
-// A list of dimensions, axes or scales is no longer than this; longer vectors are data.
+// Elements in a list of dimensions, axes or scales, at most; longer vectors are data.
 constexpr std::int64_t kShapeVector = 32;
 
-// A copy would have a state of its own, or draw other numbers.
+// Types that are never copied: a copy would have its own state, or draw other random numbers.
 const std::unordered_set<std::string> kNeverCopied = {"ReadValue", "RandomUniform", "Multinomial"};
 
-// Arithmetic of integers, of whose result nothing is known where nothing is known of its inputs.
+// Types of integer arithmetic; nothing is known about their results if nothing is known about their inputs.
 const std::unordered_set<std::string> kOfOpenValues = {"Add",     "Concat",   "Convert",  "Gather",
                                                        "Maximum", "Minimum",  "Multiply", "Reshape",
                                                        "Squeeze", "Subtract", "Unsqueeze"};
 
-// What makes masks and position biases: moves data or works element by element, which costs no more than a transfer.
+// Types that compute masks and position biases: they move data or work element by element, no slower than a transfer.
 const std::unordered_set<std::string> kOfMasks = {
     "Add",      "BitwiseAnd", "Broadcast",  "Convert",    "Equal",     "Greater",  "GreaterEqual",
     "Less",     "LessEqual",  "LogicalAnd", "LogicalNot", "LogicalOr", "Maximum",  "Minimum",
     "Multiply", "NotEqual",   "Reshape",    "Select",     "Squeeze",   "Subtract", "Unsqueeze"};
 
-// What may stand between the cache of an attention and its product: nodes that give it another layout, repeat heads, or
-// take the part within a window.
+// Types between the cache of an attention and its product: they change the layout, repeat heads, or take the part
+// within a window.
 const std::unordered_set<std::string> kOfCaches = {"Broadcast", "Concat",    "Convert",      "Gather",       "Multiply",
                                                    "Reshape",   "Slice",     "StridedSlice", "Split",        "Squeeze",
                                                    "Tile",      "Transpose", "Unsqueeze",    "VariadicSplit"};
 
-// What may stand between the products of an attention, beside its Softmax.
+// Types between the two products of an attention, in addition to Softmax.
 const std::unordered_set<std::string> kOfScores = {"Add",      "Clamp",   "Convert", "Divide",   "Maximum", "Minimum",
                                                    "Multiply", "Reshape", "Select",  "Subtract", "Tanh"};
 
@@ -122,7 +122,7 @@ bool Legality::is_short(std::int32_t output) const {
     return rank == 0 || (rank == 1 && arrays_.dimensions[arrays_.shape_ptr[output]] <= kShapeVector);
 }
 
-// Nodes that compute lengths of which the model knows nothing.
+// Nodes that compute lengths without bounds.
 Flags Legality::open_values() const {
     const Graph& graph = *graph_;
     Flags open = arrays_.open_lengths;
@@ -139,7 +139,7 @@ Flags Legality::open_values() const {
         for (std::int32_t e = first; e < last; ++e) {
             const std::int32_t source = graph.source[e];
             if (open[source] != 0) any = true;
-            // A Concat of lengths and constants has known elements; with other operations constants hide nothing.
+            // A Concat with a constant has known elements; in other operations constants add no knowledge.
             else if (constant_[source] == 0 || arrays_.types[node] == "Concat")
                 all = false;
         }
@@ -148,7 +148,7 @@ Flags Legality::open_values() const {
     return open;
 }
 
-// Nodes that compute what a shape input needs, from there upwards to a ShapeOf or to where the values are data.
+// Nodes that compute the values of shape inputs, upwards to a ShapeOf or to where the values are data.
 Flags Legality::shape_arithmetic() const {
     const Graph& graph = *graph_;
     Flags wanted(graph.kind.size(), 0);
@@ -175,7 +175,8 @@ Flags Legality::shape_arithmetic() const {
     return wanted;
 }
 
-// Constants that are broadcast to the first value of states: mostly empty tensors, which the states of all layers read.
+// Makes Broadcasts of constants to initial values of states replicable. Most are empty tensors that the states of all
+// layers read.
 void Legality::add_initial_values() {
     const Graph& graph = *graph_;
     Flags other(graph.kind.size(), 0), first(graph.kind.size(), 0);
@@ -196,9 +197,9 @@ void Legality::add_initial_values() {
     }
 }
 
-// The open lengths of a Concat that has a constant of several elements: of such a Concat OpenVINO knows no element
-// where one comes from another submodel (docs/facts.md), and refuses a first value of a state of which no length is
-// known.
+// Makes the open lengths of a Concat replicable if one of its inputs is a constant of several elements. If an element
+// of such a Concat comes from another submodel, OpenVINO knows none of its elements (docs/reference/facts.md), and it
+// refuses an initial value of a state without any known length.
 void Legality::add_open_sizes(std::int32_t concat) {
     const Graph& graph = *graph_;
     if (arrays_.types[concat] != "Concat") return;
@@ -221,16 +222,16 @@ void Legality::add_open_sizes(std::int32_t concat) {
     }
 }
 
-// Tensors that HETERO cannot hand over and several nodes read, as far as they are made of others at no cost to speak
-// of: the mask of a decoder's attention, say, which would keep all of its layers together. What they are made of
-// crosses.
+// Makes masks replicable: tensors with several readers that HETERO cannot pass on, and that cheap nodes compute from
+// others. The mask of a decoder's attention, for example, would otherwise keep all layers together. The tensors from
+// which they are computed cross instead.
 void Legality::add_shared_masks() {
     const Graph& graph = *graph_;
-    Flags fixed(graph.kind.size(), 0);  // has an output that cannot be handed over
+    Flags fixed(graph.kind.size(), 0);  // 1: has an output that HETERO cannot pass on
     for (std::int32_t output = 0; output < graph.outputs(); ++output) {
         if (arrays_.movable[output] != 1) fixed[graph.output_node[output]] = 1;
     }
-    Flags bound(graph.kind.size(), 0);  // has a place of its own: with a state, or as an output of the model
+    Flags bound(graph.kind.size(), 0);  // 1: cannot be copied, as it belongs to a state or is an output of the model
     for (const auto& [read, node] : state_paths_) bound[read] = bound[node] = 1;
     std::vector<std::int32_t> readers(graph.kind.size(), 0);
     for (std::int32_t e = 0; e < graph.edges(); ++e) {
@@ -277,8 +278,8 @@ Pairs Legality::states() const {
     return pairs;
 }
 
-// Every node between a ReadValue and the Assign of its variable, with them: the plugin that holds the state needs both
-// in one submodel, so no tensor between them may be cut.
+// Adds pairs of a ReadValue with each node between it and the Assign of its variable. The plugin that holds the state
+// needs both in one submodel, so no tensor between them may be cut.
 void Legality::add_state_paths(Pairs& pairs) const {
     const Graph& graph = *graph_;
     const auto consumers = [&](std::int32_t node, const auto& visit) {
@@ -290,7 +291,7 @@ void Legality::add_state_paths(Pairs& pairs) const {
     const auto sources = [&](std::int32_t node, const auto& visit) {
         for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) visit(graph.source[e]);
     };
-    // The state that a node was last reached for, from the ReadValue downwards and from the Assign upwards.
+    // The last state for which each node was reached, from the ReadValue downwards and from the Assign upwards.
     std::vector<std::int32_t> after(graph.kind.size(), -1), ahead(graph.kind.size(), -1);
     std::vector<std::int32_t> down, up;
     std::int32_t state = -1;
@@ -309,13 +310,13 @@ void Legality::add_state_paths(Pairs& pairs) const {
         up.clear();
         reach_down(read);
         reach_up(assign);
-        // Node by node from both ends, until one is done: from the other it may be far to the first or the last layer.
+        // Walks from both ends in turn until one walk is complete; the other one might go to the first or last layer.
         std::size_t walked = 0;
         for (; walked < down.size() && walked < up.size(); ++walked) {
             consumers(down[walked], reach_down);
             sources(up[walked], reach_up);
         }
-        // The other end is walked among the nodes that the first one reached.
+        // The incomplete walk is then finished among the nodes that the complete one has reached.
         const bool downwards = walked == down.size();
         std::vector<std::int32_t>& reached = downwards ? down : up;
         std::sort(reached.begin(), reached.end());
@@ -339,18 +340,19 @@ void Legality::add_state_paths(Pairs& pairs) const {
     }
 }
 
-// Attention with the states that hold its keys and values, and all between them: ScaledDotProductAttention, or MatMul,
-// Softmax, MatMul. Plugins fuse them, and the CPU plugin (2026.4; docs/facts.md) computes wrong or nothing with a state
-// whose first value is empty where neither the attention nor a second such state is in its submodel.
+// Pairs that keep an attention (ScaledDotProductAttention, or MatMul, Softmax, MatMul) together with the states of its
+// keys and values and with all nodes between them. Plugins fuse them. The CPU plugin (2026.4; docs/reference/facts.md)
+// fails or computes wrong values with a state whose initial value is empty, unless its submodel has the attention or a
+// second such state.
 Pairs Legality::cached_attention() const {
-    enum : std::uint8_t { kNone, kCache, kScores, kWeights };  // what a node computes of an attention
+    enum : std::uint8_t { kNone, kCache, kScores, kWeights };  // the part of an attention that a node computes
     const Graph& graph = *graph_;
     Flags part(graph.kind.size(), kNone), held(graph.kind.size(), 0);
     for (const auto& [read, node] : state_paths_) held[read] = held[node] = 1;
     Pairs pairs;
     Flags bound(graph.kind.size(), 0);
     std::vector<std::int32_t> ahead;
-    // Everything of the attention that ends with a node, from there upwards to the states.
+    // Adds the pairs of the attention that ends with a node, from there upwards to the states.
     const auto bind = [&](std::int32_t end) {
         bound[end] = 1;
         ahead.assign(1, end);
@@ -393,15 +395,15 @@ Pairs Legality::cached_attention() const {
     return pairs;
 }
 
-// Attention with what makes its queries, keys and values, and with the Transposes around it: plugins fuse them. The CPU
-// plugin (2026.4; docs/facts.md) takes heads for tokens where the last Transpose is in another submodel and there are
-// as many tokens as heads, and in bf16 does not run a dynamic submodel in which attentions differ in what is beside
-// them.
+// Keeps an attention with the nodes that compute its queries, keys and values, and with the Transposes around it, as
+// plugins fuse them. The CPU plugin (2026.4; docs/reference/facts.md) confuses heads and tokens if the last Transpose
+// is in another submodel and there are as many tokens as heads. In bf16 it does not run a dynamic submodel whose
+// attentions have different neighbours.
 void Legality::add_transposes_of_attention(Pairs& pairs) const {
     const Graph& graph = *graph_;
     const auto is = [&](std::int32_t node, const char* type) { return node >= 0 && arrays_.types[node] == type; };
     for (std::int32_t node = 0; node < graph.nodes(); ++node) {
-        Pairs read;  // queries, keys and values, and what reads them
+        Pairs read;  // queries, keys and values, each with its reader
         if (is(node, "ScaledDotProductAttention")) {
             read = {{graph.input(node, 0), node}, {graph.input(node, 1), node}, {graph.input(node, 2), node}};
         } else if (is(node, "MatMul") && is(graph.input(node, 0), "Softmax")) {
@@ -414,7 +416,7 @@ void Legality::add_transposes_of_attention(Pairs& pairs) const {
         } else {
             continue;
         }
-        // Of several Transposes in a row, normalizing once more makes one.
+        // All of several Transposes in a row are included, as normalizing again merges them.
         for (auto [source, reader] : read) {
             while (source >= 0 && graph.kind[source] == NodeKind::kOp) {
                 pairs.emplace_back(source, reader);
@@ -429,7 +431,7 @@ void Legality::add_transposes_of_attention(Pairs& pairs) const {
     }
 }
 
-// What reads the shape of a tensor, and open lengths, with what computes the tensor.
+// Keeps a ShapeOf, and open lengths that are taken from it, on the device of the node that computes the tensor.
 void Legality::add_lengths(Pairs& pairs) const {
     const Graph& graph = *graph_;
     for (std::int32_t e = 0; e < graph.edges(); ++e) {
@@ -442,10 +444,10 @@ void Legality::add_lengths(Pairs& pairs) const {
     }
 }
 
-// Parameters, each with a consumer: its submodel would hold nothing but Parameter → Result otherwise. A consumer that
-// computes is the better host, and of several the one that most of the model comes after: the beams of a decoder are
-// read by the states of all layers, and in a submodel with those of a later layer they would come too late for the
-// first.
+// Keeps each Parameter with one of its consumers; otherwise its submodel would be only Parameter → Result. Consumers
+// that compute are preferred, and among these the one with the longest path to the end of the graph. The beams of a
+// decoder, for example, are read by the states of all layers; in a submodel of a later layer they would come too late
+// for the first.
 void Legality::add_parameters(Pairs& pairs) const {
     const Graph& graph = *graph_;
     std::vector<std::int32_t> height(graph.kind.size(), 0);  // longest path to an end of the graph
@@ -470,7 +472,7 @@ void Legality::add_parameters(Pairs& pairs) const {
     }
 }
 
-// The nodes of each block of experts with the sum that ends it, except copies for each device.
+// Keeps the nodes of each block of experts with the sum at its end, except replicable producers.
 void Legality::add_experts(Pairs& pairs) const {
     for (const Experts& block : experts_) {
         for (const std::int32_t node : block.nodes) {

@@ -16,8 +16,8 @@ void expect_devices(const Legality& legality, std::span<const std::int32_t> devi
     if (!fits) throw std::invalid_argument("expected a device for each node");
 }
 
-// Votes of nodes for the devices of their groups: [groups, devices]. Operations decide; a Parameter, Constant or Result
-// decides only where no operation does.
+// Counts votes of nodes for the devices of their groups, [groups, devices]. Parameters, Constants and Results decide
+// only in groups without operations.
 class Votes {
 public:
     Votes(const Legality& legality, const std::vector<std::int32_t>& group, std::int32_t devices)
@@ -29,7 +29,7 @@ public:
         counts_[static_cast<std::size_t>(group_[node]) * devices_ + static_cast<std::size_t>(device)] +=
             graph_.kind[node] == NodeKind::kOp ? graph_.nodes() : 1;
     }
-    // The first device with most votes, -1 where there are none. [groups]
+    // The device with the most votes, the first of equal ones, and -1 without votes. [groups]
     [[nodiscard]] std::vector<std::int32_t> winners() const {
         std::vector<std::int32_t> best;
         for (auto row = counts_.begin(); row != counts_.end(); row += static_cast<std::ptrdiff_t>(devices_)) {
@@ -59,8 +59,8 @@ std::vector<std::int32_t> host_devices(const Legality& legality, std::span<const
         if (known[node] >= 0 && replicable[node] == 0) votes.add(node, known[node]);
     }
     std::vector<std::int32_t> chosen = votes.winners();
-    // What nobody knows is with the last of its known producers, since the others come before that one, and without any
-    // with the first of its consumers, since the others come after: so it parts no submodel.
+    // An unknown node joins the last of its known producers, as the others run before that one; without any, it joins
+    // the first of its consumers, as the others run later. So it does not split a submodel.
     std::vector<bool> told;
     for (const std::int32_t device : chosen) told.push_back(device >= 0);
     const auto unknown = [&](std::int32_t e, std::int32_t g) {
@@ -96,7 +96,7 @@ Replication replication(const Legality& legality, std::span<const std::int32_t> 
     };
     const Flags& replicable = legality.replicable();
     Replication result{{home.begin(), home.end()}, {}};
-    std::vector<std::vector<Consumers>> consumers(home.size());  // by home, in the order of the first of each
+    std::vector<std::vector<Consumers>> consumers(home.size());  // by home, in the order of the first consumers
 
     const auto note_inputs = [&](std::int32_t node, std::int32_t instance, std::int32_t where) {
         for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) {
@@ -123,7 +123,7 @@ Replication replication(const Legality& legality, std::span<const std::int32_t> 
         for (std::size_t other = 1; other < lists.size(); ++other) {
             const auto number = static_cast<std::int32_t>(result.replicas.size());
             result.replicas.push_back({node, lists[other].home, std::move(lists[other].inputs)});
-            // What a constant rests on is copied with it.
+            // Nodes that depend on constants are copied with their inputs, so these get no further consumer.
             if (legality.constant()[node] == 0) note_inputs(node, graph.nodes() + number, result.replicas.back().home);
         }
     }

@@ -1,6 +1,7 @@
-// Completion: a device for every node of a model, from those of the nodes that a placement knows.
+// Completion: finds a device for every node of a model from those of the nodes that a placement knows.
 //
-// In steps, because copies are made by who has the model: hosts → replication → (copies) → settle.
+// It has several steps, as the caller, who has the model, makes the copies: host_devices → replication → (copies) →
+// settle.
 #pragma once
 
 #include <cstdint>
@@ -13,47 +14,52 @@
 
 namespace ov_hsdag {
 
-// A device for every node that is not a replicable producer (what it says of others is of no use).
+// Finds a device for every node that is not a replicable producer; entries of replicable producers are meaningless.
 //
-// Nodes that are not known get the device of the nodes that they must share one with, else that of their producers,
-// else of their consumers, else the first. Where known nodes that must share a device have different ones (the model
-// was changed), the device of most of them wins. known: device of each node, -1 where it is not known, [nodes]. Throws
-// std::invalid_argument for other numbers.
+// An unknown node gets the device of the nodes that must share its device, else that of its producers, else that of its
+// consumers, else the first. If known nodes that must share a device have different ones, because the model was
+// changed, the device of most of them wins.
+//
+// known: device of each node, -1 if unknown, [nodes]. devices: number of devices. Throws std::invalid_argument for
+// other numbers in `known`.
 std::vector<std::int32_t> host_devices(const Legality& legality, std::span<const std::int32_t> known,
                                        std::int32_t devices);
 
-// One more of a replicable producer. A node that rests on constants alone is copied with all that it rests on; any
-// other alone, with inputs from where the node has them.
+// A copy of a replicable producer. A node that depends on constants only is copied together with these; any other node
+// is copied alone and reads the inputs of the original.
 struct Replica {
-    // Input port of a node: a number below graph.nodes() is a node of the model, any other (minus graph.nodes()) the
-    // replica of this number, which stands further ahead in the list.
+    // Node and input port. A number below graph.nodes() is a node of the model; any other, minus graph.nodes(), is the
+    // index of a replica earlier in the list.
     using Input = std::pair<std::int32_t, std::int32_t>;
 
-    std::int32_t node = 0;      // of the model
-    std::int32_t home = 0;      // of the copy and all that is copied with it
-    std::vector<Input> inputs;  // that are to be fed by the copy instead
+    std::int32_t node = 0;      // the node of the model that is copied
+    std::int32_t home = 0;      // home of the copy and of all nodes that are copied with it
+    std::vector<Input> inputs;  // inputs that the copy feeds in place of the original
 };
 
 struct Replication {
-    std::vector<std::int32_t> home;  // of each node of the model itself, [nodes]
+    std::vector<std::int32_t> home;  // home of each node of the model, [nodes]
     std::vector<Replica> replicas;   // consumers before their producers
 };
 
-// Which copies of replicable producers it takes until all consumers of each share a home. The node itself stays where
-// most of its consumers are (ties: where the first in the graph is).
+// Plans copies of replicable producers, so that all consumers of each copy have the same home. The original gets the
+// home of most of its consumers; ties go to that of the first consumer in the graph.
 //
-// home: where each node is that is no replicable producer: a device or a group, [nodes]. copyable: 0 for nodes that
-// cannot be copied, whose consumers keep sharing them; empty: all can, [nodes].
+// home: home of each node that is no replicable producer, a device or a group, [nodes]. copyable: [nodes], 0 for nodes
+// that cannot be copied and stay shared; empty if all can be.
 Replication replication(const Legality& legality, std::span<const std::int32_t> home,
                         std::span<const std::uint8_t> copyable);
 
-// Gives every group one device (that of most of its operations) and repairs what HETERO would refuse. device: [nodes].
-// Replicable producers that could not be copied leave something to do here. Returns the device of each node.
+// Gives every colocation group one device, that of most of its operations, and repairs what HETERO would refuse. This
+// changes devices where replicable producers could not be copied.
+//
+// device: device of each node, [nodes]. devices: number of devices. rule: HETERO's splitting rule. Returns the device
+// of each node, [nodes].
 std::vector<std::uint8_t> settle(const Legality& legality, std::span<const std::int32_t> device, std::int32_t devices,
                                  SplitRule rule);
 
-// All steps for a model that must stay as it is: instead of being copied, replicable producers and their consumers
-// share a device. Arguments as above.
+// Completes a model that must not be changed: replicable producers are not copied but share the device of their
+// consumers. Arguments and result are those of `host_devices` and `settle`.
 std::vector<std::uint8_t> complete_in_place(const Legality& legality, std::span<const std::int32_t> known,
                                             std::int32_t devices, SplitRule rule);
 

@@ -13,25 +13,26 @@ namespace ov_hsdag {
 namespace {
 
 constexpr double kInfinite = PartitionCosts::infinite;
-// Equal to so many parts of the best value: sums that were added in another order.
+// Bounds are rounded to the best value divided by this, as the order of additions changes the last digits.
 constexpr double kEqual = 1e12;
-// Of times that are added and subtracted: no sum is infinite, and no difference NaN, which nothing compares with.
+// Largest time that is accepted: sums stay finite, and no difference is NaN, which cannot be ordered.
 constexpr double kMost = 1e300;
 
-// The near end of a part: what all on its other side costs, what the part pays there, and the cut.
+// The near end of a part, at which the rest of the items on its other side ends.
 struct End {
-    double beyond = 0.0;
-    double side = 0.0;
-    std::int32_t cut = 0;
+    double beyond = 0.0;   // value of the items beyond it: F before a part, or R behind it
+    double side = 0.0;     // `enter` or `leave` of the part at this end
+    std::int32_t cut = 0;  // position
 };
 
-// Where parts of one kind may have their far ends: minima over their near ends, with a cost for each far end.
+// Extends partitions by one part of one kind: for each far end of the part, the minimum over its near ends. Forwards
+// the near end is the begin of the part, which computes F; backwards it is the end, which computes R.
 class Extension {
 public:
     Extension(const PartitionCosts& costs, bool backward) : costs_(costs), backward_(backward) {}
 
-    // ends: in the direction of the sweep. sides: [P] each, of the far ends; null: free. Sets values [P] for each of
-    // the sides, and where asked for the near end that attains it, -1 for none.
+    // ends: near ends in the direction of the sweep. sides: costs at the far ends, [P] each; null for none. values: set
+    // for each of the sides, [P]. from: if not null, set to the best near end of each far end, -1 for none, [P].
     void run(std::int32_t kind, const std::vector<End>& ends, const std::vector<const double*>& sides,
              const std::vector<double*>& values, std::int32_t* from = nullptr) {
         for (double* value : values) std::fill_n(value, costs_.cuts, kInfinite);
@@ -76,8 +77,8 @@ private:
         }
     }
 
-    // Calls reach(cut, far) for all cuts in the direction of the sweep, after enter(end, near) for the ends before them
-    // and reset() where a blocked item lies between. near + far is the time of a part without sides.
+    // Sweeps over the cuts. Calls enter(end, near) at each near end, reach(cut, far) at each far end, after the near
+    // ends before it, and reset() between cuts that no part may cross. near + far is the span of the part.
     template <typename Enter, typename Reset, typename Reach>
     void sweep(std::int32_t kind, const std::vector<End>& ends, Enter enter, Reset reset, Reach reach) const {
         const std::size_t n = static_cast<std::size_t>(costs_.cuts);
@@ -117,8 +118,9 @@ private:
             });
     }
 
-    // The minimum of max(beyond, rest + far) over candidates of which none is worse than another in both: `beyond`
-    // rises and `rest` falls, so that the best are the two where the larger of both changes over.
+    // The minimum of max(beyond, rest + far) over near ends. Only candidates that no other one beats in both `beyond`
+    // and `rest` are kept, sorted by rising `beyond` and so by falling `rest`. The best one is next to the place where
+    // rest + far falls below `beyond`.
     void by_slowest(std::int32_t kind, const std::vector<End>& ends, const std::vector<const double*>& sides,
                     const std::vector<double*>& values, std::int32_t* from) {
         front_.clear();
@@ -131,7 +133,7 @@ private:
                 for (std::size_t s = 0; s < sides.size(); ++s) {
                     const double whole = far + at(sides[s], cut);
                     std::size_t& place = hint_[s];
-                    // From one cut to the next it hardly moves.
+                    // The place hardly moves from one cut to the next, so the search starts at the previous one.
                     place = std::min(place, front_.size());
                     while (place > 0 && front_[place - 1].beyond >= front_[place - 1].rest + whole) --place;
                     while (place < front_.size() && front_[place].beyond < front_[place].rest + whole) ++place;
@@ -172,12 +174,12 @@ private:
     std::vector<std::size_t> hint_;
 };
 
-// Devices that are left, by number of each kind (or, in the given order, all from some device on), and where taking one
-// more leads. A smaller number is left with less; 0 is left with nothing.
+// Numbers the multisets S of devices that are left (in the given order of devices: all from some device on), and lists
+// the steps that take one more device. Subsets have smaller numbers; 0 is the empty set.
 class Pools {
 public:
     struct Step {
-        std::int32_t kind, pool;  // that is taken, and that is left
+        std::int32_t kind, pool;  // the kind that is taken, and the set that is left
     };
 
     Pools(const PartitionCosts& costs, bool any_order) {
@@ -240,14 +242,14 @@ public:
     }
 
 private:
-    // A sequence of devices, or how one begins.
+    // A sequence of devices, complete or the begin of one.
     struct Node {
-        double bound = 0.0;  // no sequence that begins so is better
-        double key = 0.0;
+        double bound = 0.0;  // lower bound of all sequences that begin with it
+        double key = 0.0;    // the bound as a multiple of the best one, rounded, by which the queue is sorted
         std::vector<std::int32_t> devices, kinds;
-        std::int32_t pool = 0;
+        std::int32_t pool = 0;  // devices that are left
         bool complete = false;
-        // Without `skip` the last device is one whose part begins at the cuts of `reached`, otherwise it ends there.
+        // F: without `skip`, the value of the items before each cut on all devices but the last; with it, on all.
         std::vector<double> reached;
 
         void take(const PartitionCosts& costs, std::int32_t kind) {
@@ -272,8 +274,7 @@ private:
         return table.data() + (static_cast<std::size_t>(before) * kinds_ + static_cast<std::size_t>(after)) * cuts_;
     }
 
-    // Row of `remaining_`: the part of `kind` comes after one of `before` (-1: none, or it does not matter), `pool` is
-    // left behind it.
+    // Number of the state (S = pool, c = kind, b = before; -1: no device before it, or costs do not depend on it).
     [[nodiscard]] std::size_t row(std::int32_t pool, std::int32_t kind, std::int32_t before) const {
         const std::size_t links = costs_.linked() ? kinds_ + 1 : 1;
         const std::size_t from = costs_.linked() ? static_cast<std::size_t>(before + 1) : 0;
@@ -284,10 +285,10 @@ private:
         return remaining_.data() + static_cast<std::size_t>(place_[row(pool, kind, before)]) * cuts_;
     }
 
-    // remaining(pool, kind, before)[i]: the best of all from cut i on, if a part of `kind` begins there.
+    // Computes R for all states that can be reached; remaining(pool, kind, before)[i] is R(pool, kind, before)[i].
     void fill_remaining() {
         place_.assign(static_cast<std::size_t>(pools_.full() + 1) * kinds_ * (costs_.linked() ? kinds_ + 1 : 1), -1);
-        // What may come before, by where it leads. Pools with more left come later.
+        // Finds the states that can be reached. They are computed in the order of pools, smaller ones first.
         std::int32_t rows = 0;
         const auto claim = [&](std::int32_t pool, std::int32_t kind, std::int32_t before) {
             std::int32_t& place = place_[row(pool, kind, before)];
@@ -331,7 +332,9 @@ private:
         }
     }
 
-    // Bounds are compared as multiples of the least of all, so that equal ones are equal.
+    // Enumerates sequences best first: `first` are the shortest begins, `expand` makes the longer begins of one, and
+    // `trace` the partitions of a complete one. Bounds are compared as multiples of the least one, so that rounding
+    // errors do not decide between equal ones.
     std::vector<Partition> best_first(std::vector<Node> first, void (Search::*expand)(const Node&, std::vector<Node>&),
                                       void (Search::*trace)(const Node&, std::vector<Partition>&)) {
         best_ = kInfinite;
@@ -376,7 +379,7 @@ private:
         return bound;
     }
 
-    // Where the sequence's parts may end if a device of `kind` comes next: with items, or as before.
+    // Sets `after` to F of the sequence with one more device of `kind`, which may have no items.
     void extend_skipping(std::int32_t kind, const std::vector<double>& reached, std::vector<double>& after,
                          std::int32_t* from) {
         ends_.clear();
@@ -452,7 +455,7 @@ private:
         return bound;
     }
 
-    // Near ends of parts of the last device of a sequence.
+    // Sets `ends_` to the possible begins of the part of the last device of a sequence.
     void begin_chain(std::int32_t before, std::int32_t kind, const std::vector<double>& reached) {
         const double* enter = link(costs_.enter, before, kind);
         ends_.clear();
@@ -500,7 +503,7 @@ private:
                          from.data() + k * cuts_);
             reached.swap(after);
         }
-        // The last part, from each cut.
+        // The value of the last part for each begin.
         Extension backward(costs_, true);
         const std::int32_t before = count > 1 ? node.kinds[count - 2] : -1;
         backward.run(node.kinds[count - 1], {{0.0, 0.0, costs_.cuts - 1}},

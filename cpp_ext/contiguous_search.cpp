@@ -12,14 +12,15 @@
 namespace ov_hsdag {
 namespace {
 
-// What partitions in any order of the devices may take, in steps of some nanoseconds: places, or pairs of them, for
-// each state; a state is what devices are left, and the last two.
+// Limit of partitions in any order of the devices, in steps of some nanoseconds: the number of states (devices that are
+// left, and the last two) times that of cuts, or pairs of cuts.
 constexpr double kSteps = 600'000;
 constexpr double kPairSteps = 16'000'000;
 constexpr std::int32_t kFewestCuts = 32;
-// With more states the devices come in the order of the list: twelve that differ have 589,824.
+// Number of states above which devices are used only in the order of the list; twelve different ones have 589,824.
 constexpr double kMostStates = 600'000;
-// Cost of what exceeds a memory limit, in times of all work: one, and so much for all of the model's memory.
+// Cost of exceeding a memory limit, in multiples of all work: 1, plus this times the share of the model's memory that
+// exceeds the limit.
 constexpr double kExcess = 10.0;
 
 std::size_t at(std::int32_t row, std::size_t width, std::size_t column) {
@@ -40,13 +41,13 @@ double states_of(const std::vector<std::vector<std::int32_t>>& kinds) {
     return states;
 }
 
-// Places where parts may end, at most, so that partitions in any order are soon found.
+// The largest number of cuts with which partitions in any order keep within the limit of steps.
 std::int32_t cuts_for(double states, bool pairs, std::int32_t most, double effort) {
     const double cuts = pairs ? std::sqrt(kPairSteps * effort / states) : kSteps * effort / states;
     return static_cast<std::int32_t>(std::clamp<double>(cuts, kFewestCuts, most));
 }
 
-// Places of the order [cuts], both ends among them: the cheapest to cut of equal slices of the work.
+// Positions of cuts in the order, [cuts], including both ends: the cheapest one in each of equal slices of the work.
 std::vector<std::int32_t> candidate_cuts(const std::vector<double>& work, const std::vector<double>& crossing,
                                          std::int32_t most) {
     const auto last = static_cast<std::int32_t>(crossing.size()) - 1;
@@ -120,12 +121,12 @@ void ContiguousSearch::measure_crossings() {
     for (std::size_t k = width; k < penalty_.size(); ++k) penalty_[k] += penalty_[k - width];
 }
 
-// What a device does not run, the fastest one does, with a transfer each way.
+// Computes the times of items. Items that a device does not support run on the fastest one, with a transfer each way.
 void ContiguousSearch::measure_items() {
     const auto width = static_cast<std::size_t>(model_.devices);
     const std::size_t count = place_.size();
     const double transfer = mean_off_diagonal(model_.transfer_us, width);
-    std::vector<double> by_place(count * width);  // with estimates for what a device does not run
+    std::vector<double> by_place(count * width);  // times, with estimates for unsupported items
     work_.assign(count, 0.0);
     for (std::size_t k = 0; k < count; ++k) {
         const std::int32_t i = order_[k];
@@ -138,7 +139,7 @@ void ContiguousSearch::measure_items() {
                 us = model_.item_us[at(i, width, fastest)] + 2 * transfer;
                 lacking_ = true;
             }
-            // What the model counts with its first item; here each part has it.
+            // The model includes one submodel in its first item; here each part has one.
             if (i == model_.order[0]) us -= problem_.submodel_us[model_.supports(i, d) ? d : fastest];
             work_[k] += us / static_cast<double>(width);
         }
@@ -224,7 +225,7 @@ std::vector<ContiguousPlacement> ContiguousSearch::best(const ContiguousOptions&
             }
         }
     }
-    // Transfers between kinds; between devices of one kind as between its first two.
+    // Costs of transfers between kinds; those between devices of one kind are taken from its first two devices.
     for (const auto& kind : costs.kinds) {
         for (const auto& other : costs.kinds) {
             const auto from = static_cast<std::size_t>(kind[0]);
@@ -234,7 +235,7 @@ std::vector<ContiguousPlacement> ContiguousSearch::best(const ContiguousOptions&
                 const double moved = model_.transfer_us[link] * number_[static_cast<std::size_t>(cut)] +
                                      model_.transfer_us_per_byte[link] * bytes_[static_cast<std::size_t>(cut)];
                 const double broken = penalty_.empty() ? 0.0 : penalty_[at(cut, width, to)];
-                // Both ends are busy with a transfer, which takes its time once.
+                // For throughput a transfer keeps both ends busy; for latency its time counts once.
                 costs.enter.push_back((throughput_ ? moved * model_.transfer_share[to] : moved) + broken);
                 costs.leave.push_back(throughput_ ? moved * model_.transfer_share[from] : 0.0);
             }

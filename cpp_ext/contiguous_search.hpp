@@ -1,4 +1,4 @@
-// Contiguous partitions of a problem's colocation groups: where search starts.
+// Makes contiguous partitions of a problem's colocation groups, from which searches start.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 namespace ov_hsdag {
 
 struct ContiguousOptions {
-    std::int32_t cuts = 300;  // places where parts may end, at most; fewer in any order of many devices
-    // Devices in the order of their parts; empty: any order.
+    std::int32_t cuts = 300;  // largest number of places where parts may end; less for many devices in any order
+    // Devices in the order of their parts; empty for any order.
     std::vector<std::int32_t> sequence;
-    // What a device lacks: its parts have none of it; or the fastest device that runs it does.
+    // Whether parts may only have items that their device supports; otherwise the fastest device runs the other items.
     bool whole = false;
     double filled = 1;              // share of the memory limits that parts may fill
-    double effort = 1;              // how long any order may take, as a multiple
-    std::int32_t sequences = 4;     // at most so many orders of devices
-    std::int32_t per_sequence = 2;  // at most so many partitions of each
+    double effort = 1;              // factor of the time that partitions in any order may take
+    std::int32_t sequences = 4;     // largest number of orders of devices
+    std::int32_t per_sequence = 2;  // largest number of partitions of each
 };
 
 struct ContiguousPlacement {
@@ -27,16 +27,16 @@ struct ContiguousPlacement {
     Placement placement;                 // [groups]
 };
 
-// Contiguous partitions of an order of a model's items into one part for each device at most. It refers to the problem
-// and to the additive model of its colocation groups.
+// Partitions an order of a model's items into at most one part for each device. It keeps references to the problem and
+// to the additive model of its colocation groups.
 class ContiguousSearch {
 public:
-    // order: of the items, [items].
+    // order: the items in order, [items].
     ContiguousSearch(const Problem& problem, const AdditiveModel& model, std::vector<std::int32_t> order,
                      bool throughput);
 
-    // The best ones (contiguous.hpp), by estimates. Memory limits count weights and the live tensors of a part
-    // (live.hpp).
+    // The best partitions by estimated times (contiguous.hpp). Memory limits include weights and the live tensors of a
+    // part (live.hpp).
     [[nodiscard]] std::vector<ContiguousPlacement> best(const ContiguousOptions& wanted) const;
 
 private:
@@ -46,19 +46,19 @@ private:
     const Problem& problem_;
     const AdditiveModel& model_;
     bool throughput_;
-    bool lacking_ = false;             // a device does not run an item
-    bool limited_ = false;             // a device cannot hold all items
-    double live_ = 0.0;                // bytes of live tensors where one device has all
-    double all_us_ = 0.0;              // of all items, in the mean of the devices
+    bool lacking_ = false;             // whether a device does not support an item
+    bool limited_ = false;             // whether a device cannot hold all items
+    double live_ = 0.0;                // bytes of live tensors if one device has all items
+    double all_us_ = 0.0;              // time of all items, mean of the devices
     std::vector<std::int32_t> order_;  // [items]
-    std::vector<std::int32_t> place_;  // [items] in the order
-    // What crosses each place of the order [items + 1]: tensors, bytes, and what a device behind it pays for broken
-    // fusions, µs [items + 1, devices], empty where nothing does.
+    std::vector<std::int32_t> place_;  // [items] position in the order
+    // Tensors, and their bytes, that cross each place of the order, [items + 1], and the penalty of fusions that a
+    // device behind it breaks, µs, [items + 1, devices], empty without any.
     std::vector<double> number_, bytes_, penalty_;
-    std::vector<double> work_;                      // [items] in the order, the mean of the devices
+    std::vector<double> work_;                      // [items in the order] time, mean of the devices
     std::vector<std::vector<std::int32_t>> kinds_;  // devices of equal costs
-    // Sums of all items before a place of the order [devices, items + 1]: time; bytes held, empty without limits; how
-    // many the device does not run, empty where each runs all.
+    // Sums over all items before a place of the order, [devices, items + 1]: time; bytes held, empty without limits;
+    // number of unsupported items, empty if there are none.
     std::vector<double> time_before_, held_before_;
     std::vector<std::int32_t> lacked_before_;
 };

@@ -6,12 +6,12 @@
 namespace ov_hsdag {
 namespace {
 
-// What may stand between the matrix products of an expert.
+// Types between the matrix products of an expert.
 const std::unordered_set<std::string> kOfExperts = {
     "Add",     "Clamp",   "Convert", "Gelu",     "Maximum", "Minimum", "Multiply", "Relu",
     "Reshape", "Sigmoid", "Slice",   "Subtract", "Split",   "Swish",   "Tanh",     "VariadicSplit"};
 
-// What may stand between the weights of the experts for each token, and their product with what the experts give.
+// Types between the router's weights and their product with the results of the experts.
 const std::unordered_set<std::string> kOfRouting = {"Convert", "Reshape", "Transpose", "Unsqueeze"};
 
 class Finder {
@@ -39,14 +39,14 @@ public:
     }
 
 private:
-    // Whether it multiplies by the weights of all experts, [experts, rows, columns].
+    // Whether a node multiplies by the weights of all experts, [experts, rows, columns].
     [[nodiscard]] bool multiplies(std::int32_t node) const {
         const std::int32_t weights = graph_.input(node, 1);
         if (types_[node] != "MatMul" || weights < 0 || constant_[weights] == 0) return false;
         return ranks_[graph_.input_output[graph_.input_ptr[node] + 1]] == 3;
     }
 
-    // From the product backwards to where the weights of the chosen experts are put among those of all.
+    // Follows a block from the product backwards to the scatter of the router's weights. False if it is no block.
     bool routing(std::int32_t node, Experts& block) const {
         while (node >= 0 && kOfRouting.count(types_[node]) != 0) {
             block.nodes.push_back(node);
@@ -58,12 +58,12 @@ private:
         return true;
     }
 
-    // From the product backwards through all experts to the one tile.
+    // Follows a block from the product backwards through all experts to the only tile. False if it is no block.
     bool experts(std::int32_t last, Experts& block) {
         ++visit_;
         std::vector<std::int32_t> ahead{last};
         std::int32_t products = 0;
-        bool beta = false;  // of a Swish, which plugins expect where gates and values are one product, and only there
+        bool beta = false;  // a Swish has a beta, which plugins do not accept if gates and values are two products
         while (!ahead.empty()) {
             const std::int32_t node = ahead.back();
             ahead.pop_back();
@@ -80,7 +80,7 @@ private:
             } else if (kOfExperts.count(types_[node]) != 0) {
                 beta |= types_[node] == "Swish" && graph_.input(node, 1) >= 0;
                 for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
-                    // The shape of a Reshape is computed elsewhere.
+                    // The shape input of a Reshape is not part of the block.
                     if (types_[node] != "Reshape" || e == graph_.input_ptr[node]) ahead.push_back(graph_.source[e]);
                 }
             } else {
@@ -90,9 +90,9 @@ private:
         return block.tile >= 0 && (products == 2 || (products > 2 && !beta));
     }
 
-    // Adds the router: what depends on the tokens and is read by nothing but the block. The tokens themselves, and the
-    // sum, where they only get another shape: the shape of the latter is that of a tensor before the block, and HETERO
-    // would part the two where the block is on another device.
+    // Adds the router, which are nodes that depend on the tokens and are read only by the block, and the Reshapes of
+    // the tokens and of the sum. The shape of the latter comes from a tensor before the block, and HETERO would
+    // separate the two if the block is on another device.
     void complete(Experts& block) {
         const std::int32_t output = graph_.output_ptr[block.sum];
         if (output < graph_.output_ptr[block.sum + 1] && graph_.consumers[output] == 1) {

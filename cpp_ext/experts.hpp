@@ -1,4 +1,5 @@
-// Blocks of experts (mixtures of experts) as plugins recognise and fuse them: each token goes through a few of many.
+// Finds blocks of experts (mixtures of experts) that plugins recognise and fuse. In such a block a few of many experts
+// process each token.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +10,20 @@
 
 namespace ov_hsdag {
 
-// A block: every token is tiled for all experts, products of matrices with the weights of all experts follow, and their
-// sum weighted by what a router gives, 0 for those that a token does not choose. Plugins look for it from the sum
-// backwards to the tile, and compute the chosen experts alone (docs/facts.md); where a part of it is in another
-// submodel, they compute all.
+// A block of experts. Tokens are tiled for all experts and multiplied with the weights of all experts; the results are
+// summed with weights from a router, which are 0 for experts that a token does not choose. Plugins search for the block
+// from the sum backwards to the tile, and compute only the chosen experts (docs/reference/facts.md). If a part of the
+// block is in another submodel, they compute all experts.
 struct Experts {
-    std::int32_t tile;                // makes a copy of the tokens for each expert
-    std::int32_t scatter;             // puts the weights of the chosen experts among those of all
-    std::int32_t sum;                 // over all experts
-    std::vector<std::int32_t> nodes;  // all that depends on the tokens, its router too, ascending
+    std::int32_t tile;                // copies the tokens for each expert
+    std::int32_t scatter;             // writes the weights of the chosen experts into those of all experts
+    std::int32_t sum;                 // adds the results of all experts
+    std::vector<std::int32_t> nodes;  // nodes that depend on the tokens, including the router, ascending
 };
 
-// The blocks of a graph, in its order.
+// Finds the blocks of a graph, in its order.
 //
-// types: [nodes]; ranks: [outputs]; constant: [nodes] nodes that rest on constants alone.
+// types: operation types, [nodes]. ranks: [outputs]. constant: 1 for nodes that depend on constants only, [nodes].
 std::vector<Experts> find_experts(const Graph& graph, const std::vector<std::string>& types,
                                   const std::vector<std::int16_t>& ranks, const std::vector<std::uint8_t>& constant);
 

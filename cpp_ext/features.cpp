@@ -18,7 +18,7 @@ namespace {
 struct Adjacency {
     std::vector<std::int32_t> ptr, node;
 
-    // Neighbours over the given edges, from `from` to `to`, and back where `both`.
+    // Lists neighbours along edges from `from` to `to`, and in the other direction if `both` is true.
     Adjacency(std::int32_t nodes, std::span<const std::int32_t> from, std::span<const std::int32_t> to, bool both)
         : ptr(static_cast<std::size_t>(nodes) + 1, 0) {
         for (std::size_t e = 0; e < from.size(); ++e) {
@@ -35,18 +35,18 @@ struct Adjacency {
     }
 };
 
-// Nodes from which breadth-first searches go on at the same time, one bit of a word for each (Then et al., "The more
-// the merrier: efficient multi-source graph traversal", VLDB 2014).
+// Number of breadth-first searches that run at the same time, one bit of a word for each (Then et al., "The more the
+// merrier: efficient multi-source graph traversal", VLDB 2014).
 constexpr std::int32_t kSources = 64;
 
-// Such searches, whose buffers are used again.
+// Runs such searches, and reuses their buffers.
 class Searches {
 public:
     explicit Searches(std::int32_t nodes)
         : seen_(static_cast<std::size_t>(nodes)), here_(seen_.size(), 0), next_(seen_.size(), 0) {}
 
-    // From the nodes first … last - 1, at most `kSources`: calls `found(source - first, r, count)` for each source and
-    // each r from 1 on, in this order, until no node is `r` hops away; count: of those that are.
+    // Searches from the nodes first … last - 1, at most `kSources`. Calls `found(source - first, r, count)` for each
+    // source with the number of nodes at distance r, for r = 1, 2, … until there are none.
     template <typename Found>
     void run(const Adjacency& adjacency, std::int32_t first, std::int32_t last, const Found& found) {
         std::fill(seen_.begin(), seen_.end(), 0);
@@ -82,12 +82,12 @@ public:
     }
 
 private:
-    std::vector<std::uint64_t> seen_, here_, next_;  // searches that have been at a node, are there, come next
+    std::vector<std::uint64_t> seen_, here_, next_;  // searches that have visited a node, are there, come there next
     std::vector<std::int32_t> front_, reached_;
 };
 
 double closeness_of(double reaching, double distance, std::int32_t nodes) {
-    // Of (reaching nodes / sum of their distances) · (reaching nodes / all other nodes).
+    // (reaching nodes / sum of their distances) · (reaching nodes / all other nodes)
     return distance > 0 ? reaching / distance * reaching / static_cast<double>(nodes - 1) : 0.0;
 }
 
@@ -157,7 +157,7 @@ StructureFeatures structure_features(std::int32_t nodes, std::span<const std::in
 
     result.fractal_dimension.assign(count, 0.0);
     result.closeness.assign(count, 0.0);
-    // Of the radii 1 … r: log r, and the sums of the logarithms and of their squares.
+    // log r, and the sums of the logarithms of 1 … r and of their squares.
     std::vector<double> log_of(count + 1, 0.0), logs(count + 1, 0.0), squares(count + 1, 0.0);
     for (std::size_t r = 1; r <= count; ++r) {
         log_of[r] = std::log(static_cast<double>(r));
@@ -171,7 +171,7 @@ StructureFeatures structure_features(std::int32_t nodes, std::span<const std::in
             const std::int32_t last = std::min(first + kSources, nodes);
             std::array<std::int32_t, kSources> farthest{}, within{};
             std::array<double, kSources> sum{},
-                products{};  // of log(nodes within r hops), and of its products with log r
+                products{};  // sums of log(nodes within r hops), and of its products with log r
             within.fill(1);
             searches.run(both, first, last, [&](std::int32_t source, std::int32_t r, std::int32_t found) {
                 farthest[source] = r;

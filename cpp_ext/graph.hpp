@@ -9,15 +9,15 @@ namespace ov_hsdag {
 // Kinds that HETERO's splitting rule treats differently. Values are shared with ov_hsdag.model.graph.NodeKind.
 enum class NodeKind : std::uint8_t { kOp = 0, kParameter = 1, kConstant = 2, kResult = 3, kSink = 4 };
 
-// Bytes of all tensors together: sums of them are exact as doubles too, and sums over 64 devices do not overflow.
-// Python has it as ov_hsdag._native.MOST_BYTES.
+// Largest sum of bytes of all tensors: it is exact as a double, and sums over 64 devices do not overflow. In Python it
+// is ov_hsdag._native.MOST_BYTES.
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 53;
 
-// Throws std::invalid_argument where sizes are negative, or more than kMostBytes together.
+// Throws std::invalid_argument if a size is negative, or their sum exceeds kMostBytes.
 void expect_bytes(const std::vector<std::int64_t>& bytes, const char* name);
 
-// One entry per input port ("edge") and per output port, so that two edges between the same nodes stay apart: the
-// splitting rule works on input ports, transfers on output tensors.
+// The graph has one edge per input port, so that several edges between the same nodes are distinct: the splitting rule
+// works on input ports, transfers on output ports.
 struct Graph {
     std::vector<NodeKind> kind;              // [nodes]
     std::vector<std::int32_t> input_ptr;     // [nodes + 1]
@@ -35,9 +35,9 @@ struct Graph {
     std::vector<std::int32_t> consumer_node;  // [edges] owners of the inputs that an output feeds, by output
     std::vector<std::int32_t> compute_users;  // [nodes] number of inputs fed, Results not counted
 
-    std::vector<std::uint8_t> computes;  // [nodes] 1 where an operation is connected to the node, however far away
+    std::vector<std::uint8_t> computes;  // [nodes] 1 if a path connects the node with an operation
 
-    // Throws std::invalid_argument where the arrays do not describe a graph in topological order with sizes in bytes.
+    // Throws std::invalid_argument if the arrays do not describe a graph in topological order with sizes in bytes.
     Graph(std::vector<NodeKind> kinds, std::vector<std::int32_t> input_pointer, std::vector<std::int32_t> inputs,
           std::vector<std::int32_t> output_pointer, std::vector<std::int64_t> output_sizes,
           std::vector<std::int64_t> weight_sizes);
@@ -45,12 +45,12 @@ struct Graph {
     [[nodiscard]] std::int32_t nodes() const { return static_cast<std::int32_t>(kind.size()); }
     [[nodiscard]] std::int32_t edges() const { return static_cast<std::int32_t>(input_output.size()); }
     [[nodiscard]] std::int32_t outputs() const { return static_cast<std::int32_t>(output_bytes.size()); }
-    // The node that feeds an input, -1 where there is no such input.
+    // The node that feeds an input, -1 if there is no such input.
     [[nodiscard]] std::int32_t input(std::int32_t node, std::int32_t port) const {
         const std::int32_t edge = input_ptr[node] + port;
         return edge < input_ptr[node + 1] ? source[edge] : -1;
     }
-    // Parameters and constants: where a submodel can begin without another one's tensors.
+    // Whether a node is a Parameter or Constant, which need no tensor of another submodel.
     [[nodiscard]] bool is_graph_input(std::int32_t node) const {
         return kind[node] == NodeKind::kParameter || kind[node] == NodeKind::kConstant;
     }

@@ -73,14 +73,14 @@ const Split& Splitter::split(const std::uint8_t* device, std::int64_t most_work)
     for (std::int32_t e = 0; e < graph_.edges(); ++e) {
         const std::int32_t to = graph_.target[e];
         const std::uint8_t from_affinity = affinity_[graph_.source[e]];
-        // A Result goes where its producer is.
+        // A Result belongs to the submodel of its producer.
         if (graph_.kind[to] == NodeKind::kResult) affinity_[to] = from_affinity;
         boundary_[e] = affinity_[to] != from_affinity;
     }
 
     find_components();
-    // Without a cycle among the components no node can see its own component's tensors come back: the per-node rule
-    // has nothing to do. (The converse does not hold, hence the rule for what is left.)
+    // Without a cycle among the components no node depends on tensors that left its own component, so that the per-node
+    // rule has nothing to do. The converse does not hold, hence the further rule for remaining cycles.
     if (find_cyclic_components(true)) {
         work_left_ = most_work;
         while (split_cycles_once()) {
@@ -97,7 +97,7 @@ const Split& Splitter::split(const std::uint8_t* device, std::int64_t most_work)
                 split_.sortable = work_left_ >= 0;
             }
         } else {
-            // Constants are compiled into their consumers: no submodel waits for one.
+            // Constants are compiled into their consumers, so that no submodel waits for one.
             split_.sortable = !find_cyclic_components(false) && split_.sortable;
         }
     }
@@ -116,7 +116,7 @@ void Splitter::find_components() {
         if (boundary_[e] != 0) continue;
         const std::int32_t a = find_root(parent_, graph_.source[e]);
         const std::int32_t b = find_root(parent_, graph_.target[e]);
-        // Roots are the smallest node, so that one pass numbers the components.
+        // The root is the smallest node, so that one pass numbers the components.
         if (a < b) parent_[b] = a;
         if (b < a) parent_[a] = b;
     }
@@ -127,14 +127,13 @@ void Splitter::find_components() {
     }
 }
 
-// The rule asks only for tensors that left a component and come back, and for boundaries of that component: what it
-// needs to know lies within strongly connected components of the quotient graph, each of which numbers its bits for
-// itself.
+// The rule depends only on tensors that leave a component and return to it, and on boundaries of that component. All of
+// these lie within strongly connected components of the quotient graph, so that bits are numbered in each of them.
 bool Splitter::find_cyclic_components() {
     find_cyclic_components(true);
     for (std::int32_t e = 0; e < graph_.edges(); ++e) {
         const std::int32_t component = component_[graph_.target[e]];
-        // A boundary inside a component is a tensor that comes back at once.
+        // A boundary inside a component is a tensor that leaves it and returns at once.
         if (boundary_[e] != 0 && component_[graph_.source[e]] == component && scc_[component] < 0) {
             scc_[component] = sccs_++;
         }
@@ -155,7 +154,7 @@ void Splitter::collect_dependencies() {
         row_[node] = rows++;
         if (!graph_.is_graph_input(node)) continue;
         const std::int32_t consumer = only_consumer_[node];
-        // A constant whose own edge became a boundary is on its own and needs its own bit.
+        // A constant whose own edge became a boundary is a component by itself and needs its own bit.
         if (consumer >= 0 && component_[consumer] == component_[node]) {
             if (shared_bit_[consumer] < 0) shared_bit_[consumer] = bits[scc]++;
             node_bit_[node] = shared_bit_[consumer];
@@ -206,8 +205,8 @@ void Splitter::collect_dependencies() {
     }
 }
 
-// Sets wanted_ of the node's component: its boundaries before those of its tensors that come back to the node and, by
-// the later rule, before those by which other components' tensors come in on the way to the node.
+// Sets wanted_ of the node's component to the boundaries before its tensors that return to the node and, by the later
+// rule, also to those before tensors of other components that enter on the way to the node.
 void Splitter::update_wanted(std::int32_t node) {
     const std::int32_t component = component_[node];
     const std::size_t begin = static_cast<std::size_t>(component) * words_;
@@ -218,7 +217,7 @@ void Splitter::update_wanted(std::int32_t node) {
     std::uint64_t* left = &left_[begin];
     std::uint64_t* entered = &entered_[begin];
     const bool later = rule_ == SplitRule::kScc;
-    // Along a component the sets of bits mostly grow: what was collected for the node before is kept.
+    // Within a component the sets of bits mostly grow from node to node, so that the previous result is extended.
     bool grown = true;
     for (std::size_t w = 0; w < words_ && grown; ++w) {
         grown = (left[w] & ~(mine[w] & produced[w])) == 0 && (entered[w] & ~(mine[w] & owned[w])) == 0;
@@ -265,7 +264,7 @@ bool Splitter::split_cycles_once() {
         const std::uint64_t* mine = depends(node);
         const std::int32_t* edge_of = &bit_edge_[static_cast<std::size_t>(scc_[component_[node]]) * words * 64];
         const std::uint64_t* produced = row(produced_, component_[node]);
-        // Tensors that left this component and that the node depends on nevertheless.
+        // The rule is only about nodes that depend on tensors that left their component.
         if (!intersects(mine, produced, words)) continue;
         bool wanted_ready = false;
         for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
@@ -273,7 +272,7 @@ bool Splitter::split_cycles_once() {
             // The edge is no boundary, so both of its ends lie in this component.
             const std::int32_t from = graph_.source[e];
             const std::uint64_t* theirs = depends(from);
-            // Where the source already sees the tensors come back, the cycle closed further up.
+            // If the source already depends on these tensors, the cycle is closed further up.
             if (intersects(theirs, produced, words)) continue;
             const std::uint64_t* owned = row(owned_, component_[node]);
             const std::uint64_t* wanted = row(wanted_, component_[node]);
@@ -287,7 +286,7 @@ bool Splitter::split_cycles_once() {
             if (!reaches) continue;
             if (rule_ == SplitRule::kScc && !graph_.is_graph_input(from) &&
                 graph_.consumers[graph_.input_output[e]] == 1) {
-                // A private helper of this node that rests on model inputs alone (a decompressed weight) stays.
+                // A source with no other consumer that depends on model inputs only (a decompressed weight) stays.
                 bool rests_on_graph_inputs = true;
                 for_each_bit(theirs, owned, words, [&](std::int32_t bit) {
                     const std::int32_t edge = edge_of[bit];
@@ -328,9 +327,10 @@ bool Splitter::find_cyclic_components(bool with_constants) {
 }
 
 void Splitter::isolate_one_node() {
-    // The rule takes one node out of one cyclic component by making all of its inner inputs boundaries. It prefers, in
-    // this order: nodes that a tensor of a cyclic component enters; whose inner inputs come from a node with several
-    // users; without a private helper that rests on model inputs; not a link of a chain; few inner inputs; early nodes.
+    // The rule isolates one node of one cyclic component by making all of its inner inputs boundaries. It prefers, in
+    // this order: nodes that a tensor of a cyclic component enters; nodes with an inner input from a node with several
+    // users; nodes without a private source that depends on model inputs only; nodes that are no link of a chain; few
+    // inner inputs; early nodes.
     const auto rests_on_inputs = [&](std::int32_t node) {
         if (graph_.is_graph_input(node) || graph_.compute_users[node] != 1) return false;
         for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
@@ -369,7 +369,7 @@ void Splitter::isolate_one_node() {
 }
 
 void Splitter::number_submodels() {
-    // A component becomes a submodel when it has an input, an output or a state; constants left alone are none.
+    // A component becomes a submodel if it has an input, an output or a state; a lone constant does not.
     std::vector<std::int32_t>& number = order_;
     number.assign(static_cast<std::size_t>(components_), -1);
     split_.submodel.assign(component_.size(), -1);
@@ -385,7 +385,7 @@ void Splitter::number_submodels() {
         if (kind == NodeKind::kParameter || kind == NodeKind::kResult || kind == NodeKind::kSink) add(node);
         for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
             const std::int32_t from = graph_.source[e];
-            // A constant across a boundary stays an inner node of its consumer's submodel: no tensor is handed over.
+            // A constant before a boundary stays an inner node of its consumer's submodel; no tensor is passed on.
             if (boundary_[e] == 0 || graph_.kind[from] == NodeKind::kConstant || component_[from] == component_[node])
                 continue;
             add(from);
@@ -394,7 +394,8 @@ void Splitter::number_submodels() {
     }
     split_.trivial.assign(split_.submodel_device.size(), 0);
     for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
-        // A Parameter that goes straight to a Result, and nowhere else, has no other submodel to be in.
+        // Only submodels that are connected with an operation can be trivial: a Parameter whose only consumer is a
+        // Result can be in no other submodel.
         const std::int32_t id = number[component_[node]];
         if (id >= 0 && graph_.computes[node] != 0) split_.trivial[id] = 1;
     }

@@ -13,7 +13,7 @@ namespace {
 constexpr std::int32_t kNone = -1;
 constexpr std::int32_t kSeveral = -2;
 
-// Work of each item on its fastest device, as a share of all; and of its weights, the larger of both. [items]
+// The larger of each item's share of all work, on fastest devices, and its share of all weights, [items].
 std::vector<double> shares(const AdditiveModel& model) {
     const auto width = static_cast<std::size_t>(model.devices);
     const auto count = static_cast<std::size_t>(model.items);
@@ -34,9 +34,9 @@ std::vector<double> shares(const AdditiveModel& model) {
     return work;
 }
 
-// One round of contractions. Which may be made: an edge to an item that receives from no other, or from an item that
-// sends to no other. However many of them are made at once, no cycle can appear: each pair is entered through its first
-// item alone, or left through its last, and a cycle of pairs would be one of these items.
+// One round of contractions. An edge may be contracted if its target receives from no other item, or if its source
+// sends to no other item. Any number of these contractions at once makes no cycle: each pair is entered only through
+// its first item, or left only through its last, so that a cycle of pairs would be a cycle of these items.
 class Contraction {
 public:
     Contraction(const AdditiveModel& model, std::span<const double> rating, std::span<const double> share, double most,
@@ -54,7 +54,7 @@ public:
         for (std::int32_t k = 0; k < model.items; ++k) place_[model.order[k]] = k;
     }
 
-    // [items] dense numbers of the coarser items; empty where there is little to contract.
+    // The coarser item of each item, dense numbers, [items]; empty if there is little to contract.
     std::vector<std::int32_t> items(std::int32_t& count) {
         find_only_neighbours();
         match();
@@ -62,7 +62,7 @@ public:
         if (count > shrink_ * model_.items) {
             std::fill(partner_.begin(), partner_.end(), kNone);
             pairs_.clear();
-            // Neighbours in the order have nothing between them.
+            // Neighbours in the order can be merged, as no item is between them.
             for (std::int32_t k = 0; k + 1 < model_.items; ++k) add(model_.order[k], model_.order[k + 1], true);
             match();
             count = number();
@@ -71,7 +71,7 @@ public:
         return std::move(number_);
     }
 
-    // [coarse items] a topological order, as far as the finer one is one.
+    // A topological order of the coarse items, provided that the finer order is one, [coarse items].
     std::vector<std::int32_t> order(const std::vector<std::int32_t>& item, std::int32_t count) const {
         std::vector<std::int32_t> first(static_cast<std::size_t>(count), model_.items);
         std::vector<std::int32_t> waits(first.size(), 0);
@@ -111,8 +111,8 @@ private:
         std::int32_t from, to;
     };
 
-    // visit(tensor, from, to) for each edge that follows the order. Groups of operations may wait for each other; then
-    // the edges back are none that coarsening goes by.
+    // Calls visit(tensor, from, to) for each edge that follows the order. Groups of operations may wait for each other;
+    // coarsening ignores the edges against the order.
     template <typename Visit>
     void for_each_edge(Visit visit) const {
         for (std::int32_t t = 0; t < model_.tensors(); ++t) {
@@ -165,7 +165,7 @@ private:
             }
             if (rating == 0.0) return;
         }
-        // Small items first: levels whose items are alike.
+        // Small items are merged first, so that the items of a level have similar sizes.
         rating /= share + 0.1 * most_;
         if (!same) rating *= 0.1;
         if (noise_ > 0) rating *= 1.0 + noise_ * std::uniform_real_distribution<double>()(random_);

@@ -1,4 +1,4 @@
-// Coarser and coarser models of a placement problem, by contracting edges, as in multilevel graph partitioning
+// Makes coarser and coarser models of a placement problem by contracting edges, as in multilevel graph partitioning
 // (Hendrickson and Leland, "A multilevel algorithm for partitioning graphs", SC 1995; for acyclic graphs Herrmann et
 // al., "Multilevel algorithms for acyclic partitioning of directed acyclic graphs", SIAM J. Sci. Comput. 41(4), 2019).
 #pragma once
@@ -16,9 +16,9 @@ namespace ov_hsdag {
 
 struct HierarchyOptions {
     std::int32_t target = SearchSettings::Coarsening{}.target;
-    // Ratings are multiplied by random numbers between 1 and 1 + noise: other hierarchies.
+    // Ratings are multiplied by random numbers between 1 and 1 + noise, which gives different hierarchies.
     double noise = 0.0;
-    // [items of the finest level] items with other labels stay apart; empty: all may merge.
+    // [items of the finest level] items with different labels are not merged; empty: all may be.
     std::span<const std::uint64_t> labels;
     double share = SearchSettings::Coarsening{}.share;
     double shrink = SearchSettings::Coarsening{}.shrink;
@@ -26,7 +26,7 @@ struct HierarchyOptions {
 
 class Hierarchy {
 public:
-    // finest: stays alive as long as the hierarchy. rating: [tensors of it] how much its ends belong together.
+    // finest: must outlive the hierarchy. rating: [tensors of `finest`], those with high ratings are contracted first.
     Hierarchy(const AdditiveModel& finest, std::span<const double> rating, const HierarchyOptions& options,
               std::mt19937_64& random);
 
@@ -35,14 +35,14 @@ public:
     [[nodiscard]] const AdditiveModel& model(std::size_t level) const {
         return level == 0 ? finest_ : coarser_[level - 1].model;
     }
-    // [items of the finest level] numbers of the coarsest level's.
+    // The coarsest item of each item of the finest level, [items of the finest level].
     [[nodiscard]] std::vector<std::int32_t> items() const;
-    // A placement of a level's items as one of the next finer level's.
+    // Translates a placement of a level's items into one of the next finer level.
     [[nodiscard]] Placement refined(std::size_t level, const Placement& placement) const {
         return gathered(placement, coarser_[level - 1].item_of);
     }
-    // A placement of the finest level, each item of the coarsest where most of its time is spent, on a device that
-    // supports it.
+    // Translates a placement of the finest level into one of the coarsest: each item goes to the device where most of
+    // its time is spent, among those that support it.
     [[nodiscard]] Placement coarsest(const Placement& placement) const;
 
 private:
@@ -55,7 +55,7 @@ private:
     std::vector<Level> coarser_;
 };
 
-// Heavy edges: the mean time of a tensor's transfer, µs, [tensors].
+// Ratings by heavy edges: the mean time of each tensor's transfer, µs, [tensors].
 std::vector<double> transfer_ratings(const AdditiveModel& model);
 
 }  // namespace ov_hsdag

@@ -7,12 +7,12 @@
 namespace ov_hsdag {
 namespace {
 
-// Work that the cycles of one placement may take (Splitter::split), tens of milliseconds: those that take more have
-// hundreds of submodels.
+// Default limit of the work of breaking cycles (Splitter::split), which takes tens of milliseconds. Placements that
+// take more have hundreds of submodels.
 constexpr std::int64_t kMostWork = 16'000'000;
 
-// The simulator adds times in the order of the file. Searches compare sums: differences by the order would lead them
-// elsewhere.
+// Rounds a score to ten digits. The simulator adds times in the order of the file, and different rounding errors for
+// another order would lead searches to other results.
 double rounded(double value) {
     int exponent = 0;
     const double fraction = std::frexp(value, &exponent);
@@ -37,8 +37,8 @@ void Judge::limit_work(double share) {
 
 double Judge::score(const Placement& placement, Budget& budget) {
     const Evaluation& evaluation = simulator_.evaluate(placement.data(), most_work_);
-    // Scattered placements close cycles, and HETERO's rule walks the graph once more for each cut that it adds: up to
-    // thirty times the time of a simulation.
+    // Scattered placements have cycles, and HETERO's rule walks the graph once more for each cut that it adds, which
+    // takes up to thirty times as long.
     budget.spend(static_cast<std::int64_t>(placement.size()) * (16 + evaluation.rounds) / 16);
     update_estimates(placement, evaluation);
     return rounded(score_of(evaluation));
@@ -64,7 +64,7 @@ double Judge::excess_of_memory(const Evaluation& evaluation) const {
     return excess;
 }
 
-// Submodels cost what the simulator says; spread over the tensors that cross, they guide the next moves.
+// Distributes the simulator's cost of submodels over the tensors that cross, to guide the next moves.
 void Judge::update_estimates(const Placement& placement, const Evaluation& evaluation) {
     const AdditiveModel& model = model_;
     const std::vector<double>& submodel_us = problem_.submodel_us;
@@ -93,7 +93,7 @@ void Judge::update_estimates(const Placement& placement, const Evaluation& evalu
     for (std::size_t d = 0; d < devices; ++d) {
         estimates_.surcharge[d] = std::clamp(share, 0.25, 1.25) * submodel_us[d];
         estimates_.reserved[d] = std::max(0.0, static_cast<double>(evaluation.memory_bytes[d]) - weight[d]);
-        // Where the estimate let through too much, more is held back.
+        // If a memory limit was exceeded, the estimate was too low.
         if ((evaluation.infeasible & kMemory) != 0) estimates_.reserved[d] *= 1.05;
     }
 }

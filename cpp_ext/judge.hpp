@@ -1,4 +1,5 @@
-// The simulator's verdict on placements, and what it tells a search that goes by what adds up (additive.hpp).
+// Scores placements by the simulator, and derives estimates for searches that use the additive cost model
+// (additive.hpp).
 #pragma once
 
 #include <cstdint>
@@ -12,31 +13,31 @@
 
 namespace ov_hsdag {
 
-// Scores from here on are of placements that exceed memory limits, the less the better.
+// Scores of at least this value are those of placements that exceed memory limits; less excess has a lower score.
 inline constexpr double kOverMemory = 1e15;
 
-// It refers to the problem and to the additive model of its colocation groups. One per thread.
+// Keeps references to the problem and to the additive model of its colocation groups. Use one per thread.
 class Judge {
 public:
     Judge(const Problem& problem, const AdditiveModel& groups, bool throughput);
 
-    // The simulator's score, µs, rounded to ten digits, so that sums in another order are equal: infinite where
-    // infeasible for other reasons than memory. After it, submodels and live tensors are accounted for as they are in
-    // this placement. placement: [groups]
+    // The simulator's score of a placement, [groups], in µs. It is rounded to ten digits, so that it does not depend on
+    // the order of additions, and infinite if the placement is infeasible for another reason than memory. Updates the
+    // estimates to the submodels and live tensors of this placement. budget: the cost of the simulation is subtracted.
     double score(const Placement& placement, Budget& budget);
-    // The same to the last bit, and nothing is accounted for.
+    // The score without rounding; estimates are not updated.
     double exact_score(const Placement& placement);
-    // The share of the most work by default that the cycles of one placement may take from here on, infinite for no
-    // limit: placements that take more are infeasible to this judge.
+    // Limits the work of breaking a placement's cycles to a share of the default limit, infinite for no limit.
+    // Placements that take more are infeasible to this judge.
     void limit_work(double share);
 
-    // [devices] what stands for submodels in what adds up: what a device pays more for each tensor that it receives,
-    // µs; `share` of it.
+    // The estimate of submodels in the additive cost model: µs that a device pays for each tensor that it receives,
+    // times `share`, [devices].
     [[nodiscard]] std::vector<double> surcharge(double share) const;
-    // [devices] what stands for live tensors: bytes of memory that weights cannot have.
+    // The estimate of live tensors: bytes of memory on each device that are not available to weights, [devices].
     [[nodiscard]] const std::vector<double>& reserved() const { return estimates_.reserved; }
 
-    // Both, as they are after a placement.
+    // Both estimates, as they are after a placement.
     struct Estimates {
         std::vector<double> surcharge, reserved;
     };

@@ -6,7 +6,7 @@
 namespace ov_hsdag {
 namespace {
 
-// Coarse groups of the ordered groups, numbered by their first ones, [groups].
+// The coarse group of each group in the problem's order, numbered in the order of their first groups, [groups].
 std::vector<std::int32_t> ordered_coarse_groups(const OrderedProblem& problem,
                                                 std::span<const std::int32_t> coarse_groups) {
     const std::size_t groups = problem.numbers().size();

@@ -1,4 +1,4 @@
-// The two levels on which placements are refined, and the way between them.
+// The two levels on which placements are refined, and the translation of placements between them.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@
 
 namespace ov_hsdag {
 
-using Placement = std::vector<std::uint8_t>;  // device numbers of a level's items
+using Placement = std::vector<std::uint8_t>;  // device number of each item of a level
 
-// values[index[i]] for each i.
+// Returns values[index[i]] for each i.
 template <typename T>
 [[nodiscard]] std::vector<T> gathered(const std::vector<T>& values, std::span<const std::int32_t> index) {
     std::vector<T> result;
@@ -24,26 +24,27 @@ template <typename T>
     return result;
 }
 
-// Colocation groups are the fine level, coarse groups of them the coarse one, as in multilevel partitioning.
+// The fine level of colocation groups and the coarse level of coarse groups, as in multilevel partitioning.
 struct Levels {
     std::vector<std::int32_t> coarse_of;  // [groups] dense number of the coarse group
     AdditiveModel fine;
     AdditiveModel coarse;
 
-    // coarse_groups: [groups as given] dense numbers. Throws std::invalid_argument where there is not one for each
-    // group. node_order: of the problem's.
+    // coarse_groups: coarse group of each group as given, dense numbers. node_order: index in problem.node_orders().
+    // Throws std::invalid_argument unless there is one coarse group for each group.
     Levels(const OrderedProblem& problem, std::span<const std::int32_t> coarse_groups, std::size_t node_order = 0);
 
-    // Each coarse group where most of its time is spent, among the devices that support it. [groups] → [coarse groups]
+    // Translates a placement of groups into one of coarse groups, each on the device where most of its time is spent,
+    // among those that support it.
     [[nodiscard]] Placement coarsened(const Placement& placement) const;
-    // [coarse groups] → [groups]
+    // Translates a placement of coarse groups into one of groups.
     [[nodiscard]] Placement expanded(const Placement& placement) const { return gathered(placement, coarse_of); }
 };
 
-// What all searches of a problem work on: its groups in orders of their own, with levels of each of the orders.
+// The data that all searches of a problem share: its groups in several orders, and the levels of each order.
 class SearchSpace {
 public:
-    // coarse_groups: as for `Levels`.
+    // coarse_groups: see `Levels`.
     SearchSpace(const Problem& problem, std::span<const std::int32_t> coarse_groups)
         : ordered(problem),
           levels(ordered, coarse_groups),
@@ -51,9 +52,9 @@ public:
           others_(ordered.node_orders().size()) {}
 
     const OrderedProblem ordered;
-    const Levels levels;  // of the first order
+    const Levels levels;  // levels of the first order
 
-    // Levels of an order, those of the first one again after the last. May be called by several threads.
+    // The levels of an order; numbers beyond the last order start again with the first. Thread safe.
     [[nodiscard]] const Levels& levels_of(std::size_t order) const;
     [[nodiscard]] const Problem& problem() const { return ordered.problem(); }
     [[nodiscard]] std::int32_t groups() const { return levels.fine.items; }
@@ -62,7 +63,7 @@ public:
 private:
     std::vector<std::int32_t> coarse_groups_;
     mutable std::mutex mutex_;
-    mutable std::vector<std::unique_ptr<const Levels>> others_;  // [orders] made when they are first wanted
+    mutable std::vector<std::unique_ptr<const Levels>> others_;  // [orders] made when first needed
 };
 
 }  // namespace ov_hsdag

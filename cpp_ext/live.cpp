@@ -7,15 +7,15 @@
 namespace ov_hsdag {
 namespace {
 
-// A tensor between places of the order.
+// A tensor that is read at another place of the order than where it is made.
 struct Lifetime {
     double bytes;
     std::int32_t first,
-        last;                 // the places where it is made and where it is read last; the number of places for Results
-    std::int32_t begin, end;  // its readers, in a list of all
+        last;                 // the places where it is made and last read; for Results the number of places
+    std::int32_t begin, end;  // range of its readers in the list of all readers
 };
 
-// The most that is alive while a group runs, if all groups were one submodel, [places].
+// The peak of live bytes while each group runs, if all groups were one submodel, [places].
 std::vector<double> levels(const Problem& problem, std::span<const std::int32_t> place) {
     const Graph& graph = *problem.graph;
     const std::vector<std::int64_t>& bytes = problem.live();
@@ -30,7 +30,7 @@ std::vector<double> levels(const Problem& problem, std::span<const std::int32_t>
     std::vector<double> result(place.size(), 0.0);
     double live = 0;
     for (std::int32_t node = 0; node < graph.nodes(); ++node) {
-        // Results come last and make nothing, wherever the group is of what they return.
+        // Results make no tensor and come last, whatever the place of their group.
         if (graph.kind[node] == NodeKind::kConstant || graph.kind[node] == NodeKind::kResult) continue;
         for (std::int32_t o = graph.output_ptr[node]; o < graph.output_ptr[node + 1]; ++o) {
             live += static_cast<double>(bytes[o]);
@@ -44,14 +44,14 @@ std::vector<double> levels(const Problem& problem, std::span<const std::int32_t>
             const std::int32_t output = graph.input_output[e];
             if (last_use[output] != node || graph.kind[graph.source[e]] == NodeKind::kConstant) continue;
             live -= static_cast<double>(bytes[output]);
-            last_use[output] = graph.nodes();  // the same tensor at a second input is freed once
+            last_use[output] = graph.nodes();  // a tensor at several inputs is freed only once
         }
     }
     return result;
 }
 
-// Tensors that are read elsewhere than where they are made, by their first place. readers: [end - begin of each]
-// ascending places.
+// The tensors that are read at another place than where they are made, sorted by the latter. readers: set to the places
+// of all readers, ascending for each tensor.
 std::vector<Lifetime> lifetimes(const Problem& problem, std::span<const std::int32_t> place,
                                 std::vector<std::int32_t>& readers) {
     const Graph& graph = *problem.graph;
@@ -93,7 +93,7 @@ std::vector<double> live_peaks(const Problem& problem, std::span<const std::int3
     const std::vector<Lifetime> all = lifetimes(problem, place, readers);
     const std::size_t width = cuts.size();
     const std::size_t parts = width - 1;
-    // [places] segment between two cuts; [segments] the most of their levels.
+    // The segment between two cuts of each place, [places], and the peak in each segment, [segments].
     std::vector<std::size_t> segment(level.size(), 0);
     std::vector<double> highest(parts, 0.0);
     for (std::size_t m = 0; m < parts; ++m) {

@@ -1,4 +1,4 @@
-// Memory of live tensors in parts of an order.
+// Computes the memory of live tensors in parts of an order.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,12 @@
 
 namespace ov_hsdag {
 
-// Bytes that the tensors of a part take at its peak, [cuts, cuts], from row to column, if the part is one submodel:
-// what it receives stays alive, and so does what others receive of it (Simulator). place: [groups] in the order. cuts:
-// places where parts may begin or end, ascending, both ends of the order among them. Nodes of a group count as run when
-// it does. Takes one walk over the graph, and for each cut one over the tensors that cross it.
+// The peak of bytes of live tensors for each part from cut i to cut j, [cuts, cuts], if the part is one submodel.
+// Tensors that it receives, and those that others receive from it, stay alive until its end, as in the simulator. All
+// nodes of a group run at the place of the group.
+//
+// place: position of each group in the order, [groups]. cuts: places where parts may begin or end, ascending, including
+// both ends of the order. It takes one walk over the graph, and for each cut one over the tensors that cross it.
 std::vector<double> live_peaks(const Problem& problem, std::span<const std::int32_t> place,
                                std::span<const std::int32_t> cuts);
 

@@ -9,7 +9,7 @@ namespace ov_hsdag {
 
 namespace {
 
-// Residual capacity below this share of the largest finite capacity counts as none: sums of doubles leave such remains.
+// Share of the largest finite capacity; residual capacities below it are rounding errors and count as 0.
 constexpr double kRelativeRest = 1e-12;
 
 // Edges and their reverses in one adjacency array; edge e and its reverse `twin[e]` have residual capacities `rest`.
@@ -45,7 +45,7 @@ public:
         none_ = largest * kRelativeRest;
     }
 
-    // ---- Phase 1: layers of the nodes that the source reaches, by breadth first search. Whether the sink is reached.
+    // ---- Phase 1: layers of nodes by breadth first search from the source. Returns whether the sink is reached.
     bool layer(std::int32_t source, std::int32_t sink) {
         std::fill(layer_.begin(), layer_.end(), -1);
         queue_.assign(1, source);
@@ -77,7 +77,7 @@ public:
                 node = head_[e];
             } else if (path_.empty()) {
                 return;
-            } else {  // a dead end: the edge into it is of no use in this phase
+            } else {  // a dead end: the edge to it is not used any more in this phase
                 node = head_[twin_[path_.back()]];
                 path_.pop_back();
                 ++next_[node];
@@ -88,7 +88,7 @@ public:
     bool reached(std::int32_t node) const { return layer_[node] >= 0; }
 
 private:
-    // The next edge from a node into the layer behind it that has capacity left; -1: none.
+    // The next edge with residual capacity from a node to the next layer; -1 if there is none.
     std::int32_t advance(std::int32_t node) {
         for (std::int32_t& e = next_[node]; e < first_[node + 1]; ++e) {
             if (rest_[e] > none_ && layer_[head_[e]] == layer_[node] + 1) return e;
@@ -96,7 +96,7 @@ private:
         return -1;
     }
 
-    // Sends along the path what its narrowest edge takes. The node in front of the first edge that is full then.
+    // Sends as much flow along the path as its narrowest edge takes. Returns the node before the first saturated edge.
     std::int32_t augment(std::int32_t source) {
         double flow = std::numeric_limits<double>::infinity();
         for (const std::int32_t e : path_) flow = std::min(flow, rest_[e]);
@@ -117,7 +117,7 @@ private:
     std::vector<std::int32_t> twin_;   // [2 edges]
     std::vector<double> rest_;         // [2 edges]
     std::vector<std::int32_t> layer_;  // [nodes], -1: not reached
-    std::vector<std::int32_t> next_;   // [nodes], the first edge that this phase has not given up
+    std::vector<std::int32_t> next_;   // [nodes], the first edge that this phase may still use
     std::vector<std::int32_t> queue_;
     std::vector<std::int32_t> path_;  // edges from the source on
     double none_ = 0;

@@ -1,4 +1,4 @@
-// Minimum cut between a source and a sink of a directed flow network.
+// Computes a minimum cut between a source and a sink of a directed flow network.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,13 @@
 
 namespace ov_hsdag {
 
-// The nodes that a maximum flow leaves unreachable from the source: [nodes], 1 on the sink's side of a minimum cut. Of
-// several minimum cuts it is the one with the smallest source side, so the result does not depend on the order of
-// edges.
+// Returns [nodes], 1 for nodes on the sink's side of a minimum cut: those that cannot be reached from the source in the
+// residual network of a maximum flow. Of several minimum cuts it is the one with the smallest source side, so that the
+// result does not depend on the order of edges.
 //
-// start, end, capacity: [edges]; a capacity is not negative, and infinite where the edge must not be cut. Parallel
-// edges add up. Throws std::invalid_argument for arrays that do not fit together, and where every cut is infinite.
+// start, end, capacity: [edges]; capacities are not negative, and infinite for edges that must not be cut. Capacities
+// of parallel edges are added. Throws std::invalid_argument if the arrays do not fit each other, or every cut is
+// infinite.
 //
 // Dinic's algorithm ("Algorithm for solution of a problem of maximum flow in networks with power estimation", Soviet
 // Math. Doklady 11, 1970): blocking flows in the layered residual network, O(nodes^2 * edges) at worst.

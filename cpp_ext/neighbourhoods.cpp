@@ -61,7 +61,7 @@ bool Neighbourhoods::pass(Budget& budget) {
         std::pop_heap(queue_.begin(), queue_.end(), later);
         queue_.pop_back();
         if (locked_[next.item] != 0 || stamp_[next.item] != next.stamp) continue;
-        // Work has moved since the entry was made: powers, and with them changes, are others.
+        // Moves since the entry was made have changed the work of devices, and with it the change of the score.
         const double change = state_.score_after(next.item, next.device) - state_.score();
         budget.spend(1);
         if (!queue_.empty() && change > std::max(queue_.front().change, next.change)) {
@@ -86,7 +86,7 @@ bool Neighbourhoods::later(const Entry& a, const Entry& b) {
     return std::tie(a.change, a.item, a.device) > std::tie(b.change, b.item, b.device);
 }
 
-// The best move of an item, where one may pay.
+// Adds the best move of an item to the queue, if a move may lower the score.
 void Neighbourhoods::enqueue(std::int32_t item, bool sorted) {
     if (model_.items > settings_.every_move && !state_.may_pay(item)) return;
     Entry entry{std::numeric_limits<double>::infinity(), item, ++stamp_[item], 0};
@@ -102,7 +102,7 @@ void Neighbourhoods::enqueue(std::int32_t item, bool sorted) {
     if (sorted) std::push_heap(queue_.begin(), queue_.end(), later);
 }
 
-// The neighbours' moves after one of the item; returns how many items were looked at.
+// Updates the neighbours' moves after a move of the item; returns the number of items looked at.
 std::int32_t Neighbourhoods::enqueue_neighbours(std::int32_t item) {
     std::int32_t seen = 0;
     const auto touch = [&](std::int32_t other) {
@@ -115,7 +115,7 @@ std::int32_t Neighbourhoods::enqueue_neighbours(std::int32_t item) {
         const std::int32_t begin = model_.consumer_ptr[t];
         const std::int32_t end = model_.consumer_ptr[t + 1];
         touch(model_.source[t]);
-        // One of many consumers decides little for the others.
+        // A move of one of many consumers has little influence on the others.
         if (end - begin > settings_.many_consumers) return;
         for (std::int32_t c = begin; c < end; ++c) touch(model_.consumer[c]);
     };
@@ -123,7 +123,7 @@ std::int32_t Neighbourhoods::enqueue_neighbours(std::int32_t item) {
     ++touches_;
     if (model_.items <= settings_.fresh) {
         for (std::int32_t other = 0; other < model_.items; ++other) touch(other);
-        return seen / 4;  // about as many as its neighbours are
+        return seen / 4;  // about the number of its neighbours
     }
     for (std::int32_t i = model_.produced_ptr[item]; i < model_.produced_ptr[item + 1]; ++i)
         touch_all(model_.produced[i]);
@@ -222,7 +222,8 @@ void Neighbourhoods::apply(const Run& run, std::vector<std::uint8_t>& placement)
     }
 }
 
-// visit(run) with the state after each run that begins at a partition boundary or at an end of the order.
+// Calls visit(run), in the state after the run, for each run that begins at a partition boundary or an end of the
+// order.
 template <typename Visit>
 void Neighbourhoods::for_each_run(Budget& budget, Visit visit) {
     const std::int32_t n = model_.items;
@@ -264,7 +265,7 @@ void Neighbourhoods::move(std::int32_t item, std::uint8_t device) {
     state_.move(item, device);
 }
 
-// Takes back the moves of the trail beyond the first `kept`.
+// Undoes the moves of the trail after the first `kept`.
 void Neighbourhoods::undo(std::size_t kept) {
     while (trail_.size() > kept) {
         state_.move(trail_.back().item, trail_.back().from);

@@ -1,8 +1,8 @@
-// The moves of refinement, on what adds up (additive.hpp), and a descent through them.
-//   - passes after Fiduccia and Mattheyses ("A Linear-Time Heuristic for Improving Network Partitions", DAC 1982): the
-//     best move of any item that has not moved yet, uphill too, then back to the best state on the way;
-//   - flips: a connected part on one device moves to another as a whole; two devices swap what they have;
-//   - runs: consecutive items of a topological order, from a partition boundary on, move together.
+// The moves of refinement on the additive cost model (additive.hpp), and a descent that uses all of them.
+//   - Passes after Fiduccia and Mattheyses ("A Linear-Time Heuristic for Improving Network Partitions", DAC 1982) make
+//     the best move of any item that has not moved yet, even if it raises the cost, and then return to the best state.
+//   - Flips move a connected part on one device to another as a whole, or swap the items of two devices.
+//   - Runs move consecutive items of a topological order, beginning at a partition boundary, together.
 #pragma once
 
 #include <cstddef>
@@ -15,36 +15,36 @@
 
 namespace ov_hsdag {
 
-// Consecutive items of the order, from `first` in steps of 1 or -1, that move to one device.
+// Consecutive items of the order that move to one device.
 struct Run {
-    std::int32_t first = 0;
-    std::int32_t count = 0;
-    std::int32_t step = 1;
-    std::uint8_t device = 0;
-    double us = 0;  // the additive objective after it
+    std::int32_t first = 0;   // position of the first item
+    std::int32_t count = 0;   // number of items
+    std::int32_t step = 1;    // 1 or -1: direction from `first`
+    std::uint8_t device = 0;  // the new device
+    double us = 0;            // the additive objective after the run, µs
 };
 
-// The neighbourhoods of a placement of one level's items. They refer to the model. One per thread.
+// Searches the neighbourhoods of a placement of one level's items. Keeps a reference to the model. Use one per thread.
 class Neighbourhoods {
 public:
-    // longest_run: items that a run may have. sharpness: doublings of the power that stands for the maximum
-    // (AdditiveState::sharpen) with which a descent begins.
+    // longest_run: largest number of items in a run. sharpness: exponent of the power that approximates the maximum, in
+    // doublings (AdditiveState::sharpen), with which a descent begins.
     Neighbourhoods(const AdditiveModel& model, bool throughput, const SearchSettings::Moves& settings,
                    std::int32_t longest_run, int sharpness);
 
-    // The placement from which the next search starts; see AdditiveState::reset.
+    // Sets the placement from which the next search starts; see AdditiveState::reset.
     void reset(const std::vector<std::uint8_t>& placement, const std::vector<double>& surcharge_us,
                const std::vector<double>& reserved);
     [[nodiscard]] const std::vector<std::uint8_t>& placement() const { return state_.placement(); }
-    // The additive objective of it, µs.
+    // The additive objective of the placement, µs.
     [[nodiscard]] double us() const { return state_.us(); }
 
-    // Passes until one does not improve the placement, at most so many.
+    // Makes passes until one does not improve the placement, at most `most`.
     void passes(int most, Budget& budget);
-    // Passes, flips and runs in turn until none of them improves the placement.
+    // Makes passes, flips and runs in turn until none of them improves the placement.
     void descend(Budget& budget);
-    // Runs and single items after which the additive objective is better than `bound`: at most `most`, the best first.
-    // The placement stays as it is.
+    // The runs, including single items, after which the additive objective is better than `bound`, at most `most`, the
+    // best first. The placement is not changed.
     [[nodiscard]] std::vector<Run> promising_runs(double bound, std::size_t most, Budget& budget);
     // Makes a run's moves in a placement of the model's items.
     void apply(const Run& run, std::vector<std::uint8_t>& placement) const;
@@ -55,7 +55,7 @@ private:
         std::uint8_t from;
     };
 
-    // A move that waits for its turn. Of an item's entries the one with its stamp counts.
+    // A move in the queue. It is valid if its stamp is the latest one of the item.
     struct Entry {
         double change;  // of the score, when the entry was made
         std::int32_t item;
@@ -86,9 +86,9 @@ private:
     AdditiveState state_;
     std::vector<Step> trail_;            // moves since the last point of return
     std::vector<Entry> queue_;           // heap, the least change first
-    std::vector<std::uint32_t> stamp_;   // [items] of the entry that counts
-    std::vector<std::uint8_t> locked_;   // [items] moved in this pass
-    std::vector<std::int64_t> touched_;  // [items] last move that saw the item
+    std::vector<std::uint32_t> stamp_;   // [items] stamp of the valid entry
+    std::vector<std::uint8_t> locked_;   // [items] 1: moved in this pass
+    std::vector<std::int64_t> touched_;  // [items] number of the last move that updated the item
     std::int64_t touches_ = 0;
 };
 

@@ -26,7 +26,8 @@ std::uint64_t mixed(std::uint64_t a, std::uint64_t b) { return mixed(mixed(a + 0
 
 namespace {
 
-// From the outputs back; before each node its inputs. earlier(a, b): of two outputs, and of two inputs of a node.
+// The order depth first backwards from the outputs, with the inputs of each node before it. earlier(a, b): whether a
+// comes before b, for two outputs and for two inputs of a node.
 template <typename Earlier>
 std::vector<std::int32_t> depth_first(const Graph& graph, Earlier earlier) {
     const auto count = static_cast<std::size_t>(graph.nodes());
@@ -79,7 +80,7 @@ public:
         measure_depths();
     }
 
-    // The outputs by their depth; before each node its inputs, the longest branch first.
+    // The outputs sorted by their depth, with the inputs of each node before it, the longest branch first.
     [[nodiscard]] std::vector<std::int32_t> branches() const {
         const auto is_end = [&](std::int32_t node) { return height_[node] == 0; };
         return depth_first(graph_, [&](std::int32_t a, std::int32_t b) {
@@ -89,18 +90,18 @@ public:
         });
     }
 
-    // Levels by the longest way from the inputs.
+    // Nodes sorted by the length of the longest path from the inputs.
     [[nodiscard]] std::vector<std::int32_t> early() const {
         return sorted([&](std::int32_t node) { return std::tuple(depth_[node], -height_[node], key_[node]); });
     }
 
-    // Levels by the longest way to the outputs.
+    // Nodes sorted by the length of the longest path to the outputs.
     [[nodiscard]] std::vector<std::int32_t> late() const {
         return sorted([&](std::int32_t node) { return std::tuple(-height_[node], depth_[node], key_[node]); });
     }
 
-    // The node next after which the least is alive, of those whose inputs are there; what has no inputs comes right
-    // before its first reader.
+    // Takes the ready node after which the fewest bytes are alive. Nodes without inputs come right before their first
+    // readers.
     [[nodiscard]] std::vector<std::int32_t> least_alive() const {
         std::vector<std::int32_t> waits(count_, 0);
         std::vector<std::int32_t> readers(static_cast<std::size_t>(graph_.outputs()));
@@ -109,7 +110,7 @@ public:
             ++readers[graph_.input_output[e]];
             if (!is_input(graph_.source[e])) ++waits[graph_.target[e]];
         }
-        // What a node adds to the tensors that are alive, as they are now.
+        // The change of live bytes if a node runs now.
         const auto growth = [&](std::int32_t node) {
             double bytes = 0;
             for (std::int32_t o = graph_.output_ptr[node]; o < graph_.output_ptr[node + 1]; ++o) {
@@ -117,7 +118,7 @@ public:
             }
             for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
                 if (is_input(graph_.source[e])) continue;
-                // Read for the last time, by as many inputs as are left; each of them frees its share.
+                // A tensor of which this node is the last reader is freed, by equal parts for each remaining input.
                 const std::int32_t output = graph_.input_output[e];
                 if (readers[output] == 1) bytes -= static_cast<double>(problem_.moved(output));
             }
@@ -143,7 +144,7 @@ public:
                     order.push_back(from);
                 }
                 const std::int32_t output = graph_.input_output[e];
-                // The last reader of a tensor became better than it was.
+                // The last remaining reader of a tensor now frees it, so that its key has changed.
                 if (--readers[output] != 1 || is_input(from)) continue;
                 for (std::int32_t c = graph_.consumer_ptr[output]; c < graph_.consumer_ptr[output + 1]; ++c) {
                     const std::int32_t reader = graph_.consumer_node[c];
@@ -184,8 +185,8 @@ private:
         }
     }
 
-    // Iterated hashes as of Weisfeiler and Leman: of all that comes before a node, of all that comes behind it, of its
-    // group and of its neighbours. Sums do not depend on the order of what they add.
+    // Computes iterated hashes as in the algorithm of Weisfeiler and Leman: of all nodes before a node, of all nodes
+    // behind it, of its group and of its neighbours. They are sums, as these do not depend on an order.
     void hash() {
         const std::vector<std::uint64_t> cost = node_costs(problem_);
         std::vector<std::uint64_t> before(cost), behind(cost);
@@ -226,7 +227,7 @@ private:
     const Problem& problem_;
     const Graph& graph_;
     std::size_t count_;
-    std::vector<std::int32_t> depth_, height_;  // [nodes] longest ways from an input and to an output
+    std::vector<std::int32_t> depth_, height_;  // [nodes] length of the longest path from an input, to an output
     std::vector<std::uint64_t> key_;            // [nodes]
 };
 
@@ -271,7 +272,7 @@ std::vector<std::int32_t> item_order(const Problem& problem, std::span<const std
     std::vector<std::int32_t> order;
     std::vector<std::uint8_t> placed(static_cast<std::size_t>(items), 0);
     std::vector<std::int32_t> first(placed.size(), problem.graph->nodes());  // place of the first operation
-    std::vector<std::int32_t> fallback(first);                               // of any node
+    std::vector<std::int32_t> fallback(first);                               // place of the first node of any kind
     for (std::int32_t k = 0; k < problem.graph->nodes(); ++k) {
         const std::int32_t node = node_order[static_cast<std::size_t>(k)];
         const auto i = static_cast<std::size_t>(item[static_cast<std::size_t>(node)]);
@@ -293,7 +294,7 @@ std::vector<std::int32_t> random_branch_order(const Problem& problem, std::span<
                                               std::mt19937_64& random) {
     const Graph& graph = *problem.graph;
     std::vector<std::uint64_t> key(from.size());
-    // What has no inputs comes last, right before its reader.
+    // Nodes without inputs come last, right before their readers.
     constexpr std::uint64_t kLast = std::uint64_t{1} << 63;
     for (const std::int32_t node : from) {
         key[node] = random() | kLast;

@@ -1,5 +1,5 @@
-// Topological orders of a problem's nodes that follow from its structure and costs alone: however a file numbers the
-// nodes, searches see the same problem.
+// Computes topological orders of a problem's nodes that depend only on its structure and costs, so that searches do not
+// depend on how a file numbers the nodes.
 #pragma once
 
 #include <cstdint>
@@ -11,44 +11,46 @@
 
 namespace ov_hsdag {
 
-// Hashes of a value, and of two.
+// Hash a value, and two values.
 [[nodiscard]] std::uint64_t mixed(std::uint64_t value);
 [[nodiscard]] std::uint64_t mixed(std::uint64_t a, std::uint64_t b);
 
-// A hash of what each node costs and of the sizes of its outputs, [nodes].
+// A hash of each node's costs and of the sizes of its outputs, [nodes].
 [[nodiscard]] std::vector<std::uint64_t> node_costs(const Problem& problem);
 
-// Depth first from the outputs back, so that branches stay together; the longest branch first, ties by `keys`, [nodes].
+// The topological order that goes depth first backwards from the outputs, so that branches stay together, [nodes]. The
+// longest branch comes first; ties are broken by `keys`, [nodes].
 [[nodiscard]] std::vector<std::int32_t> branch_order(const Problem& problem, std::vector<std::uint64_t> keys);
 
-// Several topological orders, [nodes] each. The first is depth first from the outputs back, so that branches stay
-// together and what has no inputs (a weight) comes right before its first reader. Ties are broken by a hash of each
-// node's costs and surroundings; node numbers decide only between nodes that it cannot tell apart.
+// Several topological orders, [nodes] each. The first one goes depth first backwards from the outputs, so that branches
+// stay together, and nodes without inputs (weights) come right before their first readers. Ties are broken by a hash of
+// each node's costs and neighbourhood; node numbers decide only between nodes with equal hashes.
 [[nodiscard]] std::vector<std::vector<std::int32_t>> node_orders(const Problem& problem);
 
-// Items in the order in which their first operations run, [items]. item: [nodes] dense numbers. node_order: [nodes].
+// The items in the order in which their first operations run, [items]. item: item of each node, dense numbers, [nodes].
+// node_order: the nodes in order, [nodes].
 [[nodiscard]] std::vector<std::int32_t> item_order(const Problem& problem, std::span<const std::int32_t> item,
                                                    std::span<const std::int32_t> node_order);
 
-// Another depth first order in which inputs of a node come in random order: branches stay together, their order
-// differs. from: one of `node_orders`.
+// A depth first order with the inputs of each node in random order: branches stay together, but in another order. from:
+// one of `node_orders`.
 [[nodiscard]] std::vector<std::int32_t> random_branch_order(const Problem& problem, std::span<const std::int32_t> from,
                                                             std::mt19937_64& random);
 
-// A problem with its groups numbered in the first of its orders, and the way there and back.
+// A problem with groups renumbered in the first of its orders, and the translation to and from the given numbers.
 class OrderedProblem {
 public:
     explicit OrderedProblem(const Problem& problem);
 
-    // Its nodes are numbered as they were.
+    // The problem with renumbered groups; numbers of nodes are unchanged.
     [[nodiscard]] const Problem& problem() const { return problem_; }
     [[nodiscard]] const std::vector<std::vector<std::int32_t>>& node_orders() const { return orders_; }
-    // The orders of the groups that follow from these, each once: [groups] numbers in `problem()`.
+    // The orders of groups that follow from the node orders, without repetitions: numbers in `problem()`, [groups].
     [[nodiscard]] std::vector<std::vector<std::int32_t>> group_orders() const;
-    // [groups] numbers in `problem()` of the groups as given.
+    // The number in `problem()` of each group as given, [groups].
     [[nodiscard]] const std::vector<std::int32_t>& numbers() const { return number_; }
 
-    // [rows, groups] values by the given numbers → by those of `problem()`, and back.
+    // Translate values [rows, groups] from given numbers to those of `problem()`, and back.
     template <typename T>
     [[nodiscard]] std::vector<T> ordered(std::span<const T> values) const {
         std::vector<T> result(values.size());

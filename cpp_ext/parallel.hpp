@@ -1,4 +1,4 @@
-// The one loop over threads.
+// The parallel loop that all parts of the core use.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@
 namespace ov_hsdag {
 
 // Calls `work(item)` once for each item from 0 to items - 1, on the calling thread and up to threads - 1 others. Each
-// thread gets its `work`, and with it the state that calls on one thread share, from `make_work(thread)`, thread being
-// a number from 0. Threads take the next item when they have finished one.
+// thread gets its own `work` from `make_work(thread)`, which may have state; threads are numbered from 0. A thread that
+// has finished an item takes the next one.
 //
-// What `work` or `make_work` throws ends the loop: items that have begun are finished, others are left out, and the
+// An exception of `work` or `make_work` ends the loop: items that have begun are finished, others are left out, and the
 // first exception is thrown again here. An exception that left a std::jthread would end the process instead.
 template <typename MakeWork>
 void parallel_for(std::size_t items, std::size_t threads, const MakeWork& make_work) {
@@ -41,7 +41,7 @@ void parallel_for(std::size_t items, std::size_t threads, const MakeWork& make_w
         try {
             for (std::size_t thread = 1; thread < workers; ++thread) pool.emplace_back(loop, thread);
         } catch (const std::system_error&) {
-            // The system gives no more threads: those that there are do all of the work.
+            // The system gives no more threads, so that the existing ones do all of the work.
         }
         loop(0);
     }

@@ -29,8 +29,8 @@ std::vector<std::int32_t> parse(std::int32_t nodes, std::span<const std::int32_t
     Groups groups(nodes);
     std::vector<std::int32_t> best(static_cast<std::size_t>(nodes));
     std::vector<std::int32_t> chosen;
-    // A cluster's best edge among the original edges that leave it is the best of its quotient edges: the quotient
-    // graph need not be built.
+    // The best edge of a cluster in the quotient graph is the best of the original edges that leave it, so that the
+    // quotient graph need not be built.
     for (std::int32_t level = 0; level < levels && clusters > min_clusters; ++level) {
         std::fill(best.begin(), best.end(), -1);
         for (std::int32_t e = 0; e < edges; ++e) {
@@ -53,7 +53,7 @@ std::vector<std::int32_t> parse(std::int32_t nodes, std::span<const std::int32_t
             if (clusters == min_clusters) break;
             const std::int32_t a = groups.root(source[e]);
             const std::int32_t b = groups.root(target[e]);
-            if (a == b) continue;  // a second edge between two quotient nodes, or the last of a ring
+            if (a == b) continue;  // a second edge between two quotient nodes, or the last edge of a ring
             groups.merge(a, b);
             --clusters;
         }

@@ -1,4 +1,4 @@
-// Graph parsing: from edge scores to clusters of nodes, as in Song et al., "Graph Parsing Networks", ICLR 2024
+// Graph parsing: clusters nodes by scores of edges, as in Song et al., "Graph Parsing Networks", ICLR 2024
 // (arXiv:2402.14393).
 #pragma once
 
@@ -8,12 +8,14 @@
 
 namespace ov_hsdag {
 
-// Each node's dominant edge is its highest scored incident edge (the lower edge number where scores are equal); nodes
-// that dominant edges connect form a cluster. Repeated `levels` times on the quotient graph, whose edges have the
-// highest score of the edges they stand for. The last level merges along the highest scored dominant edges only, as
-// many as leave `min_clusters`. source, target: [edges] any pairs of nodes; direction, order and repetition make no
-// difference to what is connected. Returns [nodes] dense cluster numbers, in the order of the clusters' first nodes.
-// Throws std::invalid_argument for arrays that do not fit together and for scores that are not finite.
+// Clusters nodes along dominant edges. The dominant edge of a node is the incident edge with the highest score (of
+// equal ones the lowest edge number); nodes that dominant edges connect form a cluster. This is repeated `levels` times
+// on the quotient graph, whose edges have the highest score of the edges that they represent. The last level merges
+// only along the dominant edges with the highest scores, so that `min_clusters` remain.
+//
+// source, target: [edges] any pairs of nodes; direction, order and repetition do not change which nodes are connected.
+// score: [edges]. Returns the cluster of each node, dense numbers in the order of the clusters' first nodes, [nodes].
+// Throws std::invalid_argument if the arrays do not fit each other, or a score is not finite.
 std::vector<std::int32_t> parse(std::int32_t nodes, std::span<const std::int32_t> source,
                                 std::span<const std::int32_t> target, std::span<const float> score, std::int32_t levels,
                                 std::int32_t min_clusters);

@@ -18,14 +18,14 @@ public:
           items_(static_cast<std::uint64_t>(model.items)),
           devices_(static_cast<std::uint64_t>(model.devices)) {}
 
-    // One part of the order from each of two good placements.
+    // Takes a part of the order from the other placement.
     void recombine(const Placement& other) {
         const std::uint64_t a = draw(items_);
         const std::uint64_t b = a + 1 + draw(items_);
         for (std::uint64_t k = a; k < b; ++k) put(k % items_, other[item(k % items_)]);
     }
 
-    // One to three parts of the order, each on one random device.
+    // Moves one to three parts of the order, each to a random device.
     void move_parts() {
         const std::uint64_t times = 1 + draw(3);
         for (std::uint64_t i = 0; i < times; ++i) {
@@ -36,7 +36,7 @@ public:
         }
     }
 
-    // Stages: each device takes over from the one before it, in a random order.
+    // Divides the order into consecutive stages for the devices, which come in random order.
     void make_stages() {
         std::vector<std::uint64_t> cuts;
         for (std::uint64_t d = 1; d < std::min<std::uint64_t>(devices_, 8); ++d) cuts.push_back(draw(items_));
@@ -49,7 +49,7 @@ public:
         }
     }
 
-    // Two devices swap what they have of a part of the order.
+    // Swaps two devices in a part of the order.
     void swap_devices() {
         const std::uint8_t a = draw_device();
         const std::uint8_t b = draw_device();
@@ -65,7 +65,7 @@ private:
     std::uint64_t draw(std::uint64_t below) { return random_() % below; }
     std::uint8_t draw_device() { return static_cast<std::uint8_t>(draw(devices_)); }
 
-    // Below about an eighth to half of all items.
+    // Draws a length of at most a ninth to a half of all items.
     std::uint64_t draw_length() {
         const std::uint64_t number = random_();
         return number % (1 + items_ / (2 + random_() % 8));

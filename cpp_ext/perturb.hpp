@@ -1,4 +1,4 @@
-// Random changes from which refinement starts again (iterated local search).
+// Changes placements at random, so that refinement can start again (iterated local search).
 #pragma once
 
 #include <random>
@@ -7,9 +7,11 @@
 
 namespace ov_hsdag {
 
-// Changes a placement by one of: a part of the order taken from another good placement, some parts of it on random
-// devices, stages that follow each other, two devices swapped in a part. placement, other: [items] of the model. Items
-// stay where their new device does not support them.
+// Changes a placement in one of these ways: a part of the order is taken from another good placement; some parts of the
+// order go to random devices; the order is divided into consecutive stages, one for each device; two devices are
+// swapped in a part. Items keep their device if the new one does not support them.
+//
+// placement: changed in place. other: the other placement. Both are [items of the model].
 void perturb(Placement& placement, const Placement& other, const AdditiveModel& model, std::mt19937_64& random);
 
 }  // namespace ov_hsdag

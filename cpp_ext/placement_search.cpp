@@ -50,12 +50,12 @@ void PlacementSearch::perturb_and_refine(Candidate& best, const Placement& other
                                          Budget& budget) {
     const double share = draw_share(random);
     judge_.score(best.placement, budget);
-    // Small coarse graphs hide much of what colocation groups can do.
+    // Small coarse graphs hide many placements of colocation groups, so that one search in two is on these.
     if (random() % 2 == 0) {
         Placement start = best.placement;
         perturb(start, other, levels_.fine, random);
         if (random() % 3 == 0) {
-            // What adds up misleads where submodels weigh much: by the simulator from here on.
+            // The additive cost model misleads if submodels are expensive, so that the simulator decides from here on.
             Candidate found{start, judge_.score(start, budget), best.origin};
             improve_runs(found, false, budget);
             if (better(found.score, best.score)) best = found;
@@ -67,7 +67,7 @@ void PlacementSearch::perturb_and_refine(Candidate& best, const Placement& other
     Placement start = levels_.coarsened(best.placement);
     perturb(start, levels_.coarsened(other), levels_.coarse, random);
     const Candidate found = descend_coarse(best, levels_.expanded(start), share, budget);
-    // Colocation groups are worth the time where the coarse search came close.
+    // A search on colocation groups is worth its time if the coarse search came close.
     if (found.score < settings_.close * best.score || !std::isfinite(best.score)) {
         improve_fine(best, found.placement, share, budget);
     }
@@ -113,8 +113,8 @@ void PlacementSearch::improve_fine(Candidate& best, const Placement& start, doub
     if (better(found.score, best.score)) best = found;
 }
 
-// Runs and single items by the simulator. How many submodels a move makes cannot be seen from what adds up, but what
-// adds up is a lower bound: the most promising are tried until the bound says that no other is better.
+// Improves a candidate by runs and single items that the simulator accepts. The additive cost model does not know the
+// submodels, but it is a lower bound: the most promising moves are tried until the bound shows that no other is better.
 void PlacementSearch::improve_runs(Candidate& best, bool coarse, Budget& budget) {
     Neighbourhoods& level = coarse ? coarse_ : fine_;
     for (bool improved = true; improved && budget.left();) {
@@ -122,7 +122,7 @@ void PlacementSearch::improve_runs(Candidate& best, bool coarse, Budget& budget)
         const Placement start = coarse ? levels_.coarsened(best.placement) : best.placement;
         if (coarse && levels_.expanded(start) != best.placement) return;
         level.reset(start, judge_.surcharge(0.0), judge_.reserved());
-        // What adds up says little about the memory of live tensors: limits are met by trying more.
+        // The additive cost model knows little about live tensors, so that more runs are tried if limits are exceeded.
         const auto tries = static_cast<std::size_t>(best.score < kOverMemory ? settings_.tries : 8 * settings_.tries);
         for (const Run& run : level.promising_runs(best.score, tries, budget)) {
             if (!better(run.us, best.score) || !budget.left()) break;

@@ -1,4 +1,5 @@
-// The search from one placement: moves are chosen by what adds up (neighbourhoods.hpp) and accepted by the simulator.
+// The search from one placement. Moves are chosen by the additive cost model (neighbourhoods.hpp) and accepted by the
+// simulator.
 #pragma once
 
 #include <cstddef>
@@ -25,27 +26,28 @@ struct Candidate {
 
 inline bool by_score(const Candidate& a, const Candidate& b) { return a.score < b.score; }
 
-// The share of what submodels cost that the moves of one cycle go by.
+// Draws the share of the cost of submodels that the moves of one cycle use.
 [[nodiscard]] double draw_share(std::mt19937_64& random);
 
-// Searches never make a candidate worse. Results do not depend on what the object searched before. It refers to the
-// problem and the levels. One per thread.
+// Searches never make a candidate worse, and their results do not depend on earlier searches of the object. It keeps
+// references to the problem and the levels. Use one per thread.
 class PlacementSearch {
 public:
     PlacementSearch(const Problem& problem, const Levels& levels, bool throughput, const SearchSettings& settings);
 
-    // From the candidate itself and from what the supported devices leave of it, on coarse groups. Sets the score.
+    // Searches on coarse groups, from the candidate itself and from the candidate with items on devices that support
+    // them. Sets the score.
     void refine_coarse(Candidate& best, Budget& budget);
-    // The same on colocation groups; the candidate has a score.
+    // Searches on colocation groups; the candidate must have a score.
     void refine_fine(Candidate& best, Budget& budget);
-    // From a perturbation of the candidate, which may take a part from another good placement, on a random level.
+    // Searches on a random level from a perturbation of the candidate, which may take a part of `other`.
     void perturb_and_refine(Candidate& best, const Placement& other, std::mt19937_64& random, Budget& budget);
-    // One candidate of a population, which is sorted by score, the best first, and stays so: it gives way to what is
-    // better of what a perturbation of it leads to. The better a candidate, the more often it is the one.
+    // Perturbs and refines one candidate of a population, and replaces it if the result is better. The population is
+    // sorted by score, the best first, and stays so; better candidates are chosen more often.
     void improve_one(std::vector<Candidate>& population, std::mt19937_64& random, Budget& budget);
 
 private:
-    // Replaces the candidate where the placement is better.
+    // Replaces the candidate if the placement is better.
     void offer(Candidate& best, const Placement& placement, Budget& budget);
     Candidate descend_coarse(Candidate& best, const Placement& start, double share, Budget& budget);
     void descend_fine(Candidate& best, const Placement& start, double share, Budget& budget);

@@ -23,7 +23,7 @@ void expect_range(const std::vector<std::int32_t>& values, std::int32_t least, s
                                 " in '" + name + "', got " + std::to_string(*found));
 }
 
-// Costs without an order would put sorting and queues out of theirs.
+// Throws std::invalid_argument for NaN, which cannot be ordered and would break sorting and queues.
 void expect_numbers(const std::vector<double>& values, const char* name) {
     if (std::any_of(values.begin(), values.end(), [](double value) { return std::isnan(value); })) {
         throw std::invalid_argument(std::string("expected no NaN in '") + name + "'");

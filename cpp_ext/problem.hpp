@@ -1,5 +1,5 @@
-// The placement problem: a graph, devices, costs, limits and constraints. It is what ov_hsdag.problem.PlacementProblem
-// is in Python, bound once; simulator and refinement refer to it.
+// The placement problem: a graph, devices, costs, limits and constraints. It corresponds to
+// ov_hsdag.problem.PlacementProblem in Python, which makes it once; simulator and searches keep references to it.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@
 
 namespace ov_hsdag {
 
-// Placements and sets of devices are numbers and bits: no more devices than a word has bits.
+// Largest number of devices: sets of devices are the bits of a word.
 inline constexpr std::int32_t kMaxDevices = 64;
 
-// What is along an axis of an array.
+// The meaning of an axis of an array.
 enum class Axis { kNodes, kDevices, kOutputs };
 
 struct Problem {
@@ -24,26 +24,26 @@ struct Problem {
     std::int32_t devices = 0;
     std::vector<double> node_us;          // [nodes, devices]
     std::vector<std::uint8_t> supported;  // [nodes, devices]
-    std::vector<std::int32_t> group;      // [nodes] colocation group: the placements' column that decides for the node
-    std::vector<double> transfer_us;      // [devices, devices] fixed part, from row to column
+    std::vector<std::int32_t> group;      // [nodes] colocation group, the column of a placement with the node's device
+    std::vector<double> transfer_us;      // [devices, devices] µs, fixed part, from row to column
     std::vector<double> transfer_us_per_byte;  // [devices, devices]
-    std::vector<double> submodel_us;           // [devices] what each submodel on the device costs beyond its nodes
-    std::vector<std::int64_t> memory_limit;    // [devices] bytes; a negative one means no limit
+    std::vector<double> submodel_us;           // [devices] µs of each submodel in addition to its nodes
+    std::vector<std::int64_t> memory_limit;    // [devices] bytes; negative: no limit
     std::vector<std::int32_t> same_submodel;   // [pairs, 2] nodes that must be in one submodel
-    // [nodes, devices], or empty: the node into whose execution the device fuses the node (-1: none), and what the node
-    // costs more where that one is in another submodel, which breaks the fusion.
+    // [nodes, devices], or empty: the node into which the device fuses the node (-1: none), and the additional time of
+    // the node if that one is in another submodel, which breaks the fusion.
     std::vector<std::int32_t> fused_with;
     std::vector<double> fusion_penalty_us;
-    // [outputs] bytes that a transfer of each output moves, where inferences differ: the mean over all of them, while
-    // the graph's sizes are those of the largest, which memory counts. Empty: the graph's sizes.
+    // [outputs] bytes of a transfer of each output, as the mean over inferences of different sizes; memory uses the
+    // graph's sizes, which are those of the largest inference. Empty: the graph's sizes.
     std::vector<std::int64_t> moved_bytes;
 
-    // Bytes that a transfer of an output moves.
+    // The bytes of a transfer of an output.
     [[nodiscard]] std::int64_t moved(std::int32_t output) const {
         return moved_bytes.empty() ? graph->output_bytes[output] : moved_bytes[output];
     }
-    // [nodes, devices] bytes that a device keeps for a node as long as the model is loaded (weights, states); empty:
-    // the graph's weights. [outputs] bytes that a tensor takes while it is alive; empty: the graph's sizes of tensors.
+    // held_bytes: [nodes, devices] bytes that a device stores for a node while the model is loaded (weights, states);
+    // empty: the graph's weights. live_bytes: [outputs] bytes of a tensor while it is alive; empty: the graph's sizes.
     std::vector<std::int64_t> held_bytes, live_bytes;
 
     [[nodiscard]] std::int64_t held(std::int32_t node, std::size_t device) const {
@@ -54,22 +54,22 @@ struct Problem {
         return live_bytes.empty() ? graph->output_bytes : live_bytes;
     }
 
-    // [devices] share of a transfer's time in which a device is busy with it, for throughput; empty: all of it.
+    // [devices] share of a transfer's time that keeps the device busy, for throughput; empty: all of it.
     std::vector<double> transfer_share;
 
     [[nodiscard]] double share(std::size_t device) const {
         return transfer_share.empty() ? 1.0 : transfer_share[device];
     }
 
-    // Number of colocation groups.
+    // The number of colocation groups.
     [[nodiscard]] std::int32_t groups() const;
-    // Devices that may change places in every placement without changing any cost have the same number, in the order of
-    // the first ones, [devices].
+    // The kind of each device, numbered in the order of first appearance, [devices]. Devices of one kind can be swapped
+    // in every placement without changing any cost.
     [[nodiscard]] std::vector<std::int32_t> kinds() const;
     [[nodiscard]] std::size_t size(Axis axis) const;
 
-    // Calls visit(name, array, axes, whether it may be empty) for each array of a problem but `same_submodel`; the
-    // names are those of the attributes in Python.
+    // Calls visit(name, array, axes, whether it may be empty) for each array of a problem except `same_submodel`; names
+    // are those of the attributes in Python.
     template <typename Self, typename Visit>
     static void for_each_array(Self& self, Visit visit) {
         using enum Axis;
@@ -89,8 +89,8 @@ struct Problem {
         visit("transfer_share", self.transfer_share, Axes{kDevices}, true);
     }
 
-    // Throws std::invalid_argument where an array does not fit the graph or the number of devices, or names nodes or
-    // groups that are none.
+    // Throws std::invalid_argument if an array does not fit the graph or the number of devices, or has an invalid
+    // number of a node or group.
     void check() const;
 };
 

@@ -19,7 +19,7 @@ bool has_placement(const std::vector<Candidate>& candidates, const Placement& pl
                        [&](const Candidate& candidate) { return candidate.placement == placement; });
 }
 
-// The refinement of one batch. Budgets are divided beforehand, so that threads cannot change what is found.
+// Refines one batch. Budgets are divided beforehand, so that the number of threads does not change the result.
 class BatchRefinement {
 public:
     BatchRefinement(const SearchSpace& space, std::span<const std::uint8_t> placements, const SearchOptions& options)
@@ -42,7 +42,7 @@ public:
                          [&](std::size_t a, std::size_t b) { return by_score(candidates_[a], candidates_[b]); });
     }
 
-    // All of them, or the best few where moves are limited.
+    // Refines all candidates on colocation groups, or only the best few if moves are limited.
     void refine_fine() {
         for (const std::size_t i : distinct_) {
             const bool known = std::any_of(promising_.begin(), promising_.end(), [&](std::size_t j) {
@@ -56,11 +56,12 @@ public:
                  });
     }
 
-    // Spends what is left of a limit on perturbations of the best; without a limit there would be no end.
+    // Spends the rest of the budget on perturbations of the best candidates; does nothing without a limit, as it would
+    // never end.
     void search_islands() {
         const std::int64_t left = moves_ - spent_;
         if (!limited_ || left <= 0 || promising_.empty()) return;
-        // Their number is part of the result.
+        // The number of islands influences the result, so that it does not depend on the number of threads.
         const auto count = static_cast<std::size_t>(options_.settings.local.islands);
         std::vector<std::vector<Candidate>> islands(count, elites());
         parallel_for(count, threads(), [&](std::size_t) {
@@ -86,7 +87,7 @@ public:
         result.scores.assign(candidates_.size(), std::numeric_limits<double>::infinity());
         for (std::size_t i = 0; i < candidates_.size(); ++i) {
             const Candidate& candidate = candidates_[twin_[i]];
-            if (candidate.score >= kOverMemory) continue;  // still infeasible: as it was given
+            if (candidate.score >= kOverMemory) continue;  // still infeasible: the given placement is returned
             std::copy(candidate.placement.begin(), candidate.placement.end(),
                       result.placements.begin() + static_cast<std::ptrdiff_t>(i * width_));
             result.scores[i] = twin_[i] == i ? judge.exact_score(candidate.placement) : result.scores[twin_[i]];
@@ -112,7 +113,7 @@ private:
         }
     }
 
-    // work(search, candidate, budget) for the chosen candidates, among which `moves` are divided.
+    // Calls work(search, candidate, budget) for the chosen candidates; `moves` are divided equally among them.
     template <typename Work>
     void for_each(const std::vector<std::size_t>& chosen, std::int64_t moves, const Work& work) {
         parallel_for(chosen.size(), threads(), [&](std::size_t) {
@@ -125,7 +126,7 @@ private:
         });
     }
 
-    // The best distinct ones of the candidates that were refined on both levels, the best first.
+    // The best different candidates of those that were refined on both levels, the best first.
     [[nodiscard]] std::vector<Candidate> elites() const {
         std::vector<Candidate> sorted;
         for (const std::size_t i : promising_) sorted.push_back(candidates_[i]);
@@ -152,9 +153,9 @@ private:
     std::atomic<std::int64_t> spent_{0};
 
     std::vector<Candidate> candidates_;   // [batch]
-    std::vector<std::size_t> twin_;       // [batch] the first candidate with the same placement
-    std::vector<std::size_t> distinct_;   // candidates without such a one before them
-    std::vector<std::size_t> promising_;  // those of them that are refined on both levels
+    std::vector<std::size_t> twin_;       // [batch] the first candidate with the same given placement
+    std::vector<std::size_t> distinct_;   // candidates that are the first with their placement
+    std::vector<std::size_t> promising_;  // the distinct candidates that are refined on both levels
 };
 
 }  // namespace

@@ -39,7 +39,7 @@ public:
 private:
     struct Wrong {
         bool found = false;
-        std::int32_t submodel = -1;  // that shall move; -1 also for what is in no submodel
+        std::int32_t submodel = -1;  // the submodel to move; -1 also for nodes in no submodel
     };
 
     [[nodiscard]] bool is_supported(std::size_t group, std::int32_t device) const {
@@ -62,7 +62,7 @@ private:
         });
         std::map<std::int32_t, std::int32_t> sizes;
         if (separated != same_submodel_.end()) {
-            // The cause is a submodel elsewhere that feeds one end of the pair; the smallest of them comes over.
+            // Submodels on other devices that feed one end of the pair cause the split; the smallest of them moves.
             const std::int32_t end = submodel[separated->second];
             std::set<std::int32_t> feeders;
             for (std::int32_t e = 0; e < graph_.edges(); ++e) {
@@ -84,7 +84,7 @@ private:
         return {true, smallest(sizes)};
     }
 
-    // Moves the groups of a submodel to the device of most of its neighbours; false where none can take them.
+    // Moves the groups of a submodel to the device of most of its neighbours; false if no device supports them.
     [[nodiscard]] bool move(const std::vector<std::int32_t>& submodel, std::int32_t moving,
                             std::vector<std::uint8_t>& device) const {
         const auto inside = [&](std::int32_t node) { return submodel[node] == moving; };

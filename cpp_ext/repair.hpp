@@ -1,4 +1,4 @@
-// Placements that HETERO cannot run become ones that it can.
+// Repairs placements that HETERO cannot run.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace ov_hsdag {
 
-// Moves groups until HETERO can order the submodels, each of them computes something, and every same-submodel
+// Moves groups until HETERO can order the submodels, each submodel computes something, and every same-submodel
 // constraint holds.
 //
-// group: of each node, dense numbers, [nodes]. same_submodel: pairs of nodes. device: of each group, [groups].
-// supported: devices that each group can be on, [groups, devices], row by row. Returns `device` where nothing is wrong,
-// and everything on the first device that runs it where nothing else helps. Throws std::invalid_argument where the
-// arrays do not fit each other.
+// group: group of each node, dense numbers, [nodes]. same_submodel: pairs of nodes. device: device of each group,
+// [groups]. supported: whether a group can be on a device, [groups, devices]. Returns the device of each group, which
+// is `device` if nothing is wrong, and a single device, the first that supports all groups, if nothing else helps.
+// Throws std::invalid_argument if the arrays do not fit each other.
 std::vector<std::uint8_t> repair(const Graph& graph, std::span<const std::int32_t> group, const Pairs& same_submodel,
                                  std::vector<std::uint8_t> device, std::span<const std::uint8_t> supported,
                                  std::int32_t devices, SplitRule rule);

@@ -32,7 +32,7 @@ const Evaluation& Simulator::evaluate(const std::uint8_t* placement, std::int64_
     for (std::int32_t submodel = 0; submodel < split.submodels(); ++submodel) {
         const std::uint8_t device = split.submodel_device[submodel];
         result_.busy_us[device] += problem_.submodel_us[device];
-        // One submodel is the whole model: then nothing better could be done, and every plugin takes it.
+        // A single submodel is the whole model, which all plugins accept, and for which there is no alternative.
         if (split.trivial[submodel] != 0 && split.submodels() > 1) result_.infeasible |= kTrivial;
     }
     for (std::size_t i = 0; i < problem_.same_submodel.size(); i += 2) {
@@ -75,7 +75,7 @@ void Simulator::visit_transfers(const Split& split, const Visit& visit) {
         const std::int32_t from = graph_.source[e];
         const std::uint8_t sender = device_[from];
         const std::uint8_t receiver = device_[graph_.target[e]];
-        // Results follow their producer, constants are compiled into their consumer's submodel.
+        // A Result is in the submodel of its producer, and constants are compiled into their consumer's submodel.
         if (sender == receiver || graph_.kind[graph_.target[e]] == NodeKind::kResult ||
             graph_.kind[from] == NodeKind::kConstant || split.submodel[from] == split.submodel[graph_.target[e]]) {
             continue;
@@ -150,7 +150,7 @@ void Simulator::measure_memory(const Split& split) {
                 last_use_[output] = std::max(last_use_[output], to);
                 continue;
             }
-            // An output of the submodel: alive until the end, and in the receiving submodel from the start.
+            // An output of the submodel is alive until its end, and in the receiving submodel from the beginning.
             last_use_[output] = nodes;
             if (submodel >= 0 && submodel != split.submodel[from] && counted_[submodel] != output) {
                 counted_[submodel] = output;
@@ -174,7 +174,7 @@ void Simulator::measure_memory(const Split& split) {
             const std::int32_t output = graph_.input_output[e];
             if (last_use_[output] != node) continue;
             live_[submodel] -= bytes[output];
-            last_use_[output] = nodes;  // the same tensor at a second input is freed once
+            last_use_[output] = nodes;  // a tensor at several inputs is freed only once
         }
     }
     for (std::int32_t submodel = 0; submodel < split.submodels(); ++submodel) {

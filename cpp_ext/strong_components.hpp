@@ -1,4 +1,4 @@
-// Strongly connected components of a directed graph.
+// Finds strongly connected components of a directed graph.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace ov_hsdag {
 
-// After Tarjan, "Depth-first search and linear graph algorithms", SIAM J. Comput. 1(2), 1972, with explicit stacks:
-// graphs can be thousands of nodes long. Keeps its memory from call to call.
+// The algorithm of Tarjan, "Depth-first search and linear graph algorithms", SIAM J. Comput. 1(2), 1972. It uses
+// explicit stacks, as paths can have thousands of nodes, and reuses its memory from call to call.
 class StrongComponents {
 public:
-    // Edges in compressed rows: node i goes to target[ptr[i] … ptr[i + 1] - 1]. Afterwards `component` has the number
-    // of each node's component [nodes], -1 for a node that is on no cycle with others. Returns the number of components
-    // that have several nodes.
+    // ptr, target: edges in compressed rows, from node i to target[ptr[i] … ptr[i + 1] - 1]. component: set to the
+    // component of each node, [nodes], -1 for a node that is on no cycle with others. Returns the number of components
+    // with several nodes.
     std::int32_t find(std::span<const std::int32_t> ptr, std::span<const std::int32_t> target,
                       std::vector<std::int32_t>& component);
 

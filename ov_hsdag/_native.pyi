@@ -128,7 +128,8 @@ class Legality:
         shape_ptr: NDArray[np.int32],
         dimensions: NDArray[np.int64],
     ) -> None: ...
-    # Attributes are arrays by node; the rules and their reasons stand in cpp_ext/colocation.hpp and docs/facts.md.
+    # Attributes are arrays by node; the rules and their reasons stand in cpp_ext/colocation.hpp and
+    # docs/reference/facts.md.
     @property
     def constant(self) -> NDArray[np.bool_]: ...  # rests on constants alone and gives the same at each run
     @property

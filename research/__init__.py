@@ -1,4 +1,4 @@
-"""What no user of `place` runs: published rivals (baselines), and models (zoo) that tests and benchmarks share.
+"""Code for tests, benchmarks and training only: published rivals (baselines), and a zoo of models.
 
 It is not in the wheel, and is imported from the root of the source tree. Nothing in `ov_hsdag` imports it.
 """

@@ -24,10 +24,16 @@ from research.zoo.catalog import ZOO, select
 
 
 def make(folder: Path, names: Iterable[str] | None = None, report: Callable[[str], None] = print) -> None:
-    """Extracts models of the zoo.
+    """Extracts models of the zoo into a corpus.
 
-    folder: the corpus. names: models, families or tags of the zoo; None: all. report: called with a line about each.
-    UserError: a name is none of the zoo's. RunError: a model, which is named, cannot be built or extracted.
+    Args:
+        folder: the corpus; files that exist are left alone.
+        names: models, families or tags of the zoo; None for all.
+        report: called with a line about each model.
+
+    Raises:
+        UserError: the zoo has no model, family or tag of a name.
+        RunError: a model cannot be built or extracted; the message names it.
     """
     for entry in ZOO.values() if names is None else select(names):
         path = folder / entry.family / f"{entry.name}.npz"
@@ -41,18 +47,18 @@ def make(folder: Path, names: Iterable[str] | None = None, report: Callable[[str
 
 
 def device_set(stems: Sequence[str]) -> tuple[tuple[str, ...], Profile]:
-    """Built-in profiles as devices, see `named_devices`."""
+    """Names and profile of devices made of built-in profiles, see `named_devices`. stems: names of the profiles."""
     return named_devices([load_builtin(stem) for stem in stems])
 
 
 def extract(model: ov.Model, rule: int) -> PlacementProblem:
-    """The template of a model, which is normalized in place; rule: HETERO's splitting rule, see `split_rule`."""
+    """The problem template of a model, which is normalized in place. rule: HETERO's splitting rule, `split_rule`."""
     names, profile = device_set(("iris_xe", "core_ultra_7_155h"))
     return assemble(unpriced(normalize(model), names, rule), names, profile, "latency")
 
 
 def template_of(name: str) -> PlacementProblem:
-    """A model of the zoo, extracted. Raises RunError where it cannot be built or extracted here."""
+    """The problem template of a model of the zoo. Raises RunError where it cannot be built or extracted."""
     try:
         return extract(ZOO[name].build(), split_rule(ov.__version__))
     except Exception as error:
@@ -64,11 +70,11 @@ def template_of(name: str) -> PlacementProblem:
 
 def _installed() -> str:
     """Names and versions of the packages that the zoo's models are made with."""
-    found = []
+    versions = []
     for package in ("transformers", "torch", "onnx", "openvino"):
         with suppress(metadata.PackageNotFoundError):
-            found.append(f"{package} {metadata.version(package)}")
-    return ", ".join(found)
+            versions.append(f"{package} {metadata.version(package)}")
+    return ", ".join(versions)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Large graphs from small ones: layers repeated, models behind one another. Sizes, types and costs stay real."""
+"""Makes large graphs of small ones by repeating layers or chaining models; sizes, types and costs stay real."""
 
 from __future__ import annotations
 
@@ -11,29 +11,34 @@ from numpy.typing import NDArray
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
 
-# Places of the order at which a stretch may begin or end: those that the fewest tensors cross.
+# Candidates for the begin and end of a stretch, those that the fewest tensors cross: pairs of them are tried, so that
+# the time grows with the square.
 _PLACES = 240
 
-# Tensors that a repeated stretch hands on to its next copy; more would be no layer.
+# Largest number of tensors from one copy of a stretch to the next; a layer has few.
 _MOST_HANDED_ON = 12
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of the topological order that can follow itself: nodes from `first` on, `last` excluded."""
+    """A part of the topological order that can be repeated: nodes from `first` on, `last` excluded."""
 
     first: int
     last: int
-    entering: tuple[int, ...]  # outputs before it, in the order of `leaving`, whose place its own take in the next copy
-    leaving: tuple[int, ...]  # outputs of its own (or from before it) that are read behind it
+    entering: tuple[int, ...]  # outputs before it; in the next copy the outputs `leaving` replace them, in this order
+    leaving: tuple[int, ...]  # outputs of it (or from before it) that nodes after it read
 
 
 def deepen(template: PlacementProblem, operations: int) -> PlacementProblem:
-    """Repeats the layers of a template until it has about so many operations.
+    """Repeats the layers of a template until it has about a given number of operations.
 
-    template: its graph is used; its devices and costs are not. operations: nodes other than constants, Parameters and
-    Results. Returns a template on the same devices, without costs. The same one where nothing can be repeated, or
-    nothing has to be.
+    Args:
+        template: the template whose graph is used.
+        operations: wanted number of nodes other than constants, Parameters and Results.
+
+    Returns:
+        A template on the same devices, without costs; `template` itself where nothing can be repeated, or it is large
+        enough.
     """
     graph = template.graph
     present = int((graph.kinds == NodeKind.OP).sum())
@@ -46,9 +51,9 @@ def deepen(template: PlacementProblem, operations: int) -> PlacementProblem:
 
 
 def joined(templates: Sequence[PlacementProblem]) -> PlacementProblem:
-    """Models behind one another: the first output of each is an input of the next.
+    """Chains models: the first output of each becomes the first input of the next.
 
-    templates: at least one; Parameters of any size take any tensor, since only costs count.
+    templates: at least one. Sizes of the tensors need not fit together, as only costs count.
     """
     builder = _Copies()
     end: int | None = None
@@ -68,9 +73,10 @@ def joined(templates: Sequence[PlacementProblem]) -> PlacementProblem:
 
 
 def repeatable(graph: ComputationGraph) -> Stretch | None:
-    """The longest stretch of the order behind which tensors of the same kinds are read as before it, few of them.
+    """Finds a long stretch with few tensors that enter and leave it, those of both sides being of the same kinds.
 
-    Tensors from before it that are read in it and behind it (masks, rotary tables) are shared by all copies.
+    It has the most operations per leaving tensor. Tensors from before it that are read inside and after it (masks,
+    rotary tables) are shared by all copies. None where no stretch can be repeated.
     """
     made = graph.output_node
     last_read = np.full(graph.outputs, -1)
@@ -116,20 +122,20 @@ def _by_kind(graph: ComputationGraph, outputs: NDArray[np.int64]) -> list[tuple[
 def _repeated(graph: ComputationGraph, stretch: Stretch, copies: int) -> ComputationGraph:
     inside = np.zeros(graph.nodes, bool)
     inside[stretch.first : stretch.last] = True
-    # Constants and Parameters of its own may stand anywhere before it; its Results behind it.
+    # Constants that only the stretch reads belong to it, wherever they are in the order.
     reads_inside = np.bincount(graph.input_source, inside[graph.input_node], graph.nodes) > 0
     reads_outside = np.bincount(graph.input_source, ~inside[graph.input_node], graph.nodes) > 0
     constant = graph.legality.constant
-    own = inside | (constant & reads_inside & ~reads_outside)
+    repeated = inside | (constant & reads_inside & ~reads_outside)
     for node in range(graph.nodes - 1, -1, -1):
-        # What a decompressed weight rests on, too.
-        if not own[node] and constant[node] and reads_outside[node] and not reads_inside[node]:
+        # So do the constants from which a decompressed weight is computed.
+        if not repeated[node] and constant[node] and reads_outside[node] and not reads_inside[node]:
             readers = np.concatenate(
                 [graph.consumers(output) for output in range(graph.output_ptr[node], graph.output_ptr[node + 1])]
             )
-            own[node] = bool(len(readers)) and bool(own[readers].all())
-    own &= ~((graph.kinds == NodeKind.RESULT) & ~inside)
-    copied = [int(node) for node in np.flatnonzero(own)]
+            repeated[node] = bool(len(readers)) and bool(repeated[readers].all())
+    repeated &= ~((graph.kinds == NodeKind.RESULT) & ~inside)
+    copied = [int(node) for node in np.flatnonzero(repeated)]
     head, tail = list(range(stretch.last)), list(range(stretch.last, graph.nodes))
     builder = _Copies()
     renamed: dict[int, int] = {}
@@ -145,7 +151,7 @@ def _repeated(graph: ComputationGraph, stretch: Stretch, copies: int) -> Computa
 
 
 class _Copies:
-    """A graph that grows by nodes of others."""
+    """A graph that is assembled from nodes of other graphs."""
 
     def __init__(self) -> None:
         self.nodes: list[tuple[ComputationGraph, int, str]] = []
@@ -153,7 +159,15 @@ class _Copies:
         self.outputs = 0
 
     def add(self, graph: ComputationGraph, nodes: Sequence[int], renamed: dict[int, int], prefix: str) -> None:
-        """Appends copies of nodes. renamed: new numbers of outputs of `graph` that are there; the copies' are added."""
+        """Appends copies of nodes.
+
+        Args:
+            graph: the graph of the nodes.
+            nodes: the nodes, in topological order.
+            renamed: number in the new graph by output of `graph`, for all outputs that the nodes read; those of the
+                copies are added.
+            prefix: put in front of the nodes' names.
+        """
         for node in nodes:
             self.nodes.append((graph, node, prefix))
             read = graph.input_output[graph.input_ptr[node] : graph.input_ptr[node + 1]]
@@ -163,7 +177,7 @@ class _Copies:
                 self.outputs += 1
 
     def graph(self) -> ComputationGraph:
-        """All of it."""
+        """The assembled graph."""
         ports = [
             (graph, output)
             for graph, node, _ in self.nodes

@@ -1,4 +1,4 @@
-"""The learned policy alone: its first choice, without search, refinement or the simulator's judgement of others."""
+"""The first choice of the learned policy, without search, refinement or a comparison by the simulator."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem
 
 
 def first_choice(placer: HSDAGPlacer, problem: PlacementProblem) -> NDArray[np.uint8]:
-    """The policy's first choice, uint8 [groups]: no other is looked at, unless it exceeds memory.
+    """The policy's first choice, uint8 [groups]; other choices are considered only where it exceeds memory.
 
-    Clusters leave devices whose memory they exceed, those first that lose least by it: whether a cluster fits
-    depends on the other clusters there, which its logits cannot know. Where that does not help, the first of its
-    leaning choices is taken that fits; where none does, the first of all.
+    Whether a cluster fits depends on the other clusters on its device, which its logits do not take into account. So
+    clusters are moved away from devices that are too full, those with the smallest loss first. Where that does not
+    suffice, choices that favour or avoid one device (`lean`) are tried in order; where none fits, the first is
+    returned.
     """
-    found = placer.cluster_logits(problem)
+    clusters = placer.cluster_logits(problem)
     first: NDArray[np.uint8] | None = None
-    for leaning in lean(found.logits):
-        choice = within_memory(problem, leaning, found)
-        placement = found.expanded(problem, choice[None])[0]
+    for leaning in lean(clusters.logits):
+        choice = within_memory(problem, leaning, clusters)
+        placement = clusters.expanded(problem, choice[None])[0]
         if not problem.evaluate(placement).infeasible[0] & OVER_MEMORY:
             return placement
         first = placement if first is None else first
@@ -29,9 +30,15 @@ def first_choice(placer: HSDAGPlacer, problem: PlacementProblem) -> NDArray[np.u
 
 
 def within_memory(problem: PlacementProblem, choice: NDArray[np.uint8], found: ClusterLogits) -> NDArray[np.uint8]:
-    """Devices of clusters after moving some from devices that are too full to devices with room, as far as there is.
+    """Moves clusters from devices that exceed their memory to devices with free memory, as far as possible.
 
-    choice: uint8 [c].
+    Args:
+        problem: the problem, with its memory limits.
+        choice: device of each cluster, uint8 [c].
+        found: the policy's logits, and the cluster of each group.
+
+    Returns:
+        Device of each cluster, uint8 [c].
     """
     logits, cluster = found.logits, found.of_group
     limits = problem.memory_limits
@@ -39,7 +46,7 @@ def within_memory(problem: PlacementProblem, choice: NDArray[np.uint8], found: C
         return choice
     sizes = np.stack([np.bincount(cluster, held, len(choice)) for held in problem.group_held.T], axis=1)
     size = sizes.max(axis=1)
-    # Clusters without weights have tensors, which count a little.
+    # A small constant for the tensors of clusters without weights, which would otherwise have no size.
     worth = size / max(size.sum(), 1.0) + 0.25 / len(choice)
     choice, moved = choice.copy(), np.zeros(len(choice), bool)
     while True:

@@ -1,4 +1,4 @@
-"""Graphs without a model, and problems on them: of tests, benchmarks and published instances."""
+"""Makes graphs without a model, and problems on them, for tests, benchmarks and published instances."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ from ov_hsdag.problem.problem import PlacementProblem
 
 
 def graph_of(kinds: Sequence[int], feeds: Sequence[Sequence[int]], **fields: Any) -> ComputationGraph:
-    """A graph of nodes of some kinds that read outputs by their numbers; each but a Result has one output.
+    """Makes a graph in which each node has one output, except Results, which have none.
 
-    fields: of the graph, in the place of f32 tensors of one byte that may be moved, and of nodes that compute nothing.
+    Args:
+        kinds: `NodeKind` of each node, in topological order.
+        feeds: for each node the numbers of the outputs that it reads.
+        fields: fields of the graph in place of the defaults: movable f32 tensors of one byte, and nodes without flops.
+
+    Returns:
+        The graph.
     """
     nodes = len(kinds)
     output_ptr = np.cumsum([0, *(kind != NodeKind.RESULT for kind in kinds)])
@@ -45,7 +51,17 @@ def graph_of(kinds: Sequence[int], feeds: Sequence[Sequence[int]], **fields: Any
 
 
 def problem_on(graph: ComputationGraph, node_us: NDArray[np.float64], **fields: Any) -> PlacementProblem:
-    """A graph on devices "A", "B" and so on; what `fields` do not have costs nothing, has no limit, and is a group."""
+    """Makes a problem on devices "A", "B" and so on.
+
+    Args:
+        graph: the graph.
+        node_us: time of each node on each device, µs, float64 [nodes, devices].
+        fields: fields of the problem in place of the defaults: latency, each node a group, transfers and submodels
+            without cost, no memory limits.
+
+    Returns:
+        The problem.
+    """
     count = node_us.shape[1]
     plain = {
         "devices": tuple("ABCDEFGH"[:count]),

@@ -1,18 +1,19 @@
-"""Published instances of device placement: those of Tarnawski et al., as placement problems.
+"""Reads the published instances of device placement by Tarnawski et al. as placement problems.
 
 "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020: operator and layer graphs of BERT,
 ResNet-50, GNMT and Inception-v3 on three or six accelerators with a memory limit, and a CPU, from
 https://github.com/msr-fiddle/dnn-partitioning. Their objective is the largest load of a device. Our search minimizes
 our simulator's period; where the two differ, ours is the larger one, so that the search optimizes an upper bound:
 
-- they let an accelerator write a tensor that others need once; in ours it sends it to each of them;
-- a device of theirs takes part once in each inference (contiguous splits). HETERO runs as many submodels on a device as
-  its operations need, one after the other, so that placements need not be contiguous. Both count a device's work for
-  one inference, however many inferences are in flight.
+- In their model an accelerator writes a tensor once, even if several others read it. In ours it sends the tensor to
+  each of them.
+- In their contiguous splits a device takes part once in each inference. HETERO runs several submodels on a device, one
+  after the other, so that placements need not be contiguous. Both models count the work of a device for one inference,
+  however many inferences are in flight.
 
-Equal in both: operations of one color class share a device, weights of an accelerator's operations fit into its memory,
-tensors are received once by each device, both ends of a transfer are busy with it, but a CPU pays for none
-(`PlacementProblem.transfer_share`). Costs of submodels are zero.
+The following is equal in both models. Operations of one color class share a device. The weights of an accelerator's
+operations fit into its memory. Each device receives a tensor once. A transfer keeps both of its ends busy, except the
+CPU (`PlacementProblem.transfer_share`). Submodels have no cost.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from research.graphs import graph_of, problem_on
 CPU = 0
 """Device number of the CPU in placements of an instance, as in their programme; accelerators follow."""
 
-# Optima of contiguous splits by their dynamic programme (throughput-dp/dp.cpp), for those who do not run it again.
+# Optima of contiguous splits in ms, by their dynamic programme (throughput-dp/dp.cpp), so that it need not be run.
 CONTIGUOUS = {
     "LayerGraphs/bert24": 17.78990625,
     "LayerGraphs/gnmt": 32.910658203124996,
-    # Theirs takes more memory than we had; by the same recursion without storing its 232 million pairs of ideals.
+    # Their programme needs more memory than we had; the same recursion without storing its 232 million pairs of ideals.
     "LayerGraphs/inceptionv3": 51.551863586426,
     "LayerGraphs/resnet50": 33.774666015625,
     "OperatorGraphs/bert_l-12": 147.47798444934838,
@@ -45,7 +46,8 @@ CONTIGUOUS = {
     "OperatorGraphs/resnet50": 124.34884977404485,
 }
 
-# The best of any placement that was known before searches ended by agreement, ms: what `place` has to reach.
+# The largest load of the best known placement in ms, which `place` has to reach. The values are older than the rule
+# that ends a search by agreement.
 BEST_KNOWN = {
     "LayerGraphs/bert24": 17.79,
     "LayerGraphs/gnmt": 31.79,
@@ -58,30 +60,31 @@ BEST_KNOWN = {
 }
 
 _UNIT = 1e-9
-"""Times of transfers are bytes at so much each; the times of the instances, ms, count as µs here."""
+"""Transfer time of a byte. Instances give times of transfers: these become bytes at this time each, and all times in ms
+are read as µs."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """One of their instances, its nodes in a topological order."""
+    """One of their instances, with nodes in a topological order."""
 
-    accelerators: int  # number of them
+    accelerators: int  # number of accelerators
     cpus: int  # number of CPU cores
-    memory: float  # limit of each accelerator, bytes
-    ids: tuple[int, ...]  # of the nodes in the file, [nodes]
+    memory: float  # memory limit of each accelerator, bytes
+    ids: tuple[int, ...]  # ids of the nodes in the file, [nodes]
     cpu_ms: Floats  # time of each node on a CPU, [nodes]
-    accelerator_ms: Floats  # on an accelerator, [nodes]
-    supported: NDArray[np.bool_]  # whether an accelerator runs it, [nodes]
-    size: Floats  # bytes on an accelerator, [nodes]
+    accelerator_ms: Floats  # time of each node on an accelerator, [nodes]
+    supported: NDArray[np.bool_]  # whether an accelerator runs the node, [nodes]
+    size: Floats  # bytes of the node on an accelerator, [nodes]
     colors: NDArray[np.int32]  # nodes of one color share a device, dense numbers, [nodes]
     cost_ms: Floats  # time of moving a node's tensor between an accelerator and the CPU's memory, [nodes]
     edges: NDArray[np.int32]  # source and target, [edges, 2]
 
     @classmethod
     def load(cls, path: Path) -> Instance:
-        """Reads a file of theirs. ValueError: the edges have a cycle, or two edges of a node differ in cost."""
+        """Reads a file of an instance. ValueError: the edges have a cycle, or two edges of a node differ in cost."""
         data = json.loads(path.read_text())
         by_id = {node["id"]: node for node in data["nodes"]}
         cost: dict[int, float] = {}
@@ -109,7 +112,7 @@ class Instance:
         )
 
     def problem(self) -> PlacementProblem:
-        """The instance as a placement problem: the CPU is device 0, one core of it; accelerators follow."""
+        """Converts the instance into a placement problem: device 0 is one core of the CPU; accelerators follow."""
         nodes, devices = len(self.ids), 1 + self.accelerators
         names = tuple(str(identifier) for identifier in self.ids)
         moved = np.rint(self.cost_ms / _UNIT).astype(np.int64)
@@ -135,10 +138,14 @@ class Instance:
         )
 
     def loads(self, device: NDArray[np.integer[Any]]) -> Floats:
-        """Load of each device as they define it, ms, [1 + accelerators].
+        """The load of each device by their definition, ms, [1 + accelerators].
 
-        device: of each node, `CPU` or the number of an accelerator from 1, [nodes]. Raises ValueError: the nodes of a
-        color are on several devices, an accelerator does not run a node of its, or has more than its memory.
+        Args:
+            device: device of each node, `CPU` or the number of an accelerator from 1, [nodes].
+
+        Raises:
+            ValueError: nodes of one color are on several devices, or an accelerator has a node that it does not run,
+                or exceeds its memory.
         """
         color_device = np.full(int(self.colors.max()) + 1, -1)
         color_device[self.colors] = device
@@ -159,11 +166,11 @@ class Instance:
         np.add.at(load, device[sent], self.cost_ms[sent])
         received = np.unique(np.column_stack([source, device[target]])[cut], axis=0)
         np.add.at(load, received[:, 1], self.cost_ms[received[:, 0]])
-        load[CPU] = np.bincount(device, self.cpu_ms, width)[CPU]  # it pays for no transfer
+        load[CPU] = np.bincount(device, self.cpu_ms, width)[CPU]  # transfers do not keep the CPU busy
         return load
 
     def placement(self, split: dict[str, Any]) -> NDArray[np.int64]:
-        """A split in their format as the device of each node, [nodes]."""
+        """Converts a split in their format into the device of each node, [nodes]. ValueError: it lacks a node."""
         place = {identifier: k for k, identifier in enumerate(self.ids)}
         device = np.full(len(self.ids), -1)
         for part in split["cpus"]:
@@ -176,13 +183,13 @@ class Instance:
 
 
 def _topological(ids: list[int], pairs: list[tuple[int, int]]) -> list[int]:
-    """The nodes, each after those that it reads from: depth first, so that branches stay together."""
+    """A topological order of the nodes, depth first, so that branches stay together. ValueError: there is a cycle."""
     readers: dict[int, list[int]] = {identifier: [] for identifier in ids}
     sources: dict[int, list[int]] = {identifier: [] for identifier in ids}
     for a, b in pairs:
         readers[a].append(b)
         sources[b].append(a)
-    # Long branches first, so that weights come right before what reads them.
+    # Long branches first, so that weights come right before the nodes that read them.
     depth = dict.fromkeys(ids, 0)
     ready = [identifier for identifier in ids if not sources[identifier]]
     waits = {identifier: len(sources[identifier]) for identifier in ids}
@@ -198,7 +205,7 @@ def _topological(ids: list[int], pairs: list[tuple[int, int]]) -> list[int]:
         sources[node].sort(key=lambda source: (-depth[source], source))
     order: list[int] = []
     done: set[int] = set()
-    # As OpenVINO orders a model: from the outputs back, what a node reads right before it.
+    # Like OpenVINO's order of a model: backwards from the outputs, with sources right before the node that reads them.
     for end in ids:
         if readers[end] or end in done:
             continue
@@ -216,9 +223,15 @@ def _topological(ids: list[int], pairs: list[tuple[int, int]]) -> list[int]:
 
 
 def expert_load(instance: Instance, path: Path, clone: Path) -> float | None:
-    """Largest load of the human experts' split, ms; None where there is none.
+    """The largest load of the split that human experts made.
 
-    instance: read from `path`. path: in the clone. clone: of their repository.
+    Args:
+        instance: the instance in `path`.
+        path: its file in the clone.
+        clone: clone of their repository.
+
+    Returns:
+        The load in ms; None where the experts made no split.
     """
     human = clone / "human-experts" / f"{path.name.removesuffix('.json')}_expert.json"
     if path.parent.name != "LayerGraphs" or not human.exists():

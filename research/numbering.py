@@ -1,4 +1,4 @@
-"""Topological orders of a graph, as other files of the same model could have them."""
+"""Makes topological orders of a graph that another file of the same model could have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ov_hsdag.model.graph import ComputationGraph
 
 
 def random_order(graph: ComputationGraph, seed: int) -> NDArray[np.int64]:
-    """A random topological order of a graph's nodes, [nodes]."""
+    """A random topological order of a graph's nodes, int64 [nodes]."""
     ranks = np.random.default_rng(seed).random(graph.nodes)
     waits = np.diff(graph.input_ptr)
     readers: list[list[int]] = [[] for _ in range(graph.nodes)]
@@ -32,7 +32,7 @@ def random_order(graph: ComputationGraph, seed: int) -> NDArray[np.int64]:
 
 
 def breadth_first_order(graph: ComputationGraph) -> NDArray[np.int64]:
-    """The order of a graph's nodes in which all sources come first, [nodes]."""
+    """The breadth-first topological order of a graph's nodes, beginning with all sources, int64 [nodes]."""
     waits = np.diff(graph.input_ptr)
     readers: list[list[int]] = [[] for _ in range(graph.nodes)]
     for source, node in zip(graph.input_source.tolist(), graph.input_node.tolist(), strict=True):

@@ -200,6 +200,7 @@ def in_checkout(interpreter: Interpreter, checkout: Path, *arguments: str) -> su
     return ended(sys.executable, *arguments, status=None, cwd=checkout, env={**environment, **TWO})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

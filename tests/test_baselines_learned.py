@@ -65,6 +65,7 @@ LEARNERS: dict[str, Baseline] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNERS)
 def test_learns_a_small_problem(name: str) -> None:
     """With half as many measurements as there are placements; what is drawn gets better."""

@@ -45,6 +45,7 @@ def test_single_devices_and_hetero_ask_once() -> None:
     assert best.placement.tolist() == (~problem.group_supported[:, 0]).astype(int).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["inception-v3-small", "bert-small", "mobilenet-v2-small"])
 def test_placements_of_real_models_are_legal(model: str) -> None:
     template = extract(ZOO[model].build(), split_rule(ov.__version__))

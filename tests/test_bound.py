@@ -14,7 +14,7 @@ from ov_hsdag.explaining.bound import describe_bound
 from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.explaining.report_data import ReportSource
 from ov_hsdag.placing.candidates import NamedPlacement, best_by_prediction
-from ov_hsdag.placing.place import _margin_that_decides
+from ov_hsdag.placing.reasons import margin_that_decides
 from ov_hsdag.utils.lazy import opset13 as ops
 from tests.commands import DEVICE, ran
 from tests.graphs import problem_of
@@ -104,12 +104,12 @@ def test_explain_is_a_screen_by_default_and_more_on_request(tmp_path: Path) -> N
     assert all(name in every for name in ("relu2 ", "first ", "last "))
 
 
-def test_a_margin_that_decides_is_said() -> None:
+def test_amargin_that_decides_is_said() -> None:
     problem = problem_of([[0], [1]], [[500.0, 498.5]] * 2)
     candidates = [
         NamedPlacement(name, problem.single(device)) for device, name in enumerate(("pipeline", "hsdag (less on GPU)"))
     ]
     assert best_by_prediction(problem, candidates) is candidates[0]
-    told = _margin_that_decides(candidates[0], problem, candidates, calibrated=False)
+    told = margin_that_decides(candidates[0], problem, candidates, calibrated=False)
     assert told == "hsdag is predicted 0.30% better and not taken: a less simple placement has to gain 0.5%"
-    assert _margin_that_decides(candidates[1], problem, candidates, calibrated=False) == ""
+    assert margin_that_decides(candidates[1], problem, candidates, calibrated=False) == ""

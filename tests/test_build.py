@@ -44,6 +44,7 @@ done
 """
 
 
+@pytest.mark.slow
 def test_what_is_compiled_is_kept_until_something_changes(tmp_path: Path) -> None:
     """Sources, compiler and flags; a build whose warnings were errors is good for one without, not the other way."""
     for folder in ("cpp_ext", "transformations"):

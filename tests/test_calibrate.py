@@ -413,6 +413,7 @@ def test_command_writes_a_profile_that_loads(written: tuple[Path, Path], two_cpu
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_stored_costs_are_used_where_they_hold(
     written: tuple[Path, Path], two_cpu_core: ov.Core, recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -431,6 +432,7 @@ def test_stored_costs_are_used_where_they_hold(
     assert placement.predicted["measured_costs"] == list(NAMES)
 
 
+@pytest.mark.slow
 def test_place_says_that_it_used_measured_costs(written: tuple[Path, Path], tmp_path: Path) -> None:
     source, profile = written
     options = ("--profile", profile, "--policy", "none", "--no-measure")
@@ -560,6 +562,7 @@ def calibrated(core: ov.Core, machine: SlowMachine, seconds: float) -> tuple[Mod
     return costs, times, told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("inference", "seconds"), [(0.01, 30), (0.3, 30), (0.85, 30), (2.0, 60), (0.3, 10)])
 def test_calibration_of_a_slow_model_keeps_its_budget(
     two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch, inference: float, seconds: float

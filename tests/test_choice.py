@@ -43,6 +43,7 @@ def chosen(noise: float, predicted: Mapping[str, float] | None = None, **speeds:
     return Counter(selected(noise, seed, predicted or speeds, speeds).chosen for seed in range(RUNS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "promised"), [(0.02, 1.2), (0.05, 1.0), (0.05, 1.2), (0.15, 1.2)])
 def test_equal_candidates_never_make_a_placement_win(noise: float, promised: float) -> None:
     """Whatever was predicted."""

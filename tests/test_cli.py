@@ -500,6 +500,7 @@ main()
 
 
 class TestSurroundings:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("module", "native"),
         [*((name, False) for name in ("typer", "numpy", "openvino", "ov_hsdag.placing.place")), ("openvino", True)],

@@ -80,6 +80,7 @@ def described(here: Here) -> dict[str, object]:
     return same_core.describe(here.core, ["CPU_A", "SECOND_CPU"])
 
 
+@pytest.mark.slow
 def test_devices_that_the_caller_registered_are_calibrated_and_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OV_HSDAG_VIRTUAL_DEVICES", raising=False)
     core = ov.Core()

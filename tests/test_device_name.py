@@ -24,7 +24,7 @@ from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.fused_names import affinity_of_fused
 from ov_hsdag.model.normalize import normalize
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.placing import first_load, placement_cache
+from ov_hsdag.placing import first_load, improvement, placement_cache
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning
 from tests.commands import MAIN
@@ -567,3 +567,33 @@ def test_improve_replaces_a_placement_that_is_beaten(saved: str, kept: Path) -> 
     assert improved.placement.measured is not None or "noise" in done.stdout or "proven" in done.stdout
     if set(improved.placement.used()) == {"CPU_A", "CPU_B"}:
         assert used(ov.Core().compile_model(saved, DEVICE, THROUGHPUT)) == {"CPU_A", "CPU_B"}
+
+
+def test_what_is_proposed_to_improve_has_devices_for_fused_nodes(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A policy that is fine-tuned places the transformed model, and loads place the model as it was read."""
+    file = str(tmp_path / "unfused.xml")
+    ov.save_model(unfused_attentions(), file)
+    core = ov.Core()
+    core.compile_model(file, DEVICE, THROUGHPUT)
+    cache = placement_cache.PlacementCache(kept)
+    (entry,) = cache.entries()
+    proposals: dict[str, Placement] = {}
+
+    def propose(model: ov.Model, *_: object) -> dict[str, Placement]:
+        normalize(model)
+        devices = {
+            node.get_friendly_name(): "CPU_A" if "Attention" in node.get_type_name() else "CPU_B"
+            for node in model.get_ops()
+        }
+        return {"fine-tuned": Placement(("CPU_A", "CPU_B"), devices)}
+
+    def keep(core: ov.Core, model: ov.Model, entry: object, found: dict[str, Placement], *_: object) -> Any:
+        proposals.update(found)
+        return improvement.KEPT, None
+
+    monkeypatch.setattr(improvement, "place_entry", lambda *_, **__: entry.placement)
+    monkeypatch.setattr(improvement, "_compare_with_kept", keep)
+    improvement.improve_entry(core, cache, entry, seconds=1.0, propose=propose)
+    assert {proposals["fine-tuned"].affinity[f"softmax{layer}"] for layer in range(4)} == {"CPU_A"}

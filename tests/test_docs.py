@@ -146,6 +146,7 @@ def test_the_format_of_profiles_is_described_in_full() -> None:
     assert "cores" in keys and keys - described == set()
 
 
+@pytest.mark.slow
 def test_the_check_for_ci_runs_as_it_is_written(tmp_path: Path) -> None:
     """And verify finds a placement for devices that are not there, with the status that the page says."""
     text = (ROOT / "docs/guides/ci.md").read_text(encoding="utf-8")

@@ -147,6 +147,7 @@ def test_a_decoder_without_experts_has_no_blocks() -> None:
     assert not experts(normalize(decoder_of_experts(1, experts=0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_blocks_are_those_of_the_oracle(seed: int) -> None:
     """Also where an operation of a block is another one, or a tensor has another rank."""

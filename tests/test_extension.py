@@ -433,7 +433,8 @@ def cut_attention(fused: bool, path: Path) -> None:
 
 @pytest.mark.skipif(
     tuple(int(part) for part in ov.__version__.split(".")[:2]) < (2025, 4),
-    reason="wrong in older releases where a Transpose before attention is in another submodel, too (docs/facts.md)",
+    reason="wrong in older releases where a Transpose before attention is in another submodel, too "
+    "(docs/reference/facts.md)",
 )
 @pytest.mark.parametrize("when", ["in the file", "after reading", "with preprocessing"])
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "unfused"])

@@ -25,6 +25,7 @@ ABOUT_CANDIDATES = ("comparison", "measurer", "plan", "rivals", "selection", "to
 PACKAGE = Path(__file__).parents[1] / "ov_hsdag"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [

@@ -213,6 +213,7 @@ def test_a_run_finds_what_the_wrong_profile_hides(tmp_path: Path) -> None:
     assert sources >= {"single", "policy"} and sources & {"measured", "search"}
 
 
+@pytest.mark.slow
 def test_search_may_propose_in_the_place_of_the_policy(tmp_path: Path) -> None:
     problem = problem_of(5)
     truth = reality(problem)
@@ -228,6 +229,7 @@ def test_search_may_propose_in_the_place_of_the_policy(tmp_path: Path) -> None:
         replace(TINY, proposer="nobody")
 
 
+@pytest.mark.slow
 def test_the_policy_learns_the_measured_placements(tmp_path: Path) -> None:
     problem = problem_of(6)
     network = network_for(problem)
@@ -292,6 +294,7 @@ def test_placements_that_fail_are_recorded_and_not_chosen(tmp_path: Path) -> Non
     assert outcome.record["best_so_far"] == [1.0] * 4
 
 
+@pytest.mark.slow
 def test_what_is_within_the_margin_is_not_chosen(tmp_path: Path) -> None:
     outcome = start(tmp_path / "run", problem_of(9), Budget(measurements=4), settings=replace(TINY, margin=5.0))
     assert outcome.choice.name == outcome.record["reference"] and outcome.choice.measurement.ratio == 1
@@ -471,6 +474,7 @@ def test_a_resumed_run_that_measures_nothing_says_why(tmp_path: Path, budget: Bu
         run(tmp_path / "run", problem, partial(simulated, problem), None, budget)
 
 
+@pytest.mark.slow
 def test_the_record_counts_as_the_budget_does(tmp_path: Path) -> None:
     record = start(tmp_path / "run", problem_of(5), Budget(measurements=4)).record
     numbers = [entry["number"] for entry in record["entries"] if entry["source"] not in ("single", "hetero")]

@@ -318,6 +318,7 @@ def test_names_of_models_as_long_as_a_file_may_have_are_placed(model: Path, tmp_
     assert failed.returncode == 2 and failed.stderr.startswith("error: no such model: ")
 
 
+@pytest.mark.slow
 def test_each_command_leads_to_the_next(tmp_path: Path) -> None:
     """From `ov-hsdag` alone and an ONNX file to the end of the way, each command as the one before printed it."""
     folder, programs = tmp_path / "work", tmp_path / "bin"

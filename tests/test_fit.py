@@ -65,6 +65,7 @@ def states_of(problem: PlacementProblem, device: int) -> int:
     return int(problem.stored_bytes(np.full(len(problem.devices), held))[device])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("precision", "bytes_of_head"), [("f32", 4 * SIZE), ("f16", 2 * SIZE), ("bf16", 2 * SIZE), ("u8", SIZE + 8)]
 )
@@ -332,6 +333,7 @@ class TestSharedMemory:
             self.known.append(self.fit(context=1024).largest["CPU_A"] or 0)
         return self.known[0]
 
+    @pytest.mark.slow
     def test_two_halves_of_a_model_need_the_memory_of_the_whole(self) -> None:
         alone = self.alone()
         found = self.fit(context=alone * 3 // 2)  # each device alone could hold its half
@@ -343,6 +345,7 @@ class TestSharedMemory:
         assert 0 < (found.largest_of_splits or 0) <= alone
         assert "CPU_A and CPU_B share 1.907 MiB of this machine's memory; the largest" in verdict(found, "model")
 
+    @pytest.mark.slow
     def test_limits_of_the_user_count_as_they_are(self) -> None:
         context = self.alone() * 3 // 2
         found = self.fit(context=context, memory=dict.fromkeys(self.TWO, self.bytes))
@@ -372,6 +375,7 @@ class TestSharedMemory:
         assert HostMemory.of(self.core, self.TWO, {}, profile=larger).room == 10 * self.bytes  # type: ignore
 
 
+@pytest.mark.slow
 def test_no_limit_is_said_of_a_context_that_does_not_fit() -> None:
     context = 1 << 26  # beyond what searching for the largest begins with
     found = fit(stateful_decoder(LAYERS), PAIR, context=context, memory={"GPU": 2**33, "CPU": 2**28})
@@ -436,6 +440,7 @@ def test_a_context_that_cannot_fit_writes_nothing(decoder: Path, tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_folder_counts_as_its_main_model(decoder: Path, tmp_path: Path) -> None:
     folder = tmp_path / "exported"
     folder.mkdir()
@@ -636,6 +641,7 @@ class TestPrompts:
         assert short.output_bytes == 4 * 128 * self.VOCABULARY
         assert whole.singles["CPU"].activations > short.singles["CPU"].activations + 4 * 3000 * self.VOCABULARY
 
+    @pytest.mark.slow
     def test_fit_and_place_count_alike(self) -> None:
         for asked in ({"context": 2048}, {"workload": "prompt=1500,generate=100"}):
             need = fit(stateful_decoder(2), PAIR, **asked).singles["GPU"].total  # type: ignore[arg-type]
@@ -668,6 +674,7 @@ def sharing_decoder(layers: int = 4) -> ov.Model:
     return model
 
 
+@pytest.mark.slow
 def test_scores_of_attentions_that_share_a_cache_are_tensors_on_cpu_devices(two_cpu_core: ov.Core) -> None:
     pair, tokens, heads = ("CPU_A", "CPU_B"), 1024, 4
     alone, shared = (

@@ -254,6 +254,7 @@ def test_the_longest_context_is_what_the_configuration_says(tmp_path: Path, told
     assert longest_context(tmp_path / "openvino_model.xml") == longest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("longest", [512, None])
 def test_a_context_that_the_model_was_not_made_for_is_told(folder: Path, longest: int | None) -> None:
     (folder / "config.json").write_text(json.dumps({"max_position_embeddings": longest} if longest else {}))

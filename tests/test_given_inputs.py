@@ -308,6 +308,7 @@ class TestVerifying:
 
 
 class TestMeasuring:
+    @pytest.mark.slow
     def test_placing_measures_with_them(self, bright: Path, tmp_path: Path) -> None:
         model = tmp_path / "m.xml"
         image = named([-1, 3, -1, -1])
@@ -329,6 +330,7 @@ class TestMeasuring:
         )["models"][0]["results"]
         assert any(not row["failed"] for row in rows)
 
+    @pytest.mark.slow
     def test_samples_take_turns(self, two_cpu_core: ov.Core, tmp_path: Path) -> None:
         model = lengths_of_texts()
         (tmp_path / "t.txt").write_text("short\n" + "a much longer text " * 20 + "\nmiddle of the two\n")

@@ -396,6 +396,7 @@ def test_what_the_gpu_does_not_compile_runs_on_the_cpu(run: Run) -> None:
     assert told == " the placement does not compile with GPU; the model runs on CPU\n['CPU'] True\n"
 
 
+@pytest.mark.slow
 def test_what_one_operation_costs_a_device_is_told_with_the_command_that_gives_it_back(
     run: Run, tmp_path: Path
 ) -> None:

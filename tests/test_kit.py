@@ -80,6 +80,7 @@ def test_every_model_is_made_on_the_spot_and_runs(kit_model: KitModel, core: ov.
         assert output.size and np.isfinite(output).all()
 
 
+@pytest.mark.slow
 def test_every_way_is_measured_and_what_fails_costs_its_own_row(document: dict[str, Any]) -> None:
     small, refused = document["comparisons"][:2], document["comparisons"][2:]
     assert [one["objective"] for one in small] == ["throughput", "latency"]

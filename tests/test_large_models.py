@@ -183,6 +183,7 @@ def test_transformations_are_applied_where_they_change_something() -> None:
 _DYNAMIC = [model for model in ZOO.values() if model.dynamic and "quick" in model.tags]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", _DYNAMIC, ids=lambda model: model.name)
 def test_shapes_are_inferred_as_reshape_does(dynamic: ZooModel, monkeypatch: pytest.MonkeyPatch) -> None:
     model = dynamic.build()

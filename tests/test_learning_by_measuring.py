@@ -99,6 +99,7 @@ class Knowing(FakeWorker):
         return super().rate(seconds, limit, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [True, False])
 def test_costs_are_corrected_and_searched_again(
     two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch, told: bool
@@ -190,6 +191,7 @@ def test_trials_at_the_same_time_choose_on_cores_that_swing(
     assert together < 0.5 * np.mean([swinging(seed) for seed in range(24)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("objective", "cuts"), [("latency", (0.4, 0.5)), ("throughput", ()), ("throughput", (0.5,))])
 def test_where_nothing_can_run_at_the_same_time_trials_in_turns_choose(
     swinging: Callable[..., float], objective: str, cuts: Sequence[float]

@@ -359,7 +359,7 @@ def test_attention_keeps_its_transposes(two_cpu_core: ov.Core, fused: bool) -> N
         assert numbers["attention"] == numbers["tokens first"]
 
     if fused and tuple(int(part) for part in ov.__version__.split(".")[:2]) < (2025, 4):
-        return  # wrong where a Transpose before it is in another submodel, too (docs/facts.md)
+        return  # wrong where a Transpose before it is in another submodel, too (docs/reference/facts.md)
     data = np.random.default_rng(1).normal(size=(1, 4, 32)).astype(np.float32)
     expected = two_cpu_core.compile_model(model.clone(), "CPU_A")(data)[0]
     groups = ComputationGraph.from_model(model).legality.groups

@@ -29,6 +29,7 @@ from tests.graphs import every_placement, problem_of, random_problem, searched_p
 FEW = 30_000
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(searched_problems(), st.integers(0, 10_000))
 def test_what_holds_for_every_search(problem: PlacementProblem, seed: int) -> None:

@@ -26,7 +26,8 @@ some_mutations = st.lists(st.sampled_from(list(MUTATIONS)), min_size=1, max_size
 @settings(EXAMPLES, max_examples=40)
 @given(seed=st.integers(0, 10**6), steps=st.integers(1, 16), before=some_mutations, after=some_mutations)
 def test_generated_models(two_cpu_core: ov.Core, seed: int, steps: int, before: list[str], after: list[str]) -> None:
-    """Where a state is averaged with the result of a Loop (docs/facts.md), the CPU plugin by itself is no reference.
+    """Where a state is averaged with the result of a Loop (docs/reference/facts.md), the CPU plugin by itself is no
+    reference.
 
     The examples are drawn from this text and none of them has one.
     """

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import PolicyInput
-from ov_hsdag.training.network import HSDAGNetwork, tensors
+from ov_hsdag.training.network import GraphBatch, HSDAGNetwork, tensors
 from tests.policy_inputs import WIDTHS, random_clusters, random_input
 
 BASE = dataclasses.replace(HSDAGConfig.base(Widths(**WIDTHS)), residual=False)
@@ -31,6 +31,20 @@ def network(config: HSDAGConfig) -> HSDAGNetwork:
 def logits(net: HSDAGNetwork, item: PolicyInput, cluster: np.ndarray) -> Tensor:
     x = tensors(item)
     return net.logits(x, *net.encode(x), torch.from_numpy(cluster).long())
+
+
+@pytest.mark.parametrize("config", [BASE, SMALL])
+def test_graphs_in_a_batch_know_nothing_of_each_other(config: HSDAGConfig) -> None:
+    generator = np.random.default_rng(5)
+    items = [random_input(generator, nodes, 3) for nodes in (30, 7, 19)]
+    clusters = [random_clusters(generator, len(item.node_x)) for item in items]
+    net, x = network(config), GraphBatch.of([tensors(item) for item in items])
+    counts = [int(cluster.max()) + 1 for cluster in clusters]
+    firsts = np.cumsum([0, *counts[:-1]])
+    joined = np.concatenate([cluster + first for cluster, first in zip(clusters, firsts, strict=True)])
+    together = net.logits(x, *net.encode(x), torch.from_numpy(joined).long()).split(counts)
+    for item, cluster, found in zip(items, clusters, together, strict=True):
+        torch.testing.assert_close(found, logits(net, item, cluster), atol=1e-5, rtol=1e-4)
 
 
 def test_the_order_of_devices_does_not_matter() -> None:
@@ -113,11 +127,13 @@ def _learn(config: HSDAGConfig, item: PolicyInput, wanted: np.ndarray, steps: in
     return float((logits(net.eval(), item, cluster).argmax(1) == target).float().mean())
 
 
+@pytest.mark.slow
 def test_it_learns_to_place_by_costs() -> None:
     item = random_input(np.random.default_rng(9), 60, 3)
     assert _learn(SMALL, item, item.pair_x[:, :, 0].argmin(1)) > 0.95
 
 
+@pytest.mark.slow
 def test_context_tells_a_cluster_what_its_neighbours_prefer() -> None:
     """On a chain, node i has to follow the preference of node i + 1: nothing about i itself tells it."""
     generator = np.random.default_rng(10)

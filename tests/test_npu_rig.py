@@ -82,7 +82,7 @@ def run_parts(core: ov.Core, waiting: list[Submodel], values: dict[Tensor, Any],
         values.update(zip(one.makes, expected, strict=True))
         if one.device == "NPU":
             # NPUW takes no output twice, and no input for an output; only in one part does it compute all outputs where
-            # one is read inside, and take a Convert for an output (docs/facts.md).
+            # one is read inside, and take a Convert for an output (docs/reference/facts.md).
             made = [result.input_value(0) for result in results]
             distinct = {(port.get_node().get_instance_id(), port.get_index()): n for n, port in enumerate(made)}
             kept = [n for n in distinct.values() if made[n].get_node().get_type_name() != "Parameter"]
@@ -130,5 +130,5 @@ def test_what_placements_give_to_an_npu_compiles_there_and_computes_the_same() -
             assert max([largest_difference([whole], [parts]), *compared[:, 1]]) <= accepted, (name, kind, compared)
             print(len(compared), "submodels on NPU,", compared.max(axis=0, initial=0.0), "apart of", accepted)
             all_apart += [*compared[:, 0] / accepted]
-    # NPUW's own cuts have been 2% off once (docs/facts.md).
+    # NPUW's own cuts have been 2% off once (docs/reference/facts.md).
     assert len(all_apart) > PLACEMENTS and (np.array(all_apart) > 1).sum() <= 1 + len(all_apart) // 200

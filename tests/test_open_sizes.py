@@ -118,6 +118,7 @@ def test_a_plan_with_static_sizes_uses_the_npu(words: tuple[str, ...], pipeline:
     assert written.input(0).get_partial_shape() == ov.PartialShape([1, 1500, 512])
 
 
+@pytest.mark.slow
 def test_a_model_that_stays_open_beside_static_ones_gets_no_npu_and_is_named() -> None:
     models = {"encoder": ModelOf(encoder(), shapes=SHAPES), "decoder": ModelOf(stateful_decoder(1))}
     with pytest.warns(UserWarning, match=r"'decoder' keeps open sizes and gets no NPU: an NPU takes no open sizes"):

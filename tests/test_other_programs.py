@@ -71,6 +71,7 @@ def test_a_candidate_and_its_rival_get_the_same_correction() -> None:
     assert corrections({}) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pair", "work"), [("equal", (1.0,)), ("slower", (1.2,)), ("split", (0.52, 0.5))])
 def test_intervals_hold_the_truth_beside_busy_processes(pair: str, work: tuple[float, ...]) -> None:
     """Of equal candidates, of a device that is 20% slower, and of a split over both devices."""

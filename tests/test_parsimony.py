@@ -18,7 +18,7 @@ from ov_hsdag.placing.candidates import (
     required_gain,
     why_not_taken,
 )
-from ov_hsdag.placing.place import _margin_that_decides
+from ov_hsdag.placing.reasons import margin_that_decides
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.training.corpus import assemble
 from research.corpus import device_set, extract
@@ -81,7 +81,7 @@ def test_what_is_not_taken_is_said() -> None:
 
 def test_what_submodels_have_to_gain_is_said_where_a_device_is_chosen() -> None:
     problem, candidates = short_last(0.015)
-    told = _margin_that_decides(candidates[0], problem, candidates, calibrated=False)
+    told = margin_that_decides(candidates[0], problem, candidates, calibrated=False)
     assert told == "search is predicted 1.50% better and not taken: 2 submodels instead of 1 have to gain 1.9%"
 
 

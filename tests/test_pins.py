@@ -84,6 +84,7 @@ def test_the_learned_policy_keeps_pins() -> None:
     assert pinned.affinity["fc3"] == "CPU"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("declared")
 def test_a_pinned_placement_runs_is_measured_and_computes_the_same(two_cpu_core: ov.Core, quiet_machine: None) -> None:
     model = layers(4, 64)
@@ -178,8 +179,9 @@ def test_pins_that_a_changed_placement_does_not_keep_are_no_reasons() -> None:
 
 
 def test_an_affinity_that_leaves_a_device_empty_is_warned_of(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="the affinity leaves GPU without an operation.*--pin NAME=DEVICE"):
+    with pytest.warns(UserWarning, match="the affinity leaves GPU without an operation.*--pin NAME=DEVICE") as warned:
         ov_hsdag.place(layers(1, 8), PAIR, affinity={"soft": "CPU"})
+    assert warned[0].filename == __file__  # where the user's program is wrong, not where the package says so
 
 
 @pytest.mark.usefixtures("silence")

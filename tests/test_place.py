@@ -316,6 +316,7 @@ def any_size_model() -> ov.Model:
     return ov.Model([ops.result(ops.exp(ops.tanh(x)))], [x], "any size")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fast_search")
 def test_sizes_that_are_guessed_refuse_no_model() -> None:
     with pytest.warns(UserWarning, match="hold for weights and states alone"):

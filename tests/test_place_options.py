@@ -24,7 +24,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing import selection
 from ov_hsdag.placing.options import PlaceOptions, flags
-from ov_hsdag.placing.place import settings_of
+from ov_hsdag.placing.request import settings_of
 from ov_hsdag.utils.errors import UserError
 from tests.graphs import convolutions, random_model
 

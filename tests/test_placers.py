@@ -13,9 +13,10 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placers.partitions import Partitions
+from ov_hsdag.placers.registry import PHRASES, REGISTERED, tuning_placers, unlearned_placers
 from ov_hsdag.placers.single import HeteroDefault, NodeCount, SingleDevice
-from ov_hsdag.placing.candidates import unlearned_placers
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from research.graphs import graph_of, problem_on
@@ -180,3 +181,15 @@ def test_search_cuts_branches_that_are_side_by_side(two_cpu_core: ov.Core) -> No
     found = {placer.name: problem.scores(placer.place(problem))[0] for placer in unlearned_placers(problem)}
     assert min(found.values()) < 0.7 * found["CPU_A"]
     assert found["search"] < 1.01 * min(found.values())
+
+
+def test_registered_placers_have_names_and_phrases_of_their_own() -> None:
+    assert len(PHRASES) == len(REGISTERED) == len(set(PHRASES.values()))
+    assert {placer.name for placer in tuning_placers()} < PHRASES.keys()
+
+
+def test_another_search_takes_the_place_of_the_default_one() -> None:
+    problem = random_problem(3)
+    placers = unlearned_placers(problem, Multilevel(seed=7))
+    assert [placer for placer in placers if isinstance(placer, Multilevel)] == [Multilevel(seed=7)]
+    assert [placer.name for placer in placers[:3]] == [*problem.devices, "hetero"]

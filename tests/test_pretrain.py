@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +34,7 @@ from ov_hsdag.training.problems import Pool, Target, Targets, batch_indices, lev
 from ov_hsdag.training.rollout import (
     WORST_RETURN,
     Example,
+    Policy,
     counterfactual_advantages,
     expand,
     impact,
@@ -266,7 +268,8 @@ def test_the_entropy_bonus_keeps_the_policy_from_being_sure() -> None:
 
     def entropy(coefficient: float) -> float:
         net, chosen = network([item], residual=True), replace(settings, ent_coef=coefficient)
-        learn(net, lambda: problem_loss(net, chosen, 0, item, math.nan, torch.Generator())[0], 80)
+        policy = partial(run_policy, net, item, levels=levels_at(chosen, 0))
+        learn(net, lambda: problem_loss(policy(), chosen, 0, item, math.nan, torch.Generator())[0], 80)
         return float(run_policy(net, item).entropy)
 
     assert entropy(4.0) > 0.8 * settings.target_entropy > 1.5 * entropy(0.0)
@@ -356,7 +359,8 @@ def test_a_step_follows_the_mean_of_its_problems_losses(corpus: Path, step: int)
         generator = torch.Generator().manual_seed(
             int(np.random.default_rng([settings.seed, 3, step, 0, index]).integers(2**62))
         )
-        losses.append(problem_loss(state.network, settings, step, pool[index], math.nan, generator)[0])
+        policy = run_policy(state.network, pool[index], levels=levels_at(settings, step))
+        losses.append(problem_loss(policy, settings, step, pool[index], math.nan, generator)[0])
     wanted = torch.autograd.grad(torch.stack(losses).mean(), list(state.network.parameters()))
     scalars = training.update(state, settings, pool, indices)
     assert max(float(gradient.abs().max()) for gradient in wanted) > 1e-3
@@ -382,10 +386,10 @@ def test_ppo_goes_on_exactly_where_a_step_was_broken_off(
     )
     pretrain(tmp_path / "whole", corpus, settings)
 
-    def broken(network: HSDAGNetwork, settings: Settings, step: int, *arguments: Any) -> Any:
+    def broken(policy: Policy, settings: Settings, step: int, *arguments: Any) -> Any:
         if step == 3 and arguments[-1] is not None:  # the second epoch, after an update
             raise KeyboardInterrupt
-        return problem_loss(network, settings, step, *arguments)
+        return problem_loss(policy, settings, step, *arguments)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(training, "problem_loss", broken)
@@ -496,7 +500,7 @@ def interruptible() -> Iterator[None]:
 def press_ctrl_c() -> None:
     """Does what Python does on SIGINT, without a signal.
 
-    Cores of other tests in this process may have left a stack for signals that is none (docs/facts.md).
+    Cores of other tests in this process may have left a stack for signals that is none (docs/reference/facts.md).
     """
     handler = signal.getsignal(signal.SIGINT)
     assert callable(handler)

@@ -69,6 +69,7 @@ def test_a_problem_is_a_graph_with_labels() -> None:
     assert np.isfinite(score) and score <= single
 
 
+@pytest.mark.slow
 def test_a_dataset_of_a_corpus_trains_any_model(tmp_path: Path) -> None:
     """Labels are of problems with two or more devices; a batch has equally many."""
     write_generated(tmp_path / "corpus", count=3)

@@ -101,7 +101,7 @@ def ask(address: str, body: Any = None) -> Any:
 
 
 def test_the_image_of_an_application_serves(placed: Path, tmp_path: Path) -> None:
-    """What the Dockerfile in docs/containers.md copies, sets and runs, in a folder in the place of an image."""
+    """What the Dockerfile in docs/guides/containers.md copies, sets and runs, in a folder in the place of an image."""
     lines = dict(line.split(" ", 1) for line in dockerfile_of_an_application().splitlines() if ".whl" not in line)
     script, model, weights, _ = lines["COPY"].split()
     shutil.copy(SAMPLES / script, tmp_path)

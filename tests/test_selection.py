@@ -28,7 +28,7 @@ from ov_hsdag.measuring.evaluator import PIPELINE_HINT
 from ov_hsdag.measuring.process import Worker
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placers.contiguous import Contiguous
-from ov_hsdag.placing import selection
+from ov_hsdag.placing import operation_costs, selection
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem, prepare
 from ov_hsdag.utils.byte_sizes import format_bytes, round_up
@@ -252,8 +252,7 @@ def test_where_nothing_runs_the_prediction_decides(
         return Worker(folder, objective, name, entry="tests.worker_faults:killed_at_start")
 
     monkeypatch.setattr(process, "Worker", broken)
-    # The package's `place` is the function.
-    monkeypatch.setattr(import_module("ov_hsdag.placing.place"), "calibrate_where_it_runs", uncalibrated)
+    monkeypatch.setattr(operation_costs, "calibrate_where_it_runs", uncalibrated)
     model = ZOO["squeezenet"].build()
     with pytest.warns(UserWarning) as warned:
         placement = ov_hsdag.place(model, PAIR, core=core, measure=True, objective=objective)
@@ -296,13 +295,14 @@ def placed_on(machine: Machine, core: ov.Core, monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(process, "Worker", machine.start)
     placing = import_module("ov_hsdag.placing.place")  # the package's `place` is the function
-    monkeypatch.setattr(placing, "calibrate_where_it_runs", uncalibrated)
+    monkeypatch.setattr(operation_costs, "calibrate_where_it_runs", uncalibrated)
     monkeypatch.setattr(placing, "busy_cores", lambda: busy)
     machine.keep_time(monkeypatch)
     with pytest.warns(UserWarning, match="no device runs the whole model"):
         return ov_hsdag.place(ZOO["squeezenet"].build(), PAIR, objective="throughput", core=core, measure=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("searched_once")
 @pytest.mark.parametrize(
     ("gain", "noise", "chosen", "unsure"),
@@ -376,7 +376,7 @@ def test_costs_that_hold_are_not_measured_again(core: ov.Core, monkeypatch: pyte
     profile = builtin_profile(DEVICES.names, core)
     costs, _ = calibrate_prepared(prepare(ZOO["bert-small"].build(), DEVICES.names, core, profile), core, profile)
     monkeypatch.setattr("sys.executable", "/nowhere/python")
-    monkeypatch.delattr(import_module("ov_hsdag.placing.place"), "calibrate_where_it_runs")
+    monkeypatch.delattr(operation_costs, "calibrate_where_it_runs")
     with pytest.warns(UserWarning, match="nothing could be measured") as warned:
         placement = ov_hsdag.place(ZOO["bert-small"].build(), PAIR, core=core, measure=True, costs=costs)
     assert len(warned) == 1, [str(one.message) for one in warned]

@@ -307,6 +307,7 @@ class TestOnDevices:
             ov_hsdag.place_together({"one": convolutions(8)}, PAIR, measure=True, measure_seconds=1e-3, core=core)
         assert "'one' could not be timed" in str(told[0].message)
 
+    @pytest.mark.slow
     def test_plans_that_do_not_fit_are_not_measured(self, core: ov.Core, refused: list[Any]) -> None:
         given = {name: convolutions(16) for name in ("one", "two")}
         alone = ov_hsdag.place_together({name: convolutions(16) for name in given}, PAIR, core=core)
@@ -406,6 +407,7 @@ class TestOnDevices:
         assert json.loads(done.stdout)["measured"] is None
         assert done.stderr.startswith("warning: nothing is measured, the placement is chosen by prediction: measuring")
 
+    @pytest.mark.slow
     def test_a_pipeline_as_one_folder(self, tmp_path: Path, core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
         source = tmp_path / "pipeline"
         for part, width in {"text_encoder": 8, "unet": 32, "vae_decoder": 16, "vae_encoder": 8}.items():

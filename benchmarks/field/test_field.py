@@ -30,6 +30,7 @@ from tests.graphs import convolutions, random_problem
 from tests.test_tarnawski import node, written
 
 
+@pytest.mark.slow
 def test_runs_keep_their_budget_and_say_why_they_have_no_figure() -> None:
     problem = random_problem(3, nodes=20, devices=2)
     cell = harness.run(problem, LEARNED[0], Budget(evaluations=30), seed=2)

@@ -52,6 +52,7 @@ def test_a_process_is_told_by_what_it_holds() -> None:
     assert 63 < after.get("allocated", 64.0) - before.get("allocated", 0.0) < 66 and len(kept) == 64 * 2**20
 
 
+@pytest.mark.slow
 def test_placing_and_compiling_keep_nothing(tmp_path: Path) -> None:
     hook.patch(ov)
     core, path = ov.Core(), tmp_path / "model.xml"

@@ -29,7 +29,8 @@ from benchmarks.quality.drawn_models import DEVICES, SEED, DrawnProblem, drawn_p
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.multilevel import Multilevel, search
-from ov_hsdag.placing.candidates import run, unlearned_placers
+from ov_hsdag.placers.registry import unlearned_placers
+from ov_hsdag.placing.candidates import run
 from ov_hsdag.problem.problem import PlacementProblem
 
 SMOKE_ARGUMENTS = "--models 1 --seconds 0.5"

@@ -41,6 +41,7 @@ def test_operators_are_placed_split_and_right(tmp_path: Path) -> None:
     assert all(rows[case]["submodels"] == [] for case in WHOLE)
 
 
+@pytest.mark.slow
 def test_a_case_that_hangs_costs_itself_and_ends_with_status_1(tmp_path: Path) -> None:
     output = tmp_path / "cases.json"
     ended = run("test_abs", "--case-seconds", "0.01", "--output", output)

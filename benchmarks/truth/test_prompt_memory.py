@@ -10,6 +10,7 @@ from benchmarks.truth.prompt_memory import build, counted, peak
 from ov_hsdag.kit.decoder import DecoderSize
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks of memory are read from /proc")
 @pytest.mark.parametrize("sharing", [False, True])
 def test_a_prompt_takes_what_is_counted(sharing: bool) -> None:

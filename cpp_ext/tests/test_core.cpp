@@ -74,7 +74,7 @@ void test_residual_is_split_in_three() {
     }
 }
 
-// What holds for every split: submodels are of one device, and (where sortable) wait for each other in no cycle.
+// Checks every split: submodels have one device and, if they are sortable, there is no cycle among them.
 void test_splits_of_random_graphs() {
     std::mt19937 random(7);
     for (int round = 0; round < 300; ++round) {
@@ -163,7 +163,7 @@ void test_chains_become_groups() {
     CHECK((colocate_chains(graph, group, same, light, 1.0) == std::vector<std::int32_t>{0, 0, 1, 2, 3, 3}));
     const std::vector<std::int64_t> apart{1, 2, 1, 1, 1, 1};
     CHECK((colocate_chains(graph, group, apart, light, 1.0) == std::vector<std::int32_t>{0, 1, 2, 3, 4, 4}));
-    // What is too heavy for its chain begins the next one.
+    // A group that is too heavy for its chain begins the next one.
     const std::vector<double> heavy{0.3, 0.8, 0.1, 0.1, 0.4, 0.6};
     CHECK((colocate_chains(graph, group, same, heavy, 1.0) == std::vector<std::int32_t>{0, 1, 2, 3, 4, 4}));
     CHECK((colocate_chains(graph, group, same, heavy, 0.9) == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5}));

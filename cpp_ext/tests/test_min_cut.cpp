@@ -17,7 +17,7 @@ struct Network {
     std::vector<std::int32_t> start, end;
     std::vector<double> capacity;
 
-    // What the edges from the source's side to the sink's side carry.
+    // The capacity of the edges from the source's side to the sink's side.
     [[nodiscard]] double cut(const std::vector<std::uint8_t>& sink_side) const {
         double sum = 0;
         for (std::size_t e = 0; e < start.size(); ++e) {

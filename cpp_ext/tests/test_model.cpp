@@ -103,7 +103,7 @@ void test_states_and_attention_share_a_device() {
     CHECK(group[read] == group[sum] && group[sum] == group[4]);
     CHECK(group[attention] == group[transpose] && group[transpose] != group[relu]);
     CHECK((legality.same_submodel() == Pairs{{read, 4}}));
-    // Of nodes that must share a device, that of most wins; others follow their producers.
+    // Nodes that must share a device get the device of most of them; others follow their producers.
     const std::vector<std::int32_t> known{-1, 1, 1, -1, 0, 1, 1, 0, -1};
     const auto device = host_devices(legality, known, 2);
     CHECK(device[read] == 1 && device[4] == 1 && device[apart] == device[x] && device[relu] == 0);

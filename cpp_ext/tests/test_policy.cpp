@@ -188,7 +188,7 @@ void test_additive_state() {
     }
 }
 
-// Coarse levels keep the order, what adds up, and the way back.
+// Coarse levels keep the order and the additive cost model, and their placements can be translated back.
 void test_hierarchies_are_acyclic() {
     std::mt19937 random(11);
     for (int round = 0; round < 40; ++round) {

@@ -1,1 +1,1 @@
-"""Device profiles and the costs of models, measured on the machine."""
+"""Device profiles and costs of models, measured on the machine."""

@@ -1,9 +1,9 @@
-"""What partition boundaries cost: calls, tensors, bytes, and layouts, on purpose-built models on real HETERO.
+"""Measures partition boundaries (calls, tensors, bytes and layouts) with purpose-built models on HETERO.
 
-A model is a chain of small operations with large tensors between them, and is cut at every large tensor, the devices
-alternating. Run once with each of two devices first, less each device alone, its operations cancel, whatever they
-take: what is left is the price of the boundaries. Tensors on tokens are handed over as they are, tensors of images are
-rewritten from the layout that convolutions work in.
+A model is a chain of small operations with large tensors between them. It is cut at every large tensor, with the two
+devices alternating. The sum of the times of two runs, with each device first, minus the times of each device alone,
+cancels the operations: the rest is the cost of the boundaries. Tensors of tokens are handed over as they are; tensors
+of images are rewritten from the layout of convolutions.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from ov_hsdag.model.graph import ComputationGraph, Floats
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.lazy import ov
 
-# Channels of the small tensors, and large tensors of a chain: enough boundaries to be seen in its time.
+# Channels of the small tensors, and number of large tensors of a chain, enough to be visible in its time.
 _NARROW, _BOUNDARIES = 16, 8
 
 # [rows, columns] of large tensors on tokens, [channels, side] of large tensors of images.
 _TOKENS = ((16, 32), (128, 256), (128, 768), (256, 1536))
 _IMAGES = ((32, 7), (256, 14), (64, 56), (128, 56), (256, 56))
 
+# Rounds of measuring a chain, of which the median counts.
 _ROUNDS = 9
 
 
@@ -38,11 +39,11 @@ _ROUNDS = 9
 class Boundaries:
     """Costs of partition boundaries."""
 
-    submodel_us: Floats  # of a submodel on each device, µs, float64 [devices]
-    tensor_us: Floats  # of a tensor from row to column, µs, float64 [devices, devices]
-    us_per_byte: Floats  # of a plain tensor from row to column, float64 [devices, devices]
-    # of rewriting a tensor between a device's own layout and the plain one, in either direction, 0 where a device has
-    # none, float64 [devices]
+    submodel_us: Floats  # time to call a submodel on each device, µs, float64 [devices]
+    tensor_us: Floats  # fixed time of a tensor from the row's device to the column's, µs, float64 [devices, devices]
+    us_per_byte: Floats  # time per byte of a plain tensor from row to column, µs, float64 [devices, devices]
+    # time per byte of rewriting a tensor between a device's own layout and the plain one, in either direction, µs,
+    # float64 [devices]; 0 where a device has no own layout
     layout_us_per_byte: Floats
     error: float  # median relative error of the measured boundaries
 
@@ -50,9 +51,18 @@ class Boundaries:
 def measure_boundaries(
     core: ov.Core, names: Sequence[str], advance: Callable[[str], None] = lambda _: None
 ) -> Boundaries:
-    """Measures all pairs of two or more devices; of costs that several pairs have, the median counts.
+    """Measures all pairs of two or more devices; where several pairs give a cost, their median counts.
 
-    advance: takes a line for people before each chain. Raises RuntimeError where a device or HETERO fails.
+    Args:
+        core: the Core.
+        names: names of the devices.
+        advance: called with a line of progress before each chain.
+
+    Returns:
+        The costs of the boundaries.
+
+    Raises:
+        RuntimeError: a device or HETERO fails.
     """
     submodel: list[list[float]] = [[] for _ in names]
     layout: list[list[float]] = [[] for _ in names]
@@ -77,7 +87,7 @@ def measure_boundaries(
 def _measure_pair(
     core: ov.Core, names: tuple[str, str], advance: Callable[[str], None]
 ) -> tuple[tuple[float, ...], float]:
-    """Costs of a submodel, of a tensor, of its bytes, and of their layout on each device; and `Boundaries.error`."""
+    """Costs of a submodel, a tensor, its bytes, and their layout on each of two devices; and `Boundaries.error`."""
     rows, extra, weights = [], [], []
     # µs and bytes of conversions: [image, device].
     converted, handed = np.zeros((2, 2)), np.zeros((2, 2))
@@ -95,14 +105,17 @@ def _measure_pair(
     table, us = np.array(rows), np.array(extra)
     costs = fit_costs(table, us, np.array(weights))
     error = np.abs(table @ costs - us) / np.maximum(us, 1.0)
-    submodels, tensors, plain, layout = (costs / 2).tolist()  # of both devices together, and of both directions
+    submodels, tensors, plain, layout = (costs / 2).tolist()  # the fit has both devices, or directions, together
     of_layout = np.maximum(converted[1] / handed[1] - converted[0] / handed[0], 0.0)
     shares = of_layout / of_layout.sum() if of_layout.any() else np.full(2, 0.5)
     return (submodels, tensors, plain, *(layout * shares).tolist()), float(np.median(error))
 
 
 def _measure_chain(core: ov.Core, chain: _Chain, names: tuple[str, str]) -> tuple[float, float, float, Floats]:
-    """What the boundaries cost, its error, all of both splits, and what inserted nodes take [devices]; all in µs."""
+    """Measures a chain: cost of its boundaries, its error, time of both splits, and time of inserted nodes [devices].
+
+    All times are in µs.
+    """
     graph = ComputationGraph.from_model(chain.model)
     inputs = TimedInputs([[np.ones(port.get_shape(), np.float32) for port in chain.model.inputs]])
     hetero = f"HETERO:{','.join(names)}"
@@ -119,7 +132,7 @@ def _measure_chain(core: ov.Core, chain: _Chain, names: tuple[str, str]) -> tupl
     seconds = np.zeros((_ROUNDS, len(runs)))
     for one_round in seconds:
         for number, run in enumerate(runs):
-            run.run()  # brings back into caches what the others displaced
+            run.run()  # refills caches from which other runs displaced the model's data
             one_round[number] = run.run()
     extra = (seconds[:, 0] + seconds[:, 1] - seconds[:, 2] - seconds[:, 3]) * 1e6
     converted = np.zeros(2)
@@ -132,16 +145,16 @@ def _measure_chain(core: ov.Core, chain: _Chain, names: tuple[str, str]) -> tupl
 
 
 class _Chain(Builder):
-    """Small operations with large tensors between them, and how they are cut.
+    """Small operations with large tensors between them, with the stages at which they are cut.
 
-    Widen | narrow, widen | … | narrow. A fan has many tensors from one submodel to another: what a tensor costs, and a
-    submodel does not.
+    The operations are: widen | narrow, widen | … | narrow. A fan has many tensors from one submodel to another, so that
+    the costs of tensors can be told from those of submodels.
     """
 
     def __init__(self, size: tuple[int, int], *, image: bool = False, fan: bool = False) -> None:
         super().__init__()
         self.image, self._large = image, size[0] if image else size[1]
-        self.bytes = 4 * size[0] * (size[1] ** 2 if image else size[1])  # of each tensor
+        self.bytes = 4 * size[0] * (size[1] ** 2 if image else size[1])  # bytes of each large tensor, f32
         self.tensors = 3 * _BOUNDARIES if fan else _BOUNDARIES
         self.submodels = 2 if fan else _BOUNDARIES + 1
         self.stages: dict[str, int] = {}  # submodel of each node by name
@@ -169,5 +182,5 @@ class _Chain(Builder):
 
     def _linear(self, source: Any, channels: int, out: int, stage: int) -> Any:
         node = (self.conv if self.image else self.layer)(source, channels, out)
-        self._keep(node.input_value(1).get_node(), stage)  # the weights
+        self._keep(node.input_value(1).get_node(), stage)  # weights belong to their consumer's submodel
         return self._keep(node, stage)

@@ -1,4 +1,4 @@
-"""Calibration of a model: what its operations, and cuts between them, cost on the devices of this machine."""
+"""Calibration of a model: measures its operations, and cuts between them, on the devices of this machine."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 
 Advance = Callable[[str], None]
 
-# Of a budget, in relation to a device: what the placements get that tell of partition boundaries.
+# Share of the time for measuring placements, which show the costs of boundaries, as a multiple of a device's share.
 _BOUNDARIES_SHARE = 1.5
 
-# What a compiled model takes, times its weights, and how much of what is free may be used.
-_COMPILED_TIMES, _MEMORY_SHARE = 1.5, 0.8
+# Memory of a compiled model as a multiple of its weights, and the share of the free memory that may be used.
+_COMPILED_SIZE_FACTOR, _MEMORY_SHARE = 1.5, 0.8
 
-# Copies that are kept for the next phase of a workload, at most, and others beside them.
-_MOST_KEPT, _COMING_AND_GOING = 12, 2
+# Largest number of compiled models that are kept for the next phase of a workload, and the number of others that are
+# in memory at the same time.
+_MOST_KEPT, _TRANSIENT_MODELS = 12, 2
 
 
 def calibrate_prepared(
@@ -54,15 +55,25 @@ def calibrate_prepared(
     deadline: Deadline = UNLIMITED,
     compiled: CompiledModels | None = None,
 ) -> tuple[ModelCosts, dict[str, NodeTimes]]:
-    """Measures a model on each device alone, or with the help of another where a device does not run all of it.
+    """Measures a model on each device alone, or together with another one if a device does not run all of it.
 
-    Devices that run nothing of it are left out. profile: says what one run of the whole model cannot: how the time of
-    what is executed as one is divided. deadline: of all but a compilation that has begun. What there is
-    no time for comes from the profile, with a warning: rounds and placements are saved first, then single operations,
-    then devices. compiled: of the same model with inputs of other sizes.
+    Devices that run nothing of the model are left out. If the time is too short, the profile replaces measurements,
+    with a warning: first rounds and placements are left out, then single operations, then devices.
 
-    Returns the costs of the measured devices, whose `boundaries` is None where those were not, and times of each
-    device. Raises RunError where no device runs the whole model (or says what it runs), or none did so in time.
+    Args:
+        prepared: the analysis of the model.
+        core: the Core.
+        profile: profile of the devices. It divides the time of nodes that are executed as one.
+        advance: called with lines of progress.
+        deadline: budget of everything except a compilation that has begun.
+        compiled: compiled copies of the same model, possibly used with inputs of other sizes; new ones by default.
+
+    Returns:
+        The costs of the measured devices, whose `boundaries` is None if those were not measured; and the times of each
+        device by name.
+
+    Raises:
+        RunError: no device runs the whole model (`NotRunnableError`), none did so in time, or a split does not run.
     """
     calibration = ModelCalibration(prepared, core, profile, advance, deadline, compiled)
     calibration.measure_operations()
@@ -72,16 +83,20 @@ def calibrate_prepared(
 
 
 class Calibrating(AbstractContextManager["Calibrating"]):
-    """A process in which models are calibrated, so that this one compiles nothing. Ends with `close`."""
+    """A process in which models are calibrated, so that this process compiles nothing. It ends with `close`."""
 
     def __init__(self, core: ov.Core, names: Sequence[str]) -> None:
-        """The process begins with the first call, or `start`; it has a Core like this one, for these devices."""
+        """Prepares for these devices; the process begins with the first call, or with `start`."""
         self._core, self._names = core, names
-        self._kept: dict[int, int] = {}  # number of each model in the process, by its id
+        self._kept: dict[int, int] = {}  # number of each model in the process, by Python's id of the model
         self._started: Compiling | None = None
 
     def start(self) -> Compiling:
-        """The process, which imports OpenVINO while this one does something else. Raises as `Compiling`."""
+        """Starts the process, which imports OpenVINO while this one goes on.
+
+        Raises:
+            RunError: the process cannot be started.
+        """
         if self._started is None:
             self._started = Compiling(self._core, self._names)
         return self._started
@@ -93,11 +108,25 @@ class Calibrating(AbstractContextManager["Calibrating"]):
         advance: Advance = lambda _: None,
         deadline: Deadline = UNLIMITED,
     ) -> tuple[ModelCosts, dict[str, NodeTimes]]:
-        """As `calibrate_prepared`. Phases of one model share what was compiled, as far as there is memory."""
+        """Runs `calibrate_prepared` in the process. Phases of one model share compiled copies, as far as memory allows.
+
+        Args:
+            prepared: the analysis of the model.
+            profile: profile of the devices.
+            advance: called with lines of progress.
+            deadline: budget of everything except a compilation that has begun.
+
+        Returns:
+            Costs and times, as `calibrate_prepared`.
+
+        Raises:
+            RunError: as `calibrate_prepared`.
+            ChildError: the process has ended.
+        """
         model, process = prepared.model, self.start()
         if id(model) not in self._kept:
             self._kept[id(model)] = process.keep(model)
-        process.wait()  # so that its imports take nothing of the time
+        process.wait()  # its imports must not use up the budget
         about = (prepared.shapes, prepared.graph, prepared.devices, prepared.supported)
         arguments = (self._kept[id(model)], about, profile, deadline.left)
         return process.call(_calibrate_here, *arguments, doing="calibrating", report=advance)
@@ -116,7 +145,15 @@ class Calibrating(AbstractContextManager["Calibrating"]):
 def _calibrate_here(
     here: Here, number: int, about: Sequence[Any], profile: Profile, seconds: float
 ) -> tuple[ModelCosts, dict[str, NodeTimes]]:
-    """In the process that compiles: `calibrate_prepared` of a model, by its number; about: the rest of the analysis."""
+    """Runs in the compiling process: `calibrate_prepared` for a model.
+
+    Args:
+        here: the context of the process.
+        number: number of the model.
+        about: the other fields of `ModelAnalysis`.
+        profile: profile of the devices.
+        seconds: budget.
+    """
     deadline, prepared, key = Deadline(seconds), ModelAnalysis(here.model(number), *about), f"compiled {number}"
     if key not in here.kept:
         here.kept[key] = compiled_models(prepared, here.core)
@@ -130,9 +167,20 @@ def calibrate_where_it_runs(
     advance: Advance = lambda _: None,
     seconds: float = math.inf,
 ) -> tuple[ModelAnalysis, ModelCosts]:
-    """As `calibrate_prepared`; where no device runs a model with inputs of the assumed sizes, with smaller ones.
+    """Calibrates a model with the assumed sizes of its inputs; if no device runs it, with smaller ones.
 
-    Returns the analysis with the sizes that run, and the costs.
+    Args:
+        prepared: the analysis of the model with the assumed sizes.
+        calibrating: the process.
+        profile: profile of the devices.
+        advance: called with lines of progress.
+        seconds: budget for all sizes together.
+
+    Returns:
+        The analysis with the sizes that run, and the costs.
+
+    Raises:
+        RunError: as `calibrate_prepared`.
     """
     deadline, tried = Deadline(seconds), prepared
     for shapes in smaller_shapes(prepared.model, prepared.shapes):
@@ -144,13 +192,21 @@ def calibrate_where_it_runs(
 
 
 class NotRunnableError(RunError):
-    """Each device has tried to run the model, and failed."""
+    """Each device has tried to run the model and failed."""
 
 
 class ModelCalibration:
-    """A model's calibration, in steps. Arguments as of `calibrate_prepared`."""
+    """A model's calibration in steps.
 
-    problem: PlacementProblem  # with the measured costs, from `measure_operations` on
+    Attributes:
+        problem: the problem with the measured costs, from `measure_operations` on.
+        alone: times of the devices that run the whole model, by name.
+        times: times of all measured devices, those of `alone` first.
+        as_another: devices whose time is divided in the proportions of another device of their kind.
+        factors: factors of `fit_scale_factors` if boundaries were measured; ones if the model cannot be split.
+    """
+
+    problem: PlacementProblem
 
     def __init__(
         self,
@@ -161,6 +217,16 @@ class ModelCalibration:
         deadline: Deadline = UNLIMITED,
         compiled: CompiledModels | None = None,
     ) -> None:
+        """Prepares a calibration; the arguments are those of `calibrate_prepared`.
+
+        Args:
+            prepared: the analysis of the model.
+            core: the Core.
+            profile: profile of the devices.
+            advance: called with lines of progress.
+            deadline: budget of everything except a compilation that has begun.
+            compiled: compiled copies of the same model; new ones by default.
+        """
         self._prepared, self._core, self._profile = prepared, core, profile
         self._compiled = compiled or CompiledModels(core)
         self._identity = {name: identity(core, name) for name in prepared.devices}
@@ -171,29 +237,32 @@ class ModelCalibration:
         self._weights = {
             name: shares(prepared.graph, self._roofline, us[:, number]) for number, name in enumerate(prepared.devices)
         }
-        self.alone: dict[str, NodeTimes] = {}  # of the devices that run the whole model
-        self.times: dict[str, NodeTimes] = {}  # of all devices that were measured, those first
-        self.as_another: list[str] = []  # devices whose times are divided as those of another of their kind
-        # of `fit_scale_factors`, where partition boundaries were measured; ones where the model cannot be split
+        self.alone: dict[str, NodeTimes] = {}
+        self.times: dict[str, NodeTimes] = {}
+        self.as_another: list[str] = []
         self.factors: NDArray[np.float64] | None = None
 
     def measure_operations(self) -> None:
-        """Each device alone, then those that do not run the whole model. Raises RunError where none does."""
+        """Measures each device alone, then devices that do not run the whole model.
+
+        Raises:
+            RunError: no device runs the whole model, or none did so in time.
+        """
         names = self._prepared.devices
         errors: list[str] = []
         failed = 0
         for number, name in enumerate(names):
-            # What one leaves of its share, the next ones get.
+            # Time that a device leaves unused goes to the next ones.
             share = self._deadline.share(1 / (len(names) - number + _BOUNDARIES_SHARE))
             self._advance(self._deadline.describe(f"measuring the whole model on {name}"))
             try:
                 if not self._has_memory({name: 1}, times=1.0):
                     raise RuntimeError("there is not memory enough to compile the model")
                 us = self._profile.device(name).submodel_us
-                # Of equal devices one is enough.
-                counted = not self._equal(name, self.alone) and self._has_memory({name: 2})
-                found = self._node_times(self._prepared.model, name, name, share, submodel_us=us, counted=counted)
-                self.alone[name] = found
+                # Operations are counted on one of several equal devices.
+                counted = not self._times_of_equal_devices(name, self.alone) and self._has_memory({name: 2})
+                times = self._node_times(self._prepared.model, name, name, share, submodel_us=us, counted=counted)
+                self.alone[name] = times
             except RuntimeError as error:
                 failed += 1
                 errors.append(f"{name}: {one_line(error)}")
@@ -204,36 +273,48 @@ class ModelCalibration:
                 raise RunError("the time is too short to run the model on any device")
             why = f"no device runs the whole model: {'; '.join(errors)}"
             raise NotRunnableError(why) if failed == len(errors) else RunError(why)
-        for name, found in self.alone.items():
-            self.alone[name] = self._as_alike(name, found)
+        for name, times in self.alone.items():
+            self.alone[name] = self._as_alike(name, times)
         self.times = dict(self.alone)
         for name in names:
             if name not in self.alone and self._has_memory({name: 1}, times=1.0):
                 share = self._deadline.share(1 / (1 + _BOUNDARIES_SHARE))
                 with suppress(RuntimeError, OutOfTime):
-                    helped = self._helped(name, next(iter(self.alone)), share)
+                    helped = self._times_in_split(name, next(iter(self.alone)), share)
                     self.times.update({name: helped} if helped else {})
-        self.times = self._pooled(self.times)
+        self.times = self._with_means_of_equal_devices(self.times)
         self.problem = self._problem(self.times)
 
-    def _pooled(self, times: Mapping[str, NodeTimes]) -> dict[str, NodeTimes]:
-        """Equal devices with the mean of their times: what these differ by is what else the machine did meanwhile."""
-        found = dict(times)
-        for name, own in times.items():
-            equal = self._equal(name, times)
-            latencies = [one.latency_us for one in equal]
-            if own.copies and max(latencies) < UNEQUAL * min(latencies):
-                us = np.mean([one.us for one in equal], axis=0)
-                found[name] = replace(own, us=us, latency_us=float(np.mean(latencies)))
-        return found
+    def _with_means_of_equal_devices(self, times: Mapping[str, NodeTimes]) -> dict[str, NodeTimes]:
+        """Gives equal devices the mean of their times, because their differences come from other programs."""
+        pooled = dict(times)
+        for name, device_times in times.items():
+            equal = self._times_of_equal_devices(name, times)
+            latencies = [equal_times.latency_us for equal_times in equal]
+            if device_times.copies and max(latencies) < UNEQUAL * min(latencies):
+                us = np.mean([equal_times.us for equal_times in equal], axis=0)
+                pooled[name] = replace(device_times, us=us, latency_us=float(np.mean(latencies)))
+        return pooled
 
-    def _equal(self, name: str, times: Mapping[str, NodeTimes]) -> list[NodeTimes]:
-        """Times of devices that are the same as this one, as far as operations were counted."""
-        of = self._identity
-        return [one for other, one in times.items() if one.copies and of[other] == of[name]]
+    def _times_of_equal_devices(self, name: str, times: Mapping[str, NodeTimes]) -> list[NodeTimes]:
+        """Times of devices with the same identity whose operations were counted."""
+        identity_of = self._identity
+        return [
+            other_times
+            for other, other_times in times.items()
+            if other_times.copies and identity_of[other] == identity_of[name]
+        ]
 
     def _node_times(self, model: ov.Model, runs_on: str, name: str, deadline: Deadline, **options: Any) -> NodeTimes:
-        """Times of the device `name` in a model that is compiled for `runs_on`; options: see `node_times`."""
+        """Times of the device `name` in a model that is compiled for `runs_on`.
+
+        Args:
+            model: the model.
+            runs_on: device string for compiling.
+            name: the device whose weights divide the times.
+            deadline: budget.
+            options: further arguments of `node_times`.
+        """
         return node_times(
             model,
             runs_on,
@@ -246,22 +327,31 @@ class ModelCalibration:
             **options,
         )
 
-    def _as_alike(self, name: str, found: NodeTimes) -> NodeTimes:
-        """Times of a device whose operations were not counted: as another of its kind is wrong about the profile's."""
-        kind, alike = kind_of(name), self._equal(name, self.alone)
-        if not alike and not found.copies:
-            alike = [one for other, one in self.alone.items() if one.copies and kind and kind_of(other) == kind]
-            self.as_another += [name] if alike else []
-        if found.copies or not alike:
-            return found
-        us, weights = alike[0].us, self._weights[alike[0].device]
-        if self._identity[alike[0].device] != self._identity[name]:
-            us = np.where(weights > 0, us / np.maximum(weights, 1e-9), 1.0) * self._weights[name]
-        us = adding_up(us, found.latency_us, self._profile.device(name).submodel_us)
-        return replace(alike[0], device=name, us=us, latency_us=found.latency_us)
+    def _as_alike(self, name: str, measured: NodeTimes) -> NodeTimes:
+        """Divides the time of a device whose operations were not counted like that of an equal or similar device.
 
-    def _has_memory(self, copies: Mapping[str, int], times: float = _COMPILED_TIMES) -> bool:
-        """Whether so many compiled copies of the model, all in this process, fit on devices by its weights."""
+        The other device's ratios of measured to predicted times are assumed for it. A similar device is one of the same
+        kind.
+        """
+        kind, similar_times = kind_of(name), self._times_of_equal_devices(name, self.alone)
+        if not similar_times and not measured.copies:
+            similar_times = [one for other, one in self.alone.items() if one.copies and kind and kind_of(other) == kind]
+            self.as_another += [name] if similar_times else []
+        if measured.copies or not similar_times:
+            return measured
+        us, weights = similar_times[0].us, self._weights[similar_times[0].device]
+        if self._identity[similar_times[0].device] != self._identity[name]:
+            us = np.where(weights > 0, us / np.maximum(weights, 1e-9), 1.0) * self._weights[name]
+        us = adding_up(us, measured.latency_us, self._profile.device(name).submodel_us)
+        return replace(similar_times[0], device=name, us=us, latency_us=measured.latency_us)
+
+    def _has_memory(self, copies: Mapping[str, int], times: float = _COMPILED_SIZE_FACTOR) -> bool:
+        """Whether compiled copies of the model fit into memory, all at once in this process.
+
+        Args:
+            copies: number of copies by device.
+            times: memory of a copy as a multiple of its weights.
+        """
         size = times * float(self._prepared.graph.weight_bytes.sum())
         needed: dict[str, float] = {}
         for name, count in copies.items():
@@ -270,10 +360,14 @@ class ModelCalibration:
         free = {memory: discovery.free_bytes(self._core, memory) for memory in needed}
         return all(known is None or needed[memory] <= _MEMORY_SHARE * known for memory, known in free.items())
 
-    def _helped(self, name: str, helper: str, deadline: Deadline) -> NodeTimes | None:
-        """Times of a device that does not run the whole model: in a split that gives it all that it runs.
+    def _times_in_split(self, name: str, helper: str, deadline: Deadline) -> NodeTimes | None:
+        """Times of a device that does not run the whole model, in a split that gives it everything that it runs.
 
-        Returns None where it runs nothing. Raises RuntimeError where the split does not run.
+        Returns:
+            The times; None where it runs nothing.
+
+        Raises:
+            RuntimeError: the split does not run.
         """
         graph, weights = self._prepared.graph, self._weights[name]
         nothing = np.full(graph.nodes, -1, np.int32)
@@ -289,7 +383,11 @@ class ModelCalibration:
         return self._node_times(split, pair, name, deadline, inside=inside, split=placement.tobytes(), counted=counted)
 
     def measure_boundaries(self) -> None:
-        """Scale factors on what partition boundaries cost, where all devices were measured."""
+        """Measures scale factors on the costs of boundaries, if all devices were measured and memory allows.
+
+        Raises:
+            RunError: a device does not run the model any more.
+        """
         alone, problem = tuple(self.alone), self.problem
         together = {**dict.fromkeys(alone, 1), alone[0]: 2}  # each device alone, and a split
         if not len(self.times) == len(self._prepared.devices) > 1 or not self._has_memory(together):
@@ -309,19 +407,21 @@ class ModelCalibration:
             for name, together_us in zip(alone, alone_us.tolist(), strict=True):
                 node_us = adding_up(self.times[name].us, together_us, self._profile.device(name).submodel_us)
                 self.times[name] = replace(self.times[name], us=node_us, latency_us=together_us)
-            self.times = self._pooled(self.times)
+            self.times = self._with_means_of_equal_devices(self.times)
             problem = self._problem(self.times)
             self.factors = fit_scale_factors(terms(problem, ran, alone), us)
             self.problem = scaled(problem, alone, self.factors)
 
     def warn_of_missing(self) -> None:
-        """Warns of what there was no time or memory for. Who uses the costs reports devices without any."""
-        told = "there was no time or memory to measure"
+        """Warns of measurements that lacked time or memory. Callers report devices without any costs."""
+        introduction = "there was no time or memory to measure"
         if self.as_another:
             names = ", ".join(self.as_another)
-            warnings.warn(f"{told} single operations on {names}: a device of the same kind counts there", stacklevel=3)
+            warnings.warn(
+                f"{introduction} single operations on {names}: a device of the same kind counts there", stacklevel=3
+            )
         missing = []
-        if coarse := [name for name, found in self.times.items() if found.copies == 0]:
+        if coarse := [name for name, device_times in self.times.items() if device_times.copies == 0]:
             missing.append(
                 f"single operations on {', '.join(coarse)} (the whole model was measured there, and its time is divided"
                 " among them as the profile says)"
@@ -329,10 +429,10 @@ class ModelCalibration:
         if self.factors is None and len(self.times) == len(self._prepared.devices) > 1:
             missing.append("what submodels and transfers cost (that is the profile's)")
         if missing:
-            warnings.warn(f"{told} {', nor '.join(missing)}", stacklevel=3)
+            warnings.warn(f"{introduction} {', nor '.join(missing)}", stacklevel=3)
 
     def costs(self) -> ModelCosts:
-        """What was measured."""
+        """Returns the measured costs."""
         problem = self.problem
         us, (fused_with, penalty_us) = problem.node_us, problem.fusions
         when = when_measured()
@@ -346,25 +446,25 @@ class ModelCalibration:
     def _problem(self, times: Mapping[str, NodeTimes]) -> PlacementProblem:
         """The problem of placing the model on devices for latency, without memory limits.
 
-        The profile says what submodels and transfers cost, and what operations take by themselves; `times` gives the
-        devices and their order, and what they fuse: where single operations were not measured, as the roofline model
-        says.
+        The profile gives the costs of submodels and transfers, and the times of operations that run alone. `times`
+        gives the devices, their order, and their fusions; where single operations were not measured, fusions are those
+        of the roofline model.
         """
         prepared, profile, names = self._prepared, self._profile, tuple(times)
         graph, roofline = prepared.graph, self._roofline
-        found, own = [], []
+        device_fusions, layouts = [], []
         for name, measured in times.items():
             device = profile.device(name)
             if measured.copies:
-                found.append(fusions(graph, measured.parts, measured.us, roofline.alone_us(device)))
-                own.append(measured.own_layout)
+                device_fusions.append(fusions(graph, measured.parts, measured.us, roofline.alone_us(device)))
+                layouts.append(measured.own_layout)
             else:
                 slower = measured.us.sum() / max(self._weights[name].sum(), 1e-9)
-                found.append((roofline.fused_with, roofline.fusion_penalty_us(device) * slower))
-                own.append(own_layout(graph))
-        fused_with, penalty_us = (np.stack(columns, axis=1) for columns in zip(*found, strict=True))
+                device_fusions.append((roofline.fused_with, roofline.fusion_penalty_us(device) * slower))
+                layouts.append(own_layout(graph))
+        fused_with, penalty_us = (np.stack(columns, axis=1) for columns in zip(*device_fusions, strict=True))
         fused_with, penalty_us = with_layouts(
-            graph, fused_with, penalty_us, np.stack(own, axis=1), profile.layout_us_per_byte(names)
+            graph, fused_with, penalty_us, np.stack(layouts, axis=1), profile.layout_us_per_byte(names)
         )
         transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
         return PlacementProblem(
@@ -385,20 +485,32 @@ class ModelCalibration:
 
 
 def compiled_models(prepared: ModelAnalysis, core: ov.Core) -> CompiledModels:
-    """Keeps as many copies of the model as there is memory for beside those that come and go."""
+    """Returns a store that keeps as many compiled copies of the model as there is memory for.
+
+    Copies that are in use only for a while need memory as well (`_TRANSIENT_MODELS`).
+    """
     free = [found for name in prepared.devices if (found := discovery.free_bytes(core, name)) is not None]
-    size = _COMPILED_TIMES * max(float(prepared.graph.weight_bytes.sum()), 1.0)
-    copies = _MEMORY_SHARE * min(free, default=0) / size - len(prepared.devices) - _COMING_AND_GOING
+    size = _COMPILED_SIZE_FACTOR * max(float(prepared.graph.weight_bytes.sum()), 1.0)
+    copies = _MEMORY_SHARE * min(free, default=0) / size - len(prepared.devices) - _TRANSIENT_MODELS
     return CompiledModels(core, int(np.clip(copies, 0, _MOST_KEPT)))
 
 
 def when_measured() -> str:
-    """ "measured 2026-11-22 with OpenVINO 2026.4.1"."""
+    """The date and the release: "measured 2026-11-22 with OpenVINO 2026.4.1"."""
     return f"measured {datetime.date.today().isoformat()} with OpenVINO {ov.__version__}"
 
 
 def scaled(problem: PlacementProblem, alone: Sequence[str], factors: NDArray[np.float64]) -> PlacementProblem:
-    """The problem with its costs multiplied by the factors of `fit_scale_factors`; alone: run the whole model."""
+    """Multiplies the costs of a problem by the factors of `fit_scale_factors`.
+
+    Args:
+        problem: the problem.
+        alone: names of the devices that run the whole model.
+        factors: factors of submodels, transfers, layouts, fusions, and operations of other devices, float64 [5].
+
+    Returns:
+        The problem with the scaled costs.
+    """
     submodels, transfers, layouts, fused, helped = factors
     return replace(
         problem,

@@ -1,12 +1,12 @@
-"""What measurements say about the simulator's costs: a posterior of scale factors, by regularised least squares.
+"""Corrects the simulator's costs by measurements: a posterior of scale factors, by regularised least squares.
 
 A placement's measured ratio to the reference is predicted from the simulator's own terms, each multiplied by a scale
-factor: times of operations (by device, by kind of operation on each device, and by part of the model, as errors there
-move the balance between two equal devices), transfers, submodels, and the slowdown of all devices when several run at
-once. The logarithms of the factors have a normal prior around 0, so that a few measurements correct the factors that
-they depend on and leave the others as they are. The posterior is approximated by a normal distribution around its mode
-(Laplace's approximation); draws from it make the proposals of fine-tuning a Thompson sampling (Russo et al. 2018,
-section 5.2, arXiv:1707.02038).
+factor. There are factors for times of operations (by device, by kind of operation on each device, and by part of the
+model, as errors there move the balance between two equal devices), transfers, submodels, and the slowdown of all
+devices when several run at once. The logarithms of the factors have a normal prior around 0, so that a few measurements
+correct the factors that they depend on and leave the others as they are. The posterior is approximated by a normal
+distribution around its mode (Laplace's approximation). Draws from it make the proposals of fine-tuning a Thompson
+sampling (Russo et al. 2018, section 5.2, arXiv:1707.02038).
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.lazy import optimize
 
 PARTS = 8
-"""Parts of the topological order, of equal work."""
+"""Number of parts of the topological order, of equal work."""
 
 KINDS = 6
-"""Kinds of operations: those with most work, and the rest."""
+"""Number of kinds of operations: the types with most work, and one for the rest."""
 
 # Prior standard deviations of logarithms of factors.
 _DEVICE, _PART, _KIND, _TRANSFER, _SUBMODEL, _TOGETHER = 0.5, 0.25, 0.25, 1.0, 1.0, 0.15
 
-# Relative errors of a prediction: of measuring, and of the model for each submodel beyond one per device.
+# Relative errors of a prediction: by measuring, by the cost model for each submodel beyond one per device, and at most.
 _NOISE, _NOISE_PER_SUBMODEL, _MOST_NOISE = 0.03, 0.01, 0.3
 
-# Share of the work that makes a device one of several.
-_SOME = 0.02
+# Share of the work above which a device counts as used.
+_USED_SHARE = 0.02
 
-# The busiest device decides the period; others that are nearly as busy add to it: a p-norm instead of the maximum.
-_NORM = 16
+# The busiest device decides the period, but others that are nearly as busy add to it. So a p-norm with this p replaces
+# the maximum.
+_NORM_EXPONENT = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Terms:
     """The simulator's terms of some placements."""
 
-    work: Floats  # time of operations, broken fusions included, µs, float64 [placements, devices, kinds, parts]
-    transfer: Floats  # time of transfers, µs, float64 [placements, devices]; both ends of a transfer have it
+    work: Floats  # time of operations with broken fusions, µs, float64 [placements, devices, kinds, parts]
+    transfer: Floats  # time of transfers, µs, float64 [placements, devices]; it counts for both ends of a transfer
     submodel: Floats  # time of submodels, µs, float64 [placements, devices]
     submodels: NDArray[np.int32]  # number of submodels, int32 [placements]
 
@@ -60,9 +61,9 @@ class Terms:
 
     @cached_property
     def on_several(self) -> NDArray[np.bool_]:
-        """Placements with work on more than one device, bool [placements]."""
+        """Whether placements have work on more than one device, bool [placements]."""
         work = self.work.sum(axis=(2, 3))
-        return np.asarray((work > _SOME * work.sum(axis=1, keepdims=True)).sum(axis=1) > 1)
+        return np.asarray((work > _USED_SHARE * work.sum(axis=1, keepdims=True)).sum(axis=1) > 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,17 +84,17 @@ class Fit:
 class Corrector:
     """Fits scale factors of one problem's costs to measured placements.
 
-    Factors are in order: of devices, of kinds of operations on each, of parts of the model, of transfers, of submodels,
-    of several devices at once.
+    The order of the factors is: devices, kinds of operations on each device, parts of the model, transfers, submodels,
+    several devices at once.
     """
 
     def __init__(self, problem: PlacementProblem, reference: NDArray[np.uint8]) -> None:
-        """Of a problem's costs; `reference` is the placement that others are measured against, uint8 [groups]."""
+        """Prepares for a problem; `reference` is the placement that others are measured against, uint8 [groups]."""
         self.problem, self._reference, self._devices = problem, reference, len(problem.devices)
 
     @cached_property
     def reference(self) -> Terms:
-        """Terms of the placement that others are measured against, one row."""
+        """Terms of the reference placement, one row."""
         return self.terms(self._reference)
 
     @cached_property
@@ -107,7 +108,7 @@ class Corrector:
 
     @cached_property
     def _part(self) -> NDArray[np.int64]:
-        """Part of the model that each node is in, int64 [nodes]."""
+        """Part of the model that each node belongs to, int64 [nodes]."""
         done = self._mean_us.cumsum() - self._mean_us / 2
         return np.minimum(done / max(done[-1], 1e-30) * PARTS, PARTS - 1).astype(np.int64)
 
@@ -117,7 +118,7 @@ class Corrector:
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """Type of operations of each kind, [kinds]; "" for the rest, and for kinds that there are not."""
+        """Type of operations of each kind, [kinds]; "" for the rest, and for kinds that the model does not have."""
         types = np.asarray(self.problem.graph.types)
         names = [str(types[self._kind == kind][0]) if (self._kind == kind).any() else "" for kind in range(KINDS - 1)]
         return (*names, "")
@@ -125,13 +126,13 @@ class Corrector:
     def terms(self, placements: NDArray[np.uint8]) -> Terms:
         """Returns the simulator's terms of placements, uint8 [placements, groups] or [groups]."""
         batch = np.atleast_2d(placements)
-        found = self.problem.breakdown(batch)
+        breakdown = self.problem.breakdown(batch)
         shape = (len(batch), self._devices, KINDS, PARTS)
         device = batch[:, self.problem.groups].astype(np.int64)
         cell = np.ravel_multi_index((np.arange(len(batch))[:, None], device, self._kind, self._part), shape)
-        work = np.bincount(cell.ravel(), (found.node_us + found.fusion_us).ravel(), math.prod(shape))
-        *_, submodels, transfers = found.busy_us.transpose(2, 0, 1)
-        return Terms(np.asarray(work, np.float64).reshape(shape), transfers, submodels, found.evaluation.submodels)
+        work = np.bincount(cell.ravel(), (breakdown.node_us + breakdown.fusion_us).ravel(), math.prod(shape))
+        *_, submodels, transfers = breakdown.busy_us.transpose(2, 0, 1)
+        return Terms(np.asarray(work, np.float64).reshape(shape), transfers, submodels, breakdown.evaluation.submodels)
 
     @property
     def spread(self) -> Floats:
@@ -141,32 +142,41 @@ class Corrector:
         return np.concatenate([*blocks, [_TRANSFER, _SUBMODEL, _TOGETHER]])
 
     def unpack(self, factors: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-        """Factors of devices [devices], of kinds [devices, kinds], of parts [parts], and the last three."""
+        """Splits factors into those of devices [devices], kinds [devices, kinds], parts [parts], and the last three."""
         device, kind, part, rest = np.split(factors, np.cumsum([self._devices, self._devices * KINDS, PARTS]))
         return device, kind.reshape(self._devices, KINDS), part, rest
 
     def log_us(self, factors: Floats, terms: Terms) -> Floats:
-        """Predicted log(time in µs) of placements, float64 [placements]; factors: logarithms, float64 [factors]."""
+        """Predicts the logarithm of each placement's time in µs, float64 [placements].
+
+        Args:
+            factors: logarithms of factors, float64 [factors].
+            terms: terms of the placements.
+        """
         transfer, _, together = self.unpack(factors)[-1]
         busy = self._busy_us(factors, terms)
         if self.problem.objective == "latency":
-            # Both ends are busy with a transfer, but its time passes once.
+            # The terms have a transfer at both ends, but its time passes once.
             return np.log(np.maximum((busy - terms.transfer * np.exp(transfer) / 2).sum(axis=1), 1e-9))
         if self.problem.core_share is not None:
             busy = np.column_stack([busy, busy @ self.problem.core_share])
-        most = busy.max(axis=1)
+        busiest = busy.max(axis=1)
         # The factor for several devices at once is 0 in placements on one.
         at_once = together * terms.on_several
-        return np.asarray(np.log(most) + np.log(((busy / most[:, None]) ** _NORM).sum(axis=1)) / _NORM + at_once)
+        return np.asarray(
+            np.log(busiest)
+            + np.log(((busy / busiest[:, None]) ** _NORM_EXPONENT).sum(axis=1)) / _NORM_EXPONENT
+            + at_once
+        )
 
     def _busy_us(self, factors: Floats, terms: Terms) -> Floats:
-        """Predicted time of operations, submodels and transfers on each device, µs, float64 [placements, devices]."""
+        """Predicts the work of each device (operations, submodels, transfers), µs, float64 [placements, devices]."""
         device, kind, part, (transfer, submodel, _) = self.unpack(factors)
         work = np.einsum("pdkb,dkb->pd", terms.work, np.exp(device[:, None, None] + kind[:, :, None] + part))
         return np.maximum(work + terms.submodel * np.exp(submodel) + terms.transfer * np.exp(transfer), 1e-9)
 
     def log_ratio(self, factors: Floats, terms: Terms) -> Floats:
-        """Predicted log(reference time / placement time), float64 [placements]; see `log_us`."""
+        """Predicts log(reference time / placement time), float64 [placements]; see `log_us`."""
         return self.log_us(factors, self.reference) - self.log_us(factors, terms)
 
     def fit(
@@ -177,40 +187,47 @@ class Corrector:
         busy_us: Floats | None = None,
         busy_uncertain: Floats | float = 0.0,
     ) -> Fit:
-        """The posterior of the factors by measured ratios; the prior without any.
+        """Computes the posterior of the factors from measured ratios; without any, it is the prior.
 
-        ratios: how many times better than the reference each placement of `terms` is, float64 [placements]; uncertain:
-        standard errors of their logarithms beside the usual noise, [placements] or a scalar; busy_us: processor time of
-        each device in an inference, µs, nan if not known, float64 [placements, devices]; busy_uncertain: of these.
+        Args:
+            terms: terms of the measured placements.
+            ratios: how many times faster than the reference each placement is, float64 [placements].
+            uncertain: standard errors of the ratios' logarithms, in addition to the usual noise, [placements] or a
+                scalar.
+            busy_us: processor time of each device in an inference, µs, nan if not known, float64 [placements, devices].
+            busy_uncertain: standard errors of the logarithms of `busy_us`, [placements] or a scalar.
+
+        Returns:
+            The posterior.
         """
-        own = _NOISE + _NOISE_PER_SUBMODEL * np.maximum(terms.submodels - self._devices, 0)
-        noise = np.minimum(np.hypot(own, uncertain), _MOST_NOISE)
+        usual_noise = _NOISE + _NOISE_PER_SUBMODEL * np.maximum(terms.submodels - self._devices, 0)
+        noise = np.minimum(np.hypot(usual_noise, uncertain), _MOST_NOISE)
         measured, spread = np.log(ratios), self.spread
 
         def off(factors: Floats) -> Floats:
             return self.log_ratio(factors, terms) - measured
 
-        known = np.isfinite(busy_us) & (busy_us > 0) if busy_us is not None else np.zeros((0, 0), np.bool_)
-        log_busy = np.log(busy_us[known]) if busy_us is not None else np.zeros(0)
-        busy_noise = np.broadcast_to(np.hypot(_NOISE, busy_uncertain), known.shape[::-1]).T[known]
+        busy_known = np.isfinite(busy_us) & (busy_us > 0) if busy_us is not None else np.zeros((0, 0), np.bool_)
+        log_busy = np.log(busy_us[busy_known]) if busy_us is not None else np.zeros(0)
+        busy_noise = np.broadcast_to(np.hypot(_NOISE, busy_uncertain), busy_known.shape[::-1]).T[busy_known]
 
         def busy_off(factors: Floats) -> Floats:
             if not len(log_busy):
                 return log_busy
-            return (np.log(self._busy_us(factors, terms)[known]) - log_busy) / busy_noise
+            return (np.log(self._busy_us(factors, terms)[busy_known]) - log_busy) / busy_noise
 
         def residuals(scaled: Floats) -> Floats:
             return np.concatenate([off(spread * scaled) / noise, busy_off(spread * scaled), scaled])
 
-        # What the simulator leaves out makes outliers of some measurements: a robust loss keeps the rest unbent.
-        found = optimize.least_squares(residuals, np.zeros(len(spread)), loss="soft_l1", f_scale=2.0, max_nfev=40)
-        values, vectors = np.linalg.eigh(found.jac.T @ found.jac)
-        mean = spread * found.x
+        # Effects that the simulator leaves out make outliers; a robust loss limits their influence on the factors.
+        solution = optimize.least_squares(residuals, np.zeros(len(spread)), loss="soft_l1", f_scale=2.0, max_nfev=40)
+        values, vectors = np.linalg.eigh(solution.jac.T @ solution.jac)
+        mean = spread * solution.x
         root = spread[:, None] * (vectors / np.sqrt(np.maximum(values, 1e-9)))
         return Fit(mean, root, float(off(mean).std()) if len(ratios) else 0.0)
 
     def apply(self, factors: Floats) -> PlacementProblem:
-        """Returns the problem with its costs multiplied by the factors (given as logarithms, float64 [factors])."""
+        """Returns the problem with its costs multiplied by the factors, given as logarithms, float64 [factors]."""
         problem = self.problem
         device, kind, part, (transfer, submodel, _) = self.unpack(factors)
         scale = np.exp(device + kind[:, self._kind].T + part[self._part][:, None])
@@ -224,7 +241,7 @@ class Corrector:
         )
 
     def describe(self, factors: Floats) -> dict[str, Any]:
-        """Returns the factors (given as logarithms) for a record: JSON-able, not as logarithms."""
+        """Returns the factors, given as logarithms, as JSON-able values for a record."""
         device, kind, part, (transfer, submodel, together) = self.unpack(factors)
 
         def rounded(values: Floats) -> list[float]:

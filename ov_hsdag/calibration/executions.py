@@ -1,7 +1,7 @@
-"""What a compiled model executes, how long that takes, and which operations of the model it computes.
+"""The nodes that a compiled model executes, their times, and the operations of the model that they compute.
 
-Plugins fuse operations and insert conversions. The runtime model says what became of them: every executed node names
-the operations that it computes (`originalLayersNames`), and an inserted one (a Reorder, a Convert) names none.
+Plugins fuse operations and insert conversions. In the runtime model every executed node names the operations that it
+computes (`originalLayersNames`); an inserted one (a Reorder, a Convert) names none.
 """
 
 from __future__ import annotations
@@ -25,43 +25,47 @@ from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 if TYPE_CHECKING:
     from ov_hsdag.model.graph import ComputationGraph
 
-# What `wait_for` takes fits into 32 bits: 23 days, in ms.
+# Longest time for `wait_for`, ms: its argument has 32 bits. It is 23 days.
 _LONGEST_MS = 2e9
 
+# Prefix that HETERO gives names of executed nodes, with the number of the submodel.
 _SUBMODEL = re.compile(r"subgraph(\d+): ")
 
-# Inferences after which counters, means in whole µs of all of them, are too coarse for what comes later.
+# Inferences after which a copy's counters are not used again. Counters are means over all inferences in whole µs, which
+# is too coarse for the difference that later inferences make.
 _MOST_COUNTED = 16
 
 WARM_UP = 2
-"""Inferences of a compiled model before its counters are read for the first time: the first ones are slow."""
+"""Inferences of a compiled model before its counters are first read, as the first ones are slow."""
 
 
 class SingleRequest:
-    """Runs one request as pipelines do: each submodel in the threads of its own device, which waking takes time."""
+    """Runs one request as pipelines do: each submodel in the threads of its own device, which have to wake up."""
 
     def __init__(self, compiled: ov.CompiledModel, inputs: TimedInputs) -> None:
-        """`inputs`: of what is timed."""
+        """Creates a request of a compiled model; `inputs` are those of the timed inferences."""
         self.request = compiled.create_infer_request()
         self._replay = Replay(self.request, inputs)
         self._runs = 0
 
     @property
     def inferences(self) -> int:
-        """How many were run, those that only fill states too."""
+        """Number of inferences that were run, including those that only fill states."""
         return self._runs + self._replay.inferences
 
     def run(self, limit: float = math.inf) -> float:
-        """Seconds of one inference from the states that it begins with.
+        """Runs an inference, beginning with its states, and returns its seconds.
 
-        Raises RuntimeError where it fails, OutOfTime where it was cancelled after `limit` seconds.
+        Raises:
+            RuntimeError: the inference fails.
+            OutOfTime: it was cancelled after `limit` seconds.
         """
         inputs = self._replay.next()
         self._runs += 1
         start = time.perf_counter()
         self.request.start_async(inputs)
         if not self.request.wait_for(int(min(limit * 1e3, _LONGEST_MS))):
-            with contextlib.suppress(RuntimeError):  # that it was cancelled
+            with contextlib.suppress(RuntimeError):  # says that it was cancelled
                 self.request.cancel()
                 self.request.wait()
             raise OutOfTime(f"an inference takes more than {limit:.1f} s")
@@ -71,7 +75,7 @@ class SingleRequest:
 
 @dataclass(eq=False)
 class Compiled:
-    """A compiled model, the seconds that compiling took, and how many inferences its counters have counted."""
+    """A compiled model, the seconds that compiling took, and the number of inferences that its counters include."""
 
     model: ov.CompiledModel
     seconds: float
@@ -79,17 +83,31 @@ class Compiled:
 
 
 class CompiledModels:
-    """What calibrating a model compiles: each way to run it once, for all its phases, as far as there is memory."""
+    """Compiled copies of a model: each way to run it once, for all its phases, as far as memory allows."""
 
     def __init__(self, core: ov.Core, room: int = 0) -> None:
-        """room: compiled models that are kept, while half of the memory that is free now stays free."""
+        """Prepares a store.
+
+        Args:
+            core: the Core.
+            room: number of copies that are kept, as long as half of the memory that is free now stays free.
+        """
         self._core, self._room, self._free = core, room, (discovery.free_bytes(core, "CPU") or 0) / 2
         self._kept: dict[tuple[str, bytes, bool], Compiled] = {}
 
     def keeps(self, device: str, split: bytes = b"", *, counters: bool = False) -> bool:
-        """Whether it is there already."""
-        known = self._kept.get((device, split, counters))
-        return known is not None and known.counted <= _MOST_COUNTED
+        """Whether a copy is kept already, with counters that are precise enough.
+
+        Args:
+            device: device string that it was compiled for.
+            split: identifies a placement of HETERO.
+            counters: whether it was compiled with PERF_COUNT.
+
+        Returns:
+            Whether `get` would return it.
+        """
+        kept_copy = self._kept.get((device, split, counters))
+        return kept_copy is not None and kept_copy.counted <= _MOST_COUNTED
 
     def get(
         self,
@@ -101,26 +119,44 @@ class CompiledModels:
         again: bool = False,
         now: Callable[[], float] = time.monotonic,
     ) -> Compiled:
-        """What was compiled for the device and the split, or is now. Raises RuntimeError where that fails.
+        """Returns the kept copy for a device and a split, or compiles one.
 
-        split: tells placements of HETERO apart. again: another copy. now: of the clock that counts.
+        Args:
+            model: the model, with affinities if `device` is HETERO.
+            device: device string to compile for.
+            split: identifies a placement of HETERO.
+            counters: whether to compile with PERF_COUNT.
+            again: whether to compile another copy in any case, which is not kept.
+            now: clock that measures compiling, in seconds.
+
+        Returns:
+            The compiled model.
+
+        Raises:
+            RuntimeError: compiling fails.
         """
         key = device, split, counters
         if self.keeps(*key[:2], counters=counters) and not again:
             return self._kept[key]
         if not again:
-            self._kept.pop(key, None)  # what has counted too much would only take memory
+            self._kept.pop(key, None)  # a copy whose counters are too coarse would only take memory
         begin = now()
         properties = virtual.compile_properties(device, {"PERF_COUNT": True} if counters else {})
-        found = Compiled(self._core.compile_model(model, device, properties), now() - begin)
+        new_copy = Compiled(self._core.compile_model(model, device, properties), now() - begin)
         room = len(self._kept) < self._room and (discovery.free_bytes(self._core, "CPU") or 0) > self._free
         if room and not again:
-            self._kept[key] = found
-        return found
+            self._kept[key] = new_copy
+        return new_copy
 
 
 class TimedModel:
-    """A compiled model whose inferences are timed: seconds of `compiling` it, and of a `typical` one."""
+    """A compiled model whose inferences are timed.
+
+    Attributes:
+        deadline: budget of all its inferences.
+        compiling: seconds that compiling took.
+        typical: seconds of a typical inference.
+    """
 
     def __init__(
         self,
@@ -131,28 +167,58 @@ class TimedModel:
         deadline: Deadline,
         split: bytes = b"",
     ) -> None:
-        """Compiles and runs it. Raises RuntimeError where that fails, OutOfTime at the deadline."""
+        """Compiles the model and runs it.
+
+        Args:
+            compiled: store of compiled copies.
+            model: the model.
+            device: device string to compile for.
+            inputs: inputs of the timed inferences.
+            deadline: budget of all inferences.
+            split: identifies a placement of HETERO.
+
+        Raises:
+            RuntimeError: compiling or running fails.
+            OutOfTime: the deadline has come.
+        """
         self._compiled, self._of = compiled, (model, device, split)
         self._inputs, self.deadline = inputs, deadline
-        own = compiled.get(*self._of, now=deadline.now)
-        self.compiling = own.seconds
-        self._request = SingleRequest(own.model, inputs)
+        plain_copy = compiled.get(*self._of, now=deadline.now)
+        self.compiling = plain_copy.seconds
+        self._request = SingleRequest(plain_copy.model, inputs)
         first = self.run()
-        # The first one is slow: it allocates.
+        # The first inference is slow, because it allocates memory.
         self.typical = min(first, self.run()) if deadline.left > 4 * first else first
 
     def counted(self, warm_up: int, *, again: bool) -> tuple[ov.CompiledModel, Counters]:
-        """A copy with counters, and those; again: another one than the first. Raises as `__init__`."""
+        """Returns a copy that is compiled with counters, and its counters.
+
+        Args:
+            warm_up: inferences that do not count.
+            again: whether to compile another copy than the kept one.
+
+        Raises:
+            RuntimeError: compiling or running fails.
+            OutOfTime: the deadline has come.
+        """
         copy = self._compiled.get(*self._of, counters=True, again=again, now=self.deadline.now)
         return copy.model, Counters(copy, self._inputs, warm_up, self.deadline)
 
     def compiling_counted(self, *, again: bool) -> float:
-        """Seconds that compiling this copy takes."""
+        """Seconds that compiling a copy with counters takes; 0 if it is kept already."""
         _, device, split = self._of
         return self.compiling if again or not self._compiled.keeps(device, split, counters=True) else 0.0
 
     def run(self, *, refill: bool = False) -> float:
-        """Seconds of an inference; refill: after another one, which brings back into caches what others displaced."""
+        """Runs an inference and returns its seconds.
+
+        Args:
+            refill: whether to run another one before it, which refills caches after other models ran.
+
+        Raises:
+            RuntimeError: it fails.
+            OutOfTime: the deadline has come.
+        """
         if refill:
             self._request.run(self.deadline.left)
         return self._request.run(self.deadline.left)
@@ -162,33 +228,40 @@ class TimedModel:
 class Execution:
     """A node that a plugin executes."""
 
-    name: str  # of the plugin's node
-    # operations of the graph that it computes, in topological order; empty for what the plugin inserted
+    name: str  # name of the plugin's node
+    # operations of the graph that it computes, in topological order; empty for a node that the plugin inserted
     nodes: tuple[int, ...]
     serves: int  # for an inserted node the operation that it converts for, else -1
-    leaving: bool  # whether an inserted node converts what `serves` hands to another submodel, or to the outside
-    layout: str  # axes of the first output in memory order, "acdb" for channels last; "" where that is not told
-    us: float  # time of one inference
+    leaving: bool  # whether an inserted node converts the output of `serves` for another submodel, or for the outside
+    layout: str  # axes of the first output in memory order, "acdb" for channels last; "" if it is not reported
+    us: float  # time in one inference, µs
 
     @property
     def inserted(self) -> bool:
-        """Whether the plugin added it."""
+        """Whether the plugin inserted it."""
         return not self.nodes
 
 
 class Counters:
-    """Mean times of the executed nodes of one compiled model, its first inferences left out.
+    """Mean times of the executed nodes of one compiled model, without its first inferences.
 
-    A plugin reports the mean over all inferences so far, in whole µs. Two readings give the mean in between.
+    A plugin reports the mean over all inferences so far, in whole µs. Two readings give the mean between them.
     """
 
     def __init__(
         self, compiled: Compiled, inputs: TimedInputs, warm_up: int = WARM_UP, deadline: Deadline = UNLIMITED
     ) -> None:
-        """Runs the warm-up: so many inferences do not count.
+        """Runs the warm-up.
 
-        `compiled` has PERF_COUNT on; the deadline is that of all inferences. Raises RuntimeError where inference fails,
-        OutOfTime at the deadline.
+        Args:
+            compiled: a model that was compiled with PERF_COUNT.
+            inputs: inputs of the timed inferences.
+            warm_up: inferences that do not count.
+            deadline: budget of all inferences.
+
+        Raises:
+            RuntimeError: an inference fails.
+            OutOfTime: the deadline has come.
         """
         self._compiled, self._earlier = compiled, compiled.counted
         self._single = SingleRequest(compiled.model, inputs)
@@ -199,14 +272,19 @@ class Counters:
         self._before = compiled.counted
 
     def run(self) -> float:
-        """One inference; its seconds. Raises as `__init__`."""
+        """Runs an inference and returns its seconds.
+
+        Raises:
+            RuntimeError: it fails.
+            OutOfTime: the deadline has come.
+        """
         try:
             return self._single.run(self._deadline.left)
         finally:
             self._compiled.counted = self._earlier + self._single.inferences
 
     def us(self) -> dict[tuple[int, str], float]:
-        """Mean µs of each executed node since the warm-up, by submodel (0 where there is one) and name."""
+        """Mean µs of each executed node since the warm-up, by number of the submodel (0 without HETERO) and name."""
         last, whole = self._read(), self._compiled.counted
         runs = whole - self._before
         if runs == 0:
@@ -215,33 +293,33 @@ class Counters:
         return {key: max(whole * mean - before * first.get(key, 0.0), 0.0) / runs for key, mean in last.items()}
 
     def _read(self) -> dict[tuple[int, str], float]:
-        found: dict[tuple[int, str], float] = {}
+        mean_us: dict[tuple[int, str], float] = {}
         for item in self._single.request.profiling_info:
             if item.status.name != "EXECUTED":
                 continue
             match = _SUBMODEL.match(item.node_name)
             key = (int(match[1]) if match else 0, item.node_name[match.end() :] if match else item.node_name)
-            # Whole µs are cut off, not rounded.
-            found[key] = found.get(key, 0.0) + item.real_time.total_seconds() * 1e6 + 0.5
-        return found
+            # Plugins cut off fractions of µs, which are half a µs on average.
+            mean_us[key] = mean_us.get(key, 0.0) + item.real_time.total_seconds() * 1e6 + 0.5
+        return mean_us
 
 
 @dataclass(frozen=True, eq=False)
 class Executions:
     """All executed nodes of a compiled model."""
 
-    items: tuple[Execution, ...]  # those that took time, or compute operations
+    items: tuple[Execution, ...]  # executed nodes that compute operations or serve one
     unexplained_us: float  # time of executed nodes that neither compute nor serve an operation
 
     def alike(self, graph: ComputationGraph) -> Executions:
-        """The same, with the median time of what executes the same operations on the same shapes.
+        """Gives nodes that execute the same operations on the same shapes their median time.
 
-        The layers of a network repeat, and what their times differ by is what else ran on the machine meanwhile.
+        The layers of a network repeat, and differences between their times come from other programs.
         """
         kinds: dict[object, list[int]] = {}
         for number, item in enumerate(self.items):
-            served = () if item.serves < 0 else (_signature(graph, item.serves), item.leaving)
-            kind = tuple(_signature(graph, node) for node in item.nodes), served, item.layout
+            served = () if item.serves < 0 else (_cost_key(graph, item.serves), item.leaving)
+            kind = tuple(_cost_key(graph, node) for node in item.nodes), served, item.layout
             kinds.setdefault(kind, []).append(number)
         us = {
             number: statistics.median(self.items[other].us for other in numbers)
@@ -252,7 +330,16 @@ class Executions:
 
     @classmethod
     def of(cls, compiled: ov.CompiledModel, graph: ComputationGraph, us: Mapping[tuple[int, str], float]) -> Executions:
-        """Maps executed nodes to operations of the compiled model's graph; us: from `Counters.us`."""
+        """Maps executed nodes to operations of the compiled model's graph.
+
+        Args:
+            compiled: the compiled model.
+            graph: the graph of the model.
+            us: times of `Counters.us`.
+
+        Returns:
+            All executed nodes.
+        """
         index = {name: number for number, name in enumerate(graph.names) if graph.kinds[number] != NodeKind.CONSTANT}
         nodes = _runtime_nodes(compiled, index)
         submodels = {name: submodel for submodel, name in us}
@@ -262,7 +349,9 @@ class Executions:
         items, unexplained = [], 0.0
         for name, value in by_name.items():
             node = nodes.get(name) or _RuntimeNode((index[name],) if name in index else (), "", [], [])
-            serves, leaving = (-1, False) if node.originals or name not in nodes else _served(name, nodes, submodels)
+            serves, leaving = (
+                (-1, False) if node.originals or name not in nodes else _served_operation(name, nodes, submodels)
+            )
             if node.originals or serves >= 0:
                 items.append(Execution(name, node.originals, serves, leaving, node.layout, value))
             else:
@@ -272,13 +361,13 @@ class Executions:
             for name, node in nodes.items()
             if node.originals and name not in by_name
         ]
-        return cls(tuple(_with_lost([*items, *views], graph)), unexplained)
+        return cls(tuple(_with_unnamed_operations([*items, *views], graph)), unexplained)
 
 
-def _with_lost(items: list[Execution], graph: ComputationGraph) -> list[Execution]:
-    """Gives operations that no executed node names to the one that computes what reads them.
+def _with_unnamed_operations(items: list[Execution], graph: ComputationGraph) -> list[Execution]:
+    """Assigns operations that no executed node names to the node that computes their consumer.
 
-    A plugin names a matrix product with a bias after the Add, and what it merges of equal operations after one of them.
+    A plugin names a matrix product with a bias after the Add, and merged equal operations after one of them.
     """
     home: dict[int, int] = {}
     for number, item in enumerate(items):
@@ -291,17 +380,17 @@ def _with_lost(items: list[Execution], graph: ComputationGraph) -> list[Executio
     for node in reversed(range(graph.nodes)):
         if node in home or graph.kinds[node] != NodeKind.OP:
             continue
-        at = next((home[target] for target in consumers.get(node, ()) if target in home), None)
-        if at is not None and items[at].nodes:
-            home[node] = at
-            added.setdefault(at, []).append(node)
+        executing = next((home[target] for target in consumers.get(node, ()) if target in home), None)
+        if executing is not None and items[executing].nodes:
+            home[node] = executing
+            added.setdefault(executing, []).append(node)
     for number, nodes in added.items():
         items[number] = replace(items[number], nodes=tuple(sorted((*items[number].nodes, *nodes))))
     return items
 
 
-def _signature(graph: ComputationGraph, node: int) -> tuple[object, ...]:
-    """What the time of an operation depends on: type, work, and the shapes and types that it reads and makes."""
+def _cost_key(graph: ComputationGraph, node: int) -> tuple[object, ...]:
+    """Key of everything that an operation's time depends on: type, work, shapes and types of inputs and outputs."""
     inputs = graph.input_output[graph.input_ptr[node] : graph.input_ptr[node + 1]]
     outputs = range(graph.output_ptr[node], graph.output_ptr[node + 1])
     tensors = [(graph.output_shapes[output], graph.output_types[output]) for output in (*inputs, *outputs)]
@@ -336,9 +425,12 @@ def _runtime_nodes(compiled: ov.CompiledModel, index: Mapping[str, int]) -> dict
     return nodes
 
 
-def _served(name: str, nodes: Mapping[str, _RuntimeNode], submodels: Mapping[str, int]) -> tuple[int, bool]:
-    """The operation that an inserted node works for: what reads its result in its own submodel, else what it reads."""
-    own = submodels.get(name, 0)
+def _served_operation(name: str, nodes: Mapping[str, _RuntimeNode], submodels: Mapping[str, int]) -> tuple[int, bool]:
+    """Finds the operation that an inserted node works for, and whether it converts that one's output.
+
+    It is the reader of its result in the same submodel, else the operation that it reads.
+    """
+    own_submodel = submodels.get(name, 0)
 
     def nearest(step: str, same: bool) -> int:
         front, seen = [name], {name}
@@ -347,15 +439,15 @@ def _served(name: str, nodes: Mapping[str, _RuntimeNode], submodels: Mapping[str
             front = [other for other in dict.fromkeys(following) if other not in seen]
             seen.update(front)
             if same:
-                front = [other for other in front if submodels.get(other, own) == own]
-            # A Result stands for what is outside: the node before it is then the one that is served.
-            found = [nodes[other].originals for other in front if nodes[other].originals and nodes[other].consumers]
-            if found:
-                return found[0][-1 if step == "inputs" else 0]
+                front = [other for other in front if submodels.get(other, own_submodel) == own_submodel]
+            # A Result stands for the outside, so the node before it is served.
+            originals = [nodes[other].originals for other in front if nodes[other].originals and nodes[other].consumers]
+            if originals:
+                return originals[0][-1 if step == "inputs" else 0]
         return -1
 
     for step, same in (("consumers", True), ("inputs", True), ("consumers", False), ("inputs", False)):
-        found = nearest(step, same)
-        if found >= 0:
-            return found, step == "inputs"
+        served = nearest(step, same)
+        if served >= 0:
+            return served, step == "inputs"
     return -1, False

@@ -41,33 +41,37 @@ from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import Deadline
 
-# Probe networks; a stage each.
+# Names and builders of the probe networks; each is a stage.
 _NETWORKS = (("a network of tokens", token_network), ("a network of images", image_network))
 
-# The model of microbenchmarks is compiled so often, and each copy runs so often.
+# Number of compiled copies of the microbenchmarks, and of runs of each copy.
 _COPIES, _RUNS = 3, 6
 
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """How well a device's figures explain what was measured."""
+    """How well a device's figures explain the measurements."""
 
-    microbenchmarks: float  # median relative error of their times
+    microbenchmarks: float  # median relative error of the microbenchmarks' times
     boundaries: float  # median relative error of the costs of partition boundaries
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """What was measured."""
+    """The result of `calibrate`."""
 
-    profile: Profile  # of the devices, for `ov_hsdag.place(profile=…)`
-    document: dict[str, Any]  # the same as JSON
-    reports: dict[str, DeviceReport]  # device → how well its figures explain what was measured
-    costs: tuple[ModelCosts, ...]  # of each model, for `ov_hsdag.place(costs=…)`
-    times: tuple[dict[str, NodeTimes], ...]  # of each model: device → what its operations took
+    profile: Profile  # measured profile of the devices, for `ov_hsdag.place(profile=…)`
+    document: dict[str, Any]  # the same profile as JSON
+    reports: dict[str, DeviceReport]  # how well each device's figures explain the measurements, by device
+    costs: tuple[ModelCosts, ...]  # costs of each model, for `ov_hsdag.place(costs=…)`
+    times: tuple[dict[str, NodeTimes], ...]  # for each model the times of its operations by device
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the profile's file. Raises UserError where it cannot be written."""
+        """Writes the profile's file.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
         write_json(path, self.document)
 
 
@@ -80,15 +84,18 @@ def calibrate(
     core: ov.Core | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Calibration:
-    """Measures devices of this machine, and what models cost on them.
+    """Measures devices of this machine, and the costs of models on them.
 
     Args:
         device: the devices: "HETERO:GPU,CPU", or ["GPU", "CPU"].
-        models: not changed.
+        models: models to measure, which are not changed.
         shapes: example shapes of the models' dynamic inputs, by input name.
-        seconds: time for each model, about.
-        core: has the devices; a new one by default.
+        seconds: approximate time for each model; no limit by default.
+        core: a Core with the devices; a new one by default.
         report: called with a few words at each step.
+
+    Returns:
+        The profile and the costs.
 
     Raises:
         UserError: bad input, or a device that is not on this machine.
@@ -101,51 +108,62 @@ def calibrate(
     core = core or new_core()
     examples = example_shapes(models, shapes or {})
     for name in discovery.absent(core, names):
-        there = ", ".join(core.available_devices) or "none"
-        raise UserError(f'device "{name}" is not at hand: calibrating measures; this machine has {there}')
+        available_devices = ", ".join(core.available_devices) or "none"
+        raise UserError(f'device "{name}" is not at hand: calibrating measures; this machine has {available_devices}')
     tell, total = report or (lambda _: None), len(names) + 1 + len(_NETWORKS) + len(models)
-    known = builtin_profile(names, core)
-    # Before minutes of measuring: an operation that no device runs is told at once.
+    builtin = builtin_profile(names, core)
+    # Models are analysed before minutes of measuring, so that an operation which no device runs is an error at once.
     analyses = [
-        prepare(model.clone(), names, core, known, shapes=example)
+        prepare(model.clone(), names, core, builtin, shapes=example)
         for model, example in zip(models, examples, strict=True)
     ]
     measured = []
     with Calibrating(core, names) as calibrating:
-        figures, boundaries = calibrating.start().call(_devices, known, total, doing="calibrating", report=tell)
+        figures, boundaries = calibrating.start().call(
+            _measure_devices, builtin, total, doing="calibrating", report=tell
+        )
         number = count(total - len(models) + 1)
-        document = profile_document(core, known, figures, boundaries)
+        document = profile_document(core, builtin, figures, boundaries)
         profile = Profile.of(document, "the calibration")
         for model, analysis in zip(models, analyses, strict=True):
-            advance = _stage(tell, number, total, model.get_friendly_name())
+            advance = _begin_stage(tell, number, total, model.get_friendly_name())
             measured.append(calibrating.calibrate(analysis, profile, advance, Deadline(seconds)))
     costs, times = zip(*measured, strict=True) if measured else ((), ())
     reports = {name: DeviceReport(figures[name].error, boundaries.error) for name in names}
     return Calibration(profile, document, reports, costs, times)
 
 
-def _stage(tell: Callable[[str], None], number: Iterator[int], total: int, name: str) -> Callable[[str], None]:
-    """The next stage of so many begins: what takes its steps, and tells them."""
+def _begin_stage(tell: Callable[[str], None], number: Iterator[int], total: int, name: str) -> Callable[[str], None]:
+    """Begins the next stage; returns a function that reports its steps."""
     at = f"stage {next(number)} of {total}, {name}"
     return lambda step: tell(f"{at}: {step}")
 
 
-def _devices(here: Here, known: Profile, total: int) -> tuple[dict[str, Figures], Boundaries]:
-    """In the process that compiles: what layers and boundaries cost; known: a profile of the devices.
+def _measure_devices(here: Here, prior: Profile, total: int) -> tuple[dict[str, Figures], Boundaries]:
+    """Runs in the compiling process: measures layers and boundaries.
 
-    total: number of stages, those of models included. Raises RunError.
+    Args:
+        here: the context of the process.
+        prior: a profile of the devices, with prior figures.
+        total: number of stages, including those of models.
+
+    Raises:
+        RunError: a device does not run a built-in model.
     """
-    stage, core = partial(_stage, here.report, count(1), total), here.core
+    stage, core = partial(_begin_stage, here.report, count(1), total), here.core
     try:
-        figures = {name: _figures(core, one, stage(f"layers on {name}")) for name, one in known.devices.items()}
+        figures = {
+            name: _fit_device_figures(core, prior_device, stage(f"layers on {name}"))
+            for name, prior_device in prior.devices.items()
+        }
         boundaries = measure_boundaries(core, tuple(figures), stage("boundaries"))
-        return figures, _corrected(core, known, figures, boundaries, stage)
+        return figures, _correct_by_probe_networks(core, prior, figures, boundaries, stage)
     except RuntimeError as error:
         raise RunError(f"calibrating failed: {one_line(error)}") from error
 
 
-def _figures(core: ov.Core, device: DeviceProfile, advance: Callable[[str], None]) -> Figures:
-    """Figures of a device, fitted to the microbenchmarks; `device` has the prior ones."""
+def _fit_device_figures(core: ov.Core, device: DeviceProfile, advance: Callable[[str], None]) -> Figures:
+    """Fits the figures of a device to the microbenchmarks; `device` has the prior figures."""
     model, name = microbenchmark_model(), device.name
     graph = ComputationGraph.from_model(model)
     roofline = Roofline(graph)
@@ -180,20 +198,22 @@ def _figures(core: ov.Core, device: DeviceProfile, advance: Callable[[str], None
     return fit_figures(samples, rates, np.array([device.gbps_of(one) for one in kinds]), device.launch_us)
 
 
-def _corrected(
+def _correct_by_probe_networks(
     core: ov.Core,
-    known: Profile,
+    prior: Profile,
     figures: Mapping[str, Figures],
     boundaries: Boundaries,
     stage: Callable[[str], Callable[[str], None]],
 ) -> Boundaries:
-    """Boundaries as they are in networks: of tokens first, which tell of submodels and transfers, then of images."""
+    """Corrects boundaries by probe networks: submodels and transfers by tokens, then layouts by images."""
 
     def factors(network: int) -> NDArray[np.float64]:
-        """On the boundaries' costs in a probe network, see `fit_scale_factors`, float64 [5]."""
-        name, made = _NETWORKS[network]
-        profile = Profile.of(profile_document(core, known, figures, boundaries), "the calibration")
-        calibration = ModelCalibration(prepare(made(), tuple(figures), core, profile), core, profile, stage(name))
+        """Factors on the costs of boundaries in a probe network, see `fit_scale_factors`, float64 [5]."""
+        name, build_network = _NETWORKS[network]
+        profile = Profile.of(profile_document(core, prior, figures, boundaries), "the calibration")
+        calibration = ModelCalibration(
+            prepare(build_network(), tuple(figures), core, profile), core, profile, stage(name)
+        )
         calibration.measure_operations()
         calibration.measure_boundaries()
         return np.ones(5) if calibration.factors is None else calibration.factors

@@ -1,9 +1,9 @@
-"""Models that devices are calibrated with: microbenchmarks, and two probe networks.
+"""Models for calibrating devices: microbenchmarks, and two probe networks.
 
-Microbenchmarks are a built-in set of layers, to learn what a device takes for operations of each type. All are in one
-model, side by side, with the sizes that real models have. What plugins would fuse, or compute in another precision at
-the end of a model, stands between small layers that keep it where it is in real models. Probe networks are built as
-real models are: residual blocks of convolutions, and layers of a transformer.
+Microbenchmarks are a built-in set of layers that show the times of each type of operation. They are side by side in one
+model, with the sizes that real models have. Some operations would be fused, or computed in another precision at the end
+of a model; these stand between small layers that keep them as they are in real models. Probe networks are built as real
+models are: residual blocks of convolutions, and layers of a transformer.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from ov_hsdag.utils.lazy import opset1, opset13, ov
 
 PREFIX = "layer:"
-"""Names of the layers that count begin with it."""
+"""Prefix of the names of the layers that are measured."""
 
-# [channels in, channels out, kernel, side of the input, stride]
+# Sizes of layers, as real models have them: [channels in, channels out, kernel, side of the input, stride]
 CONVOLUTIONS = (
     (3, 32, 3, 112, 2), (3, 64, 7, 112, 2), (32, 64, 3, 56, 1), (64, 64, 1, 56, 1), (64, 64, 3, 56, 1),
     (64, 256, 1, 56, 1), (256, 64, 1, 56, 1), (24, 144, 1, 56, 1), (96, 24, 1, 56, 1), (128, 32, 3, 28, 1),
@@ -48,7 +48,7 @@ IMAGES = ((64, 7), (128, 14), (256, 28), (64, 56), (256, 56))
 
 
 def microbenchmark_model() -> ov.Model:
-    """The model of all layers. Inputs are f32; weights are drawn from a seed."""
+    """Builds the model of all layers. Inputs are f32; weights are random, with a fixed seed."""
     builder = _Microbenchmarks()
     layers: tuple[tuple[Callable[..., None], tuple[tuple[int, ...], ...]], ...] = (
         (builder.convolution, CONVOLUTIONS),
@@ -65,29 +65,53 @@ def microbenchmark_model() -> ov.Model:
 
 
 class Builder:
-    """Makes layers with weights that are drawn from a seed; `op`: OpenVINO's operations."""
+    """Makes layers with random weights from a fixed seed.
+
+    Attributes:
+        op: OpenVINO's operations.
+    """
 
     def __init__(self) -> None:
         self.op: Any = opset13
         self._random = np.random.default_rng(0)
 
     def weights(self, *shape: int) -> Any:
-        """A constant, f32."""
+        """Makes a constant of random f32 weights."""
         values = self._random.standard_normal(shape) / np.sqrt(np.prod(shape[1:]) if len(shape) > 1 else 1.0)
         return self.op.constant(values.astype(np.float32))
 
     def conv(self, source: Any, channels: int, out: int, kernel: int = 1, stride: int = 1) -> Any:
-        """A convolution of images with as much padding as keeps their size."""
+        """Makes a convolution of images, padded so that a stride of 1 keeps their size.
+
+        Args:
+            source: the input, [1, channels, height, width].
+            channels: channels of the input.
+            out: channels of the output.
+            kernel: height and width of the kernel.
+            stride: stride in both directions.
+
+        Returns:
+            The node.
+        """
         pad = [kernel // 2] * 2
         weights = self.weights(out, channels, kernel, kernel)
         return self.op.convolution(source, weights, [stride] * 2, pad, pad, [1, 1])
 
     def layer(self, source: Any, inner: int, out: int) -> Any:
-        """A product of tokens, or of rows, with a matrix."""
+        """Makes a product of rows (tokens) with a matrix.
+
+        Args:
+            source: the input, [..., inner].
+            inner: last dimension of the input.
+            out: last dimension of the output.
+
+        Returns:
+            The node.
+        """
         return self.op.matmul(source, self.weights(inner, out), False, False)
 
     def model_of(self, outputs: Iterable[Any], parameters: Iterable[Any]) -> ov.Model:
-        """The model that computes some outputs."""
+        """Makes the model that computes the outputs."""
         return ov.Model([self.op.result(node) for node in outputs], [*parameters], "ov_hsdag calibration")
 
 
@@ -134,7 +158,7 @@ class _Microbenchmarks(Builder):
         }
         for kind, make in table.items():
             self._end_tokens(self._named(f"{kind}/tokens{index}", make(self._tokens(rows, columns))))
-        # What stands at a matrix product is fused with it: a norm stands between.
+        # A matrix product would be fused with an operation that reads it, so there is a norm between them.
         fused: dict[str, Callable[[Any], Any]] = {
             "Softmax": lambda x: op.softmax(x, 2),
             "Add": lambda x: op.add(x, norm(self._tokens(rows, columns))),
@@ -175,7 +199,7 @@ class _Microbenchmarks(Builder):
         return self._pool(self._image(channels, side))
 
     def _pool(self, source: Any) -> Any:
-        return opset1.max_pool(source, [1, 1], [1, 1], [1, 1], [3, 3])  # later ones have a second result
+        return opset1.max_pool(source, [1, 1], [1, 1], [1, 1], [3, 3])  # later versions have a second result
 
     def _tokens(self, rows: int, columns: int) -> Any:
         return self.layer(self._input(1, rows, 16), 16, columns)
@@ -191,14 +215,15 @@ class _Microbenchmarks(Builder):
         return node
 
 
-# [channels, side] of residual blocks, two of each.
+# [channels, side] of residual blocks, as in ResNet-50; there are two of each.
 _STAGES = ((256, 56), (512, 28), (1024, 14))
 
+# Tokens, their size, attention heads and layers of the transformer.
 _ROWS, _COLUMNS, _HEADS, _LAYERS = 128, 512, 8, 3
 
 
 def image_network() -> ov.Model:
-    """Residual blocks; input [1, 64, 56, 56] f32."""
+    """Builds residual blocks; the input is [1, 64, 56, 56] f32."""
     builder = _Probe()
     op = builder.op
     image = op.parameter([1, 64, 56, 56], np.float32)
@@ -217,7 +242,7 @@ def image_network() -> ov.Model:
 
 
 def token_network() -> ov.Model:
-    """Layers of a transformer; input [1, 128, 512] f32."""
+    """Builds layers of a transformer; the input is [1, 128, 512] f32."""
     builder = _Probe()
     op = builder.op
     tokens = op.parameter([1, _ROWS, _COLUMNS], np.float32)

@@ -1,4 +1,4 @@
-"""Times of a model's operations on a device, from runs of the whole model with PERF_COUNT."""
+"""Measures times of a model's operations on a device, by runs of the whole model with PERF_COUNT."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
 
 Advance = Callable[[str], None]
 
-# Medians are over so many copies of the compiled model: counters only tell means, and a copy's memory lies elsewhere.
+# Number of compiled copies over which medians are taken. Counters only give means, and each copy has other memory.
 _FEWEST_COPIES, _MOST_COPIES = 3, 6
 
-# They are stable when the sum of the times moves by less than this share with another copy.
-_STABLE = 0.02
+# Share of the sum of all times below which a change by another copy counts as none.
+_STABLE_CHANGE = 0.02
 
-# Each copy runs at least so often (where time allows), and for about so many seconds.
+# Runs of each copy, at least (if there is time) and at most, and seconds that they should take.
 _FEWEST_RUNS, _MOST_RUNS, _SECONDS = 4, 40, 0.5
 
-# Shares of what is left of the time that a first copy and a later one may take: a machine becomes slower meanwhile, and
-# splits tell more than another copy.
-_FIRST, _LATER = 0.8, 0.3
+# Shares of the remaining time that the first copy and later ones may take. The machine may become slower, and measured
+# splits say more than another copy.
+_FIRST_COPY_SHARE, _LATER_COPY_SHARE = 0.8, 0.3
 
-# Layouts of images that submodels exchange, as the CPU and the GPU plugin call them.
-_PLAIN = frozenset({"abcd", "abcde", "bfyx", "bfzyx"})
+# Names that the CPU and the GPU plugin give the layouts of images that submodels exchange.
+_PLAIN_LAYOUTS = frozenset({"abcd", "abcde", "bfyx", "bfzyx"})
 
 
 @dataclass(frozen=True, eq=False)
 class NodeTimes:
-    """What one device takes for one model."""
+    """Times of one model on one device."""
 
-    device: str  # what was measured, "NPU", or "HETERO:NPU,CPU" where the NPU does not run the whole model
-    us: Floats  # time of each node, [nodes] float64, µs; alone, they add up to `latency_us` less the cost of the call
-    # executed node that each operation is part of, -1 for what the device does not execute, int32 [nodes]
+    device: str  # device string: "NPU", or "HETERO:NPU,CPU" if the NPU does not run the whole model
+    us: Floats  # time of each node, µs, float64 [nodes]; for one device their sum is `latency_us` minus the call's cost
+    # executed node that each operation is part of, -1 if the device does not execute it, int32 [nodes]
     parts: NDArray[np.int32]
-    own_layout: NDArray[np.bool_]  # whether the device keeps a node's first output in a layout of its own, bool [nodes]
-    latency_us: float  # of the whole model, what counting adds left out, µs
-    # compiled copies whose operations were measured; 0 where there was time or memory for the latency of the whole
-    # model only, which `us` then divides as the weights say
+    own_layout: NDArray[np.bool_]  # whether the device keeps a node's first output in its own layout, bool [nodes]
+    latency_us: float  # latency of the whole model without counters, µs
+    # number of compiled copies whose operations were measured; 0 if there was only time or memory for the latency of
+    # the whole model, which the weights then divide
     copies: int
 
 
@@ -66,20 +66,29 @@ def node_times(
     counted: bool = True,
     deadline: Deadline = UNLIMITED,
 ) -> NodeTimes:
-    """Measures the operations of `model`, normalised and not changed, on `device`.
+    """Measures the operations of a model on a device.
 
-    device: that runs the whole model, or HETERO on the device that is measured and another (`model` has affinities
-    then). weights: how the time of an executed node is divided among the operations that it computes, float64 [nodes].
-    inputs: what is timed. split: tells HETERO's placement from others. submodel_us: what calling the model costs beside
-    its operations.
+    Args:
+        model: the normalized model, which is not changed. It has affinities if `device` is HETERO.
+        device: a device that runs the whole model, or HETERO on the measured device and another one.
+        compiled: store of compiled copies.
+        graph: the graph of the model.
+        weights: proportions in which the time of an executed node is divided among its operations, float64 [nodes].
+        inputs: inputs of the timed inferences.
+        split: identifies the placement of HETERO.
+        submodel_us: cost of calling the model, beyond its operations, µs.
+        advance: called with lines of progress.
+        inside: operations that are measured if not all are, bool [nodes]. Their times come from counters, without the
+            costs of boundaries. Times of the others are their weights, scaled by the error of the weights inside.
+        counted: whether single operations are measured, which needs the model in memory twice.
+        deadline: budget of everything except a compilation that has begun.
 
-    inside: operations that are measured where those are not all, bool [nodes]: by counters, without what partition
-    boundaries add. Times of the others follow from `weights` and from how wrong these are inside. counted: whether
-    single operations are measured, which needs the model in memory twice. deadline: of everything but a compilation
-    that has begun.
+    Returns:
+        The times.
 
-    Raises RuntimeError where the device does not compile or run the model; OutOfTime where not one inference ended
-    before the deadline or, with `inside`, no operations were measured.
+    Raises:
+        RuntimeError: the device does not compile or run the model.
+        OutOfTime: no inference ended before the deadline or, with `inside`, no operations were measured.
     """
     plain = TimedModel(compiled, model, device, inputs, deadline, split)
     seconds, counted_seconds = list[float](), list[float]()
@@ -89,22 +98,22 @@ def node_times(
     with suppress(OutOfTime):
         seconds.extend(plain.run() for _ in range(runs))
     while counted and len(copies) < _MOST_COPIES and not _stable(copies):
-        executed = _count(plain, graph, seconds, counted_seconds, few=not copies)
+        executed = _run_with_counters(plain, graph, seconds, counted_seconds, few=not copies)
         if executed is None:
             break
         executions = executed
         if inside is not None:
-            own = tuple(item for item in executions.items if item.nodes and inside[list(item.nodes)].all())
-            executions = Executions(own, 0.0)
-        copies.append(_divide(executions.alike(graph), weights))
+            inside_items = tuple(item for item in executions.items if item.nodes and inside[list(item.nodes)].all())
+            executions = Executions(inside_items, 0.0)
+        copies.append(_divide_among_operations(executions.alike(graph), weights))
         advance(deadline.describe(f"measuring operations on {device}, run {len(copies) + 1}"))
     if executions is None and inside is not None:
         raise OutOfTime(f"there was no time or memory to measure operations on {device}")
-    # Counting only adds: where copies that count are faster, it is the plain one whose memory lies badly.
+    # Counters can only make a copy slower. If copies with counters are faster, the plain copy has unfavourable memory.
     latency = min(statistics.median(some) for some in (seconds or [plain.typical], counted_seconds) if some) * 1e6
     us = np.median(copies, axis=0) if copies else np.zeros(graph.nodes)
     if inside is None:
-        if not us.any():  # nothing was counted, or a plugin names nothing: the cost model divides the latency
+        if not us.any():  # no copy was counted, or the plugin names no operations: the cost model divides the latency
             us = weights
         us = adding_up(us, latency, submodel_us)
     elif us.any():
@@ -116,55 +125,76 @@ def node_times(
     for number, item in enumerate(executions.items if executions else ()):
         if item.nodes:
             parts[list(item.nodes)] = number
-            own_layout[list(item.nodes)] = len(item.layout) >= 4 and item.layout not in _PLAIN
+            own_layout[list(item.nodes)] = len(item.layout) >= 4 and item.layout not in _PLAIN_LAYOUTS
     return NodeTimes(device, us, parts, own_layout, latency, len(copies))
 
 
 def adding_up(us: Floats, latency_us: float, submodel_us: float) -> Floats:
-    """Times of operations in the same proportion that add up to a latency less what calling the model costs."""
+    """Scales times of operations so that their sum is a latency minus the cost of the call.
+
+    Args:
+        us: times of operations, µs, float64 [nodes].
+        latency_us: latency of the whole model, µs.
+        submodel_us: cost of calling the model, µs; at most half of the latency counts.
+
+    Returns:
+        The scaled times, µs, float64 [nodes].
+    """
     return us * (max(latency_us - submodel_us, 0.5 * latency_us) / max(us.sum(), 1e-9))
 
 
 def _stable(copies: Sequence[Floats]) -> bool:
-    """Whether the sum of the times moved little with the last copy."""
+    """Whether the last copy changed the sum of the times little."""
     if len(copies) < _FEWEST_COPIES:
         return False
     before, after = (float(np.median(some, axis=0).sum()) for some in (copies[:-1], copies))
-    return abs(after - before) < _STABLE * after
+    return abs(after - before) < _STABLE_CHANGE * after
 
 
-def _count(
+def _run_with_counters(
     plain: TimedModel, graph: ComputationGraph, seconds: list[float], counted_seconds: list[float], *, few: bool
 ) -> Executions | None:
-    """What a copy of the model executes that is compiled with counters, or None where there is no time for that.
+    """Runs a copy of the model that is compiled with counters.
 
-    Plain inferences alternate with the copy's, so that both see the same machine; times go to `seconds` and to
-    `counted_seconds`. few: whether fewer than usual are better than none. Raises RuntimeError where it does not run.
+    Plain inferences alternate with those of the copy, so that both see the same conditions.
+
+    Args:
+        plain: the model without counters.
+        graph: the graph of the model.
+        seconds: gets the times of plain inferences.
+        counted_seconds: gets the times of the copy's inferences.
+        few: whether fewer runs than usual are better than none.
+
+    Returns:
+        The executed nodes; None if there is not enough time.
+
+    Raises:
+        RuntimeError: the copy does not compile or run.
     """
     typical, again = max(plain.typical, 1e-6), not few
-    left = (_FIRST if few else _LATER) * plain.deadline.left
+    left = (_FIRST_COPY_SHARE if few else _LATER_COPY_SHARE) * plain.deadline.left
     runs = int(np.clip(_SECONDS / typical / 2, _FEWEST_RUNS, _MOST_RUNS))
     warm_up = WARM_UP
     affordable = (left - plain.compiling_counted(again=again)) / typical
-    beside = True  # whether a plain inference runs beside each counted one
+    with_plain_runs = True  # whether a plain inference runs beside each counted one
     if affordable < warm_up + 2 * runs:
         if affordable < 2 or not few:
             return None
-        beside = affordable >= 3
+        with_plain_runs = affordable >= 3
         warm_up, runs = 1, max(int((affordable - 1) / 2), 1)
     try:
         compiled, counters = plain.counted(warm_up, again=again)
         for _ in range(runs):
-            if beside:
+            if with_plain_runs:
                 seconds.append(plain.run())
             counted_seconds.append(counters.run())
-    except OutOfTime:  # the machine has become slower
+    except OutOfTime:  # the machine became slower than `affordable` assumed
         return None
     return Executions.of(compiled, graph, counters.us())
 
 
-def _divide(executions: Executions, weights: Floats) -> Floats:
-    """Time of each operation, float64 [nodes]; all executed time is in it."""
+def _divide_among_operations(executions: Executions, weights: Floats) -> Floats:
+    """Divides all executed time among operations, float64 [nodes]."""
     result = np.zeros(len(weights))
     for item in executions.items:
         nodes = list(item.nodes) or [item.serves]
@@ -176,6 +206,15 @@ def _divide(executions: Executions, weights: Floats) -> Floats:
 
 
 def shares(graph: ComputationGraph, model: Roofline, us: Floats) -> Floats:
-    """How executed time is divided among operations: by the cost model, nothing for what costs nothing. [nodes]."""
+    """Proportions in which executed time is divided among operations: their predicted times.
+
+    Args:
+        graph: the graph of the model.
+        model: its roofline model.
+        us: predicted time of each node, µs, float64 [nodes].
+
+    Returns:
+        The proportions, float64 [nodes]; 0 for nodes that are not executed.
+    """
     executed = (graph.kinds == NodeKind.OP) | (graph.kinds == NodeKind.SINK)
     return np.where(executed & ~model.folded, us, 0.0)

@@ -20,7 +20,7 @@ def main() -> NoReturn:
     except BaseException as error:
         if not interrupted(error):
             raise
-    # A child that was interrupted with its parent leaves it to that to say so.
+    # A child that was interrupted together with its parent leaves the message to the parent.
     if status == INTERRUPTED and os.getpid() == began:
         print("interrupted", file=sys.stderr)
     if "ov_hsdag.cli.child_process" in sys.modules:

@@ -1,4 +1,4 @@
-"""Options that several commands share, those of placing among them, and the checks of files before any work."""
+"""Options that several commands share, including those of placing, and checks of files before any work."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ov_hsdag.utils.lazy import ov
 
 
 def _option(name: str) -> Any:
-    """The flag of an option, for an annotated parameter of a command."""
+    """The typer option of an option of placing, for an annotated parameter of a command; name: as in `flags`."""
     flag = flags()[name]
     text = flag.word(name)
     if flag.kind is bool:
@@ -43,6 +43,7 @@ def _option(name: str) -> Any:
 
 
 def _type(name: str) -> Any:
+    """The annotation of an option of placing on the command line, for typer to parse its value."""
     flag = flags()[name]
     plain: Any = Path if flag.kind == "file" else flag.kind
     if flag.several:
@@ -51,7 +52,10 @@ def _type(name: str) -> Any:
 
 
 def options_of(*names: str) -> type[Any]:
-    """A dataclass of options of placing as they are given, for `with_options_of`: texts, numbers and paths."""
+    """Makes a dataclass for `with_options_of` whose fields are options of placing, by their names in `flags`.
+
+    Its values are those of the command line, not parsed further: texts, numbers and paths.
+    """
     given = [(name, Annotated[_type(name), _option(name)], field(default=default_of(name))) for name in names]
     return make_dataclass("Given", given)
 
@@ -76,12 +80,12 @@ Model = Annotated[
 
 
 def device_option(help: str, metavar: str = "HETERO:A,B") -> Any:
-    """The flag of devices, for an annotated parameter of a command; what is typed in lower case is understood."""
+    """The option --device, for an annotated parameter of a command; names in lower case are accepted."""
     return typer.Option("--device", "-d", metavar=metavar, help=help, callback=lambda one: one and in_upper_case(one))
 
 
 def output_option(metavar: str, help: str) -> Any:
-    """The flag of what a command writes, for an annotated parameter of a command."""
+    """The option --output, for an annotated parameter of a command."""
     return typer.Option("--output", "-o", metavar=metavar, help=help)
 
 
@@ -120,7 +124,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 @dataclass
 class _Shared:
-    """Options of every command, `extension` of those that read models; they set variables of `console`."""
+    """The options that all commands share; they set variables of `console`. Only commands that read models have
+    `extension`."""
 
     extension: Annotated[
         list[str] | None,
@@ -143,7 +148,7 @@ class _Shared:
 
 
 def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options that all commands have, which are not handed on to it."""
+    """Adds the options that all commands share to a command; their values go to `console`, not to the command."""
 
     @functools.wraps(command)
     def run(*arguments: Any, shared: _Shared, **options: Any) -> None:
@@ -151,7 +156,7 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
             setattr(console, name, value)
         if console.quiet and console.verbose:
             raise UserError("--quiet and --verbose ask for less and for more: give one of them")
-        # openvino.convert_model takes the word in any program's arguments for its own, and prints on standard output.
+        # openvino.convert_model looks for this word in sys.argv, and would then print on standard output.
         sys.argv[1:] = [word for word in sys.argv[1:] if word != "--verbose"]
         command(*arguments, **options)
 
@@ -162,27 +167,36 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
 def with_options_of(
     kind: type[Any], name: str, without: Sequence[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command whose options are the fields of the dataclass `kind`, some left out.
+    """Makes a decorator that gives a command one option for each field of a dataclass.
 
-    Its parameter `name` gets one of that; of a command that declares none the options come last.
+    Args:
+        kind: the dataclass; its annotated fields become options, with the same names and defaults.
+        name: the command's parameter that receives an instance of `kind`. The options take its place in the order of
+            `--help`; they come last where the command declares no such parameter.
+        without: fields that become no options and keep their defaults.
+
+    Returns:
+        The decorator.
     """
     hints = get_type_hints(kind, include_extras=True)
     options = [
-        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name])
-        for one in fields(kind)
-        if one.name not in without
+        inspect.Parameter(
+            option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=hints[option.name]
+        )
+        for option in fields(kind)
+        if option.name not in without
     ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def run(*arguments: Any, **given: Any) -> None:
-            own = {one.name: given.pop(one.name, one.default) for one in options}
-            command(*arguments, **given, **{name: kind(**own)})
+        def run(*arguments: Any, **values: Any) -> None:
+            option_values = {option.name: values.pop(option.name, option.default) for option in options}
+            command(*arguments, **values, **{name: kind(**option_values)})
 
         signature = inspect.signature(command, eval_str=True)
         parameters = []
-        for one in signature.parameters.values():
-            parameters += options if one.name == name else [one.replace(kind=one.KEYWORD_ONLY)]
+        for parameter in signature.parameters.values():
+            parameters += options if parameter.name == name else [parameter.replace(kind=parameter.KEYWORD_ONLY)]
         parameters += [] if name in signature.parameters else options
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         return run
@@ -191,7 +205,10 @@ def with_options_of(
 
 
 def require_training(what: str) -> None:
-    """Raise UserError, with how to install it, where a package of the extra `train` is missing. what: the command."""
+    """Raises UserError, with the command that installs it, where a package of the extra `train` is missing.
+
+    what: the work that needs it, as the message names it: "pretraining".
+    """
     missing = [name for name in ("torch", "tensorboard", "safetensors") if find_spec(name) is None]
     if missing:
         raise UserError(
@@ -201,7 +218,19 @@ def require_training(what: str) -> None:
 
 
 def one_file(model: Path, part: str | None, use: str) -> Path:
-    """The file of a model, or of one of a folder's; `use` is for the UserError where there are several: "count"."""
+    """The file of a model, or of the one model of a folder that is meant.
+
+    Args:
+        model: a model's file or an exported folder.
+        part: stem of the file of one model of the folder; None for the only one.
+        use: verb for the message, saying what is done with the model: "count".
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        UserError: the file does not exist, or the folder has several models and `part` names none of them.
+    """
     check_model(model)
     files = model_files(model, () if part is None else (part,))
     if len(files) > 1:
@@ -211,7 +240,7 @@ def one_file(model: Path, part: str | None, use: str) -> Path:
 
 
 def check_model(path: Path) -> None:
-    """Raise UserError where there is no such file (or folder: TensorFlow's SavedModel is one)."""
+    """Raises UserError where a model's file does not exist; a folder will do, as TensorFlow's SavedModel is one."""
     if not os.path.exists(path):  # `Path.exists` raises where a name is too long
         raise UserError(f"no such model: {path}")
     if not (path.is_file() or path.is_dir()):  # reading a pipe or a device may never end
@@ -219,7 +248,10 @@ def check_model(path: Path) -> None:
 
 
 def check_output(path: Path, model: Path) -> None:
-    """Raise UserError where a model's IR, or folder, cannot be written there without harm. Leaves nothing behind."""
+    """Raises UserError where a model's IR or folder cannot be written at `path`, or would overwrite its source.
+
+    The check leaves no file behind. model: the source.
+    """
     if is_model_folder(model):
         if path.suffix in (".xml", ".bin"):
             raise UserError(f"{model} is a folder, and so is its output; got '{path}'")
@@ -227,7 +259,7 @@ def check_output(path: Path, model: Path) -> None:
         return
     if path.suffix != ".xml":
         raise UserError(f"the output is an OpenVINO IR: its name must end in .xml, got '{path}'")
-    # A placed model is made from another one, so that placing it anew or stripping it in place loses nothing.
+    # A placed model was made from another file, so that overwriting it by placing or stripping loses nothing.
     check_model_output(path, model, replace_source=file_carries(model))
 
 
@@ -237,13 +269,16 @@ def assumed_shapes(
     used: Mapping[str, Sequence[int]] | None = None,
     beside: Collection[str] = (),
 ) -> str:
-    """A line about dynamic inputs whose sizes nobody gave, else "".
+    """A line about dynamic inputs whose sizes the user did not give.
 
     Args:
-        model: that was placed.
+        model: the placed model.
         given: example shapes that the user gave, by input name.
-        used: example shapes with which the model was placed; by default those given.
-        beside: names of the inputs whose sizes the configuration beside the model told.
+        used: example shapes with which the model was placed; `given` by default.
+        beside: names of inputs whose sizes came from the configuration file in the model's folder.
+
+    Returns:
+        One line for people, or "" where all sizes were given.
     """
     configured = {
         input_name(port)
@@ -258,7 +293,7 @@ def assumed_shapes(
 
 
 def warn_of_long_context(model: Path, tokens: int) -> None:
-    """Warn where a language model, by the configuration beside it, was made for fewer tokens."""
+    """Warns where a language model was trained for fewer than `tokens` tokens, by the config.json in its folder."""
     longest = longest_context(model)
     if longest is not None and tokens > longest:
         warnings.warn(
@@ -267,9 +302,10 @@ def warn_of_long_context(model: Path, tokens: int) -> None:
 
 
 def has_fp16_weights(model: ov.Model) -> bool:
-    """Whether the model's weights are those of an IR that was compressed to FP16 (ovc's default).
+    """Whether the model comes from an IR whose weights were compressed to FP16 (ovc's default).
 
-    OpenVINO's own transformations, which placing begins with, widen them to f32; written as FP16 they are the same.
+    Placing begins with OpenVINO's own transformations, which widen such weights to f32; writing them as FP16 again
+    loses nothing.
     """
     return any(op.get_type_name() == "Convert" and "decompression_0" in op.get_rt_info() for op in model.get_ops())
 
@@ -283,7 +319,7 @@ def new_core() -> ov.Core:
 
 
 def has_temporary_folder() -> bool:
-    """Whether measuring has a folder for its files; a line says so where it has none."""
+    """Whether there is a folder for the temporary files of measuring; warns on standard error where there is none."""
     try:
         require_temporary_folder()
     except RunError as error:
@@ -295,7 +331,14 @@ def has_temporary_folder() -> bool:
 def write_models(
     output: Path, model: Path, models: Mapping[Path, tuple[ov.Model, bool]], hard_links: bool = True
 ) -> None:
-    """Write what was made of a model or a folder, by its files, each with whether its weights become FP16."""
+    """Writes a model, or a copy of a folder with some of its models replaced.
+
+    Args:
+        output: the IR, or the folder, to write.
+        model: the source: a model's file or a folder.
+        models: the models to write by their source files, each with whether its weights are compressed to FP16.
+        hard_links: share unchanged weights with the source folder instead of copying them.
+    """
     with console.progress(f"writing {output}"):
         if is_model_folder(model):
             write_folder(output, model, {file.name: one for file, one in models.items()}, hard_links=hard_links)
@@ -307,9 +350,19 @@ def write_models(
 def read_with_shapes(
     core: ov.Core, path: Path, given: Mapping[str, Sequence[int]], *, fixes_sizes: bool = False
 ) -> tuple[ov.Model, Mapping[str, Sequence[int]] | None]:
-    """Read a model, and example shapes: those given, and where it was not placed with others those beside it.
+    """Reads a model and finds example shapes for its dynamic inputs.
 
-    Where example shapes are fixed, those given alone. Raises UserError.
+    Args:
+        core: reads the model.
+        path: the model's file.
+        given: example shapes of the user, by input name.
+        fixes_sizes: whether the example shapes are going to be fixed in the model; only the user's may be.
+
+    Returns:
+        The model and its example shapes: the user's alone where sizes get fixed, else those of `with_known_shapes`.
+
+    Raises:
+        UserError: the model cannot be read, or a shape does not suit it.
     """
     loaded = read_model(core, path)
     (shapes,) = example_shapes([loaded], given)
@@ -319,29 +372,36 @@ def read_with_shapes(
 def with_known_shapes(
     model: ov.Model, path: Path, given: Mapping[str, Sequence[int]] | None
 ) -> dict[str, Sequence[int]] | None:
-    """Example shapes of a model that was read from a file: those given, and of other inputs those beside the file.
+    """Example shapes from the user, completed by those from the configuration file in the model's folder.
 
-    None for none, and where the model was placed with some and none are given.
+    Args:
+        model: the model, read from a file.
+        path: that file.
+        given: example shapes of the user, by input name.
+
+    Returns:
+        Shapes by input name. None without any, and where the user gave none and the model carries a placement that
+        was made with example shapes: these count then.
     """
     placement = Placement.of(model)
     earlier = ((placement and placement.settings) or {}).get("shapes", {})
-    if earlier and not given:  # they count as a whole
+    if earlier and not given:  # the shapes of the placement are used as a whole
         return None
     return {**(given or {}), **sizes_beside(model, path, given)} or None
 
 
 def read_model(core: ov.Core, path: Path) -> ov.Model:
-    """Read any model that OpenVINO reads. Raises UserError in one line where it is missing, no model or damaged."""
+    """Reads a model of any format of OpenVINO. Raises UserError, in one line, where it is missing or damaged."""
     check_model(path)
     try:
         with console.progress(f"reading {path}"), console.quiet_native_errors():
             return core.read_model(path)
     except RuntimeError as error:
-        if path.is_symlink():  # weights may be beside what it points to
+        if path.is_symlink():  # the weights may be in the folder of the link's target
             with contextlib.suppress(RuntimeError), console.quiet_native_errors():
                 return core.read_model(path.resolve())
         reason = one_line(error)
         if reason.startswith("Unable to read the model"):
-            # No frontend felt responsible; OpenVINO's text names all of them and gives no reason.
+            # No frontend recognised the file; OpenVINO's message lists all frontends and gives no reason.
             reason = "it is no IR, ONNX, TensorFlow, TFLite or Paddle model"
         raise UserError(f"cannot read {path}: {reason}") from error

@@ -1,7 +1,8 @@
-"""The commands, and the exit status of each way in which one ends."""
+"""Assembles the commands, and turns errors into one line and an exit status."""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -34,7 +35,7 @@ from ov_hsdag.cli.worker import worker
 from ov_hsdag.utils.errors import RunError, UserError, interrupted
 
 app = typer.Typer(
-    context_settings={"help_option_names": ["-h", "--help"]},  # of the subcommands, too
+    context_settings={"help_option_names": ["-h", "--help"]},  # for the subcommands as well
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -42,7 +43,7 @@ app = typer.Typer(
 
 
 class _Command(TyperCommand):
-    """Takes -m MODEL, as OpenVINO's own tools do, where the model is an argument."""
+    """A command that also accepts its model as -m MODEL, like OpenVINO's own tools."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if any(param.name in ("model", "models") and param.param_type_name == "argument" for param in self.params):
@@ -78,14 +79,21 @@ EXAMPLES: dict[Callable[..., None], str] = {
     extension: "ov-hsdag extension --build",
     strip: "ov-hsdag strip model_placed.xml --output plain.xml",
 }
-"""The commands, in the order in which people come to need them, with one use of each."""
+"""The commands in the order in which users come to need them, each with an example."""
+
+
+def _help_of(command: Callable[..., None]) -> str:
+    """The text of `--help`: a command's docstring without its sections for callers in Python."""
+    return inspect.cleandoc(command.__doc__ or "").partition("\n\nArgs:\n")[0]
+
 
 for _command, _example in EXAMPLES.items():
     app.command(
         cls=_Command,
-        # What follows a program's name is the program's.
+        # Words after the name of a program are its own arguments.
         context_settings={"allow_interspersed_args": False} if _command is run_program else {},
-        # Its first sentence, whole: what is made up without it is cut at 45 characters.
+        help=_help_of(_command),
+        # The whole first sentence: without it, typer would cut the help after 45 characters.
         short_help=(_command.__doc__ or "").partition("\n\n")[0],
         epilog=f"\b\nExample:\n  {_example}",
     )(common.with_shared_options(_command))
@@ -123,17 +131,17 @@ def _options(
         print(context.get_help())
 
 
-# Its own class is private to typer, which carries its own copy of click in newer releases.
+# The base class of usage errors. It is private in typer, which contains its own copy of click in newer releases.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 def run() -> int:
-    """The exit status of the command line: 0 done, 1 a device or OpenVINO failed, 2 bad input."""
+    """Runs the command line, and returns its exit status: 0 done, 1 a device or OpenVINO failed, 2 bad input."""
     console.prepare_streams()
     console.one_line_warnings()
     try:
         status = app(prog_name="ov-hsdag", standalone_mode=False) or 0
-        sys.stdout.flush()  # what cannot be written is an error of ours, not one of Python's exit
+        sys.stdout.flush()  # here, so that a full disk is reported as an error of ours and not at Python's exit
         return status
     except UserError as error:
         return console.fail(error, 2)

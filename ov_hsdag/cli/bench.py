@@ -92,6 +92,29 @@ def bench(
     context, figures are means over prompt and tokens. A plan.json is measured as its application runs, with all models
     at once, against everything on each device and the best assignments of whole models. --kit OUT.json shows what
     placing gains on this machine, for `ov-hsdag report OUT.json` to draw.
+
+    Args:
+        models: files or folders of models, or one plan.json; none with `kit`.
+        device: devices in the order of preference; None with `kit` for all of this machine.
+        objective: "latency" or "throughput".
+        policies: learned policies, separated by commas; None for the shipped one.
+        profile: file of a device profile; None for built-in profiles.
+        shape: example shapes, as --shape takes them.
+        input: files of inputs, as --input takes them; not with a workload.
+        workload: prompt and tokens of a decoder, as --workload takes them.
+        context: tokens of a decoder's context.
+        rounds: trials of each placement, at most.
+        part: models of a folder.
+        output: results as .json or .csv; None for none.
+        kit: results of the built-in models as .json, instead of `models`.
+        minutes: time for `kit`, about.
+        ray: address of the Ray cluster that measures; None for this machine.
+        on: which machines of the cluster, as --on takes them.
+        as_json: print JSON.
+
+    Raises:
+        UserError: options contradict each other, or a model, a device or a file cannot be used.
+        RunError: measuring failed.
     """
     if kit is not None:
         if models:
@@ -115,7 +138,7 @@ def bench(
         common.check_model(model)
     planned = any(model.suffix == ".json" for model in models)
     if planned:
-        own = {
+        model_options = {
             "part": part,
             "shape": shape,
             "input": input,
@@ -124,7 +147,7 @@ def bench(
             "policies": policies,
             "ray": ray,
         }
-        plan.check_options({**own, "model": models[1:]}, "for one model, not for a plan")
+        plan.check_options({**model_options, "model": models[1:]}, "for one model, not for a plan")
         objective = objective if given("--objective") else Plan.load(models[0]).objective
     if part and not any(map(is_model_folder, models)):
         raise UserError("--part names a model of a folder, and no folder is given")
@@ -143,19 +166,19 @@ def bench(
         raise UserError("a workload makes up its inputs, and others are given: leave out one of them")
     if inputs and ray is not None and len(models) > 1:
         raise UserError("--input with --ray is for one model: name one")
-    asked = Workload.asked(workload, context)
+    parsed_workload = Workload.asked(workload, context)
 
     speeds = Profile.load(profile) if profile else None
 
     def here() -> Iterator[tuple[dict[str, Any], str, Exception | None]]:
-        """As `_elsewhere`, on this machine."""
+        """Measures every model on this machine; yields what `_bench_on_cluster` yields."""
         core = common.new_core()
         missing = absent(core, devices.names)
         if missing:
             there = ", ".join(core.available_devices)
             raise UserError(f"bench measures, and this machine has no {', '.join(missing)}; it has {there}")
         require_temporary_folder()
-        # All of them before the first is measured, so that nothing that is wrong with one costs what others gave.
+        # All models are read before the first is measured, so that an error in one wastes no measurement.
         opened = plan.read_plan(models[0], core, device, objective=objective, profile=speeds) if planned else None
         loaded = [] if planned else [common.read_model(core, path) for path in models]
         given_shapes = [None] if planned else example_shapes(loaded, examples)
@@ -165,7 +188,7 @@ def bench(
                 with console.progress(path.name) as tell:
                     tell("placing")
                     if opened is None:
-                        # The model is forgotten with its results: there may be many, and large ones.
+                        # The model is removed from the list, so that its memory is freed with its results.
                         model, session = loaded.pop(0), Session.of(devices, core, speeds)
                         samples = samples_of(model, own_inputs, shapes)
                         sizes: Mapping[str, Sequence[int]] | None = shapes
@@ -174,17 +197,17 @@ def bench(
                         elif not has_npu(devices):
                             sizes = with_sizes_beside(model, path, shapes)
                         fix_npu_sizes(model, devices, sizes)
-                        phases = asked.phases_with(model, sizes) if asked else ()
+                        phases = parsed_workload.phases_with(model, sizes) if parsed_workload else ()
                         costs = None if phases else load_beside(path)
                         analysis = session.analyse(model, sizes, phases)
                         problem = session.price(analysis, objective, costs, phases).problem
-                        found, left_out = contenders(problem, devices, learned)
+                        rivals, left_out = contenders(problem, devices, learned)
                         how: dict[str, Any] = {"shapes": sizes, "phases": phases, "samples": samples}
                     else:
                         _, application, now, prepared = opened
-                        found, left_out = contenders_of_plan(application, now)
+                        rivals, left_out = contenders_of_plan(application, now)
                         model, how = prepared[0].analysis.model, models_of(application, prepared)
-                    results = measure(model, devices, objective, core, found, rounds=rounds, report=tell, **how)
+                    results = measure(model, devices, objective, core, rivals, rounds=rounds, report=tell, **how)
             except (RunError, UserError) as error:
                 yield {"model": str(path), "results": [], "failed": str(error)}, "", error
             else:
@@ -196,7 +219,7 @@ def bench(
     failures: list[Exception] = []
     with console.result(as_json) as show, ExitStack() as stack:
         fleet = None if ray is None else stack.enter_context(remote.connected(ray, devices.names, on))
-        for entry, where, failed in here() if fleet is None else _elsewhere(fleet, models, policies, examples):
+        for entry, where, failed in here() if fleet is None else _bench_on_cluster(fleet, models, policies, examples):
             document["models"].append(entry)
             if failed is not None:
                 failures.append(type(failed)(f"{entry['model']}: {failed}"))
@@ -220,18 +243,21 @@ def bench(
     remote.end(failures)
 
 
-def _elsewhere(
+def _bench_on_cluster(
     fleet: remote.Fleet, models: Sequence[Path], policies: str | None, examples: Mapping[str, Sequence[int]]
 ) -> Iterator[tuple[dict[str, Any], str, Exception | None]]:
-    """Every model on every kind of machine, a job each: what is reported of it, where, and why it failed."""
+    """Measures every model on every kind of machine, each as a job.
+
+    Yields the results of a model as JSON has them, the machine as a title names it, and the error of a failed job.
+    """
     jobs, shapes = [], dict[Path, dict[str, tuple[int, ...]] | None]()
-    if examples and len(models) > 1:  # each job gets those of its own model
+    if examples and len(models) > 1:  # each job gets the shapes of its own model
         core = common.new_core()
         loaded = [common.read_model(core, model) for model in models]
         shapes = dict(zip(models, example_shapes(loaded, examples), strict=True))
-    asked = [(kind, model) for model in models for kind in fleet.kinds]
+    pairs = [(kind, model) for model in models for kind in fleet.kinds]
     with remote.scratch() as scratch:
-        for number, (kind, model) in enumerate(asked):
+        for number, (kind, model) in enumerate(pairs):
             inputs = Inputs()
             name = inputs.model(model)
             named = [remote.policy(inputs, one.strip()) for one in (policies or "").split(",") if one.strip()]
@@ -240,7 +266,7 @@ def _elsewhere(
             words = remote.words(inputs, [name], own)
             jobs.append((kind, Job(tuple(words), inputs.files, inputs.shown), scratch / str(number)))
         results = fleet.run(f"measuring {', '.join(map(str, models))}", jobs)
-    for (kind, model), result in zip(asked, results, strict=True):
+    for (kind, model), result in zip(pairs, results, strict=True):
         try:
             found = remote.parsed(kind, result)["models"]
             yield {**found[0], "model": str(model), "machine": remote.about(kind)}, f", {kind.describe()}", None
@@ -249,17 +275,18 @@ def _elsewhere(
 
 
 def _policies(text: str | None) -> list[HSDAGPlacer]:
-    """The learned placers, under different names. Raises UserError where one cannot be used."""
+    """The placers of the policies in --policies, under different names. Raises UserError where one cannot be used."""
     if text is None:
         return policy_placers(DEFAULT) if ships(DEFAULT) else []
     names = [name.strip() for name in text.split(",") if name.strip()]
-    found = [(name, placer) for name in names for placer in policy_placers(name)]
-    if len(found) == 1:
-        return [found[0][1]]
-    return [replace(placer, name=f"hsdag:{name}") for name, placer in found]
+    named_placers = [(name, placer) for name in names for placer in policy_placers(name)]
+    if len(named_placers) == 1:
+        return [named_placers[0][1]]
+    return [replace(placer, name=f"hsdag:{name}") for name, placer in named_placers]
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
+    """Writes all results as .json, or the rows of the table as .csv."""
     if path.suffix == ".json":
         write_json(path, document)
         return

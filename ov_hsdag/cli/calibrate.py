@@ -57,6 +57,20 @@ def calibrate(
     """Measure the devices and write a profile of them; costs of a model are written beside it, as NAME.costs.json.
 
     `ov-hsdag place --profile PROFILE.json` uses the profile, and the costs of a model wherever they lie beside it.
+
+    Args:
+        device: devices to measure.
+        output: the profile, .json.
+        model: files of models that are measured, too.
+        shape: example shapes of their inputs, as --shape takes them.
+        seconds: time for each model, about.
+        ray: address of the Ray cluster that measures; None for this machine.
+        on: which machines of the cluster, as --on takes them; exactly one where there are models.
+        as_json: print JSON.
+
+    Raises:
+        UserError: options contradict each other, or a model, a device or a file cannot be used.
+        RunError: measuring failed.
     """
     models = list(model or ())
     _check_outputs(output, models)
@@ -73,7 +87,7 @@ def calibrate(
         if models and len(on or ()) != 1:
             raise UserError("the costs of a model are those of one kind of machine: name it with --on")
         with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
-            _elsewhere(fleet, show, output, models)
+            _calibrate_on_cluster(fleet, show, output, models)
         return
     continue_in_child("calibrating")
     begin = time.perf_counter()
@@ -81,26 +95,26 @@ def calibrate(
         core = common.new_core()
         loaded = [common.read_model(core, path) for path in models]
         for path, one in zip(models, loaded, strict=True):
-            one.set_friendly_name(path.name)  # what progress calls it
+            one.set_friendly_name(path.name)  # the progress line prints this name
         sizes = _with_sizes_beside(models, loaded, examples)
         with console.progress("calibrating") as tell:
-            found = calibrate_machine(device, loaded, shapes=sizes, seconds=seconds, core=core, report=tell)
-        found.save(output)
-        told = []
-        for path, costs, times in zip(models, found.costs, found.times, strict=True):
+            calibration = calibrate_machine(device, loaded, shapes=sizes, seconds=seconds, core=core, report=tell)
+        calibration.save(output)
+        model_entries = []
+        for path, costs, times in zip(models, calibration.costs, calibration.times, strict=True):
             costs.save(path_beside(path))
             latency_us = {one.device: one.latency_us for one in times.values()}
-            told.append({"model": str(path), "costs": str(path_beside(path)), "latency_us": latency_us})
+            model_entries.append({"model": str(path), "costs": str(path_beside(path)), "latency_us": latency_us})
         data: dict[str, Any] = {
             "profile": str(output),
             "devices": {
-                name: {"layers_error": one.microbenchmarks, "borders_error": one.boundaries}
-                for name, one in found.reports.items()
+                name: {"layers_error": report.microbenchmarks, "borders_error": report.boundaries}
+                for name, report in calibration.reports.items()
             },
-            "models": told,
+            "models": model_entries,
             "seconds": time.perf_counter() - begin,
         }
-        show(data, _text(data, output), _table(found.document, data["devices"]))
+        show(data, _text(data, output), _table(calibration.document, data["devices"]))
         named = models[0] if models else model_here()
         show.next("place", named, "--device", device, "--profile", output, *given("--shape"))
 
@@ -108,22 +122,25 @@ def calibrate(
 def _with_sizes_beside(
     paths: Sequence[Path], models: Sequence[ov.Model], examples: Mapping[str, Sequence[int]]
 ) -> dict[str, Sequence[int]]:
-    """The example shapes, and those that configurations beside the models tell, unless they disagree on an input."""
-    found: dict[str, set[tuple[int, ...]]] = {}
+    """The user's example shapes, completed by those from configuration files in the models' folders.
+
+    An input of whose shape the configurations disagree is left out.
+    """
+    shapes_by_input: dict[str, set[tuple[int, ...]]] = {}
     for path, model in zip(paths, models, strict=True):
         for name, shape in sizes_beside(model, path, examples).items():
-            found.setdefault(name, set()).add(shape)
-    return {**{name: next(iter(told)) for name, told in found.items() if len(told) == 1}, **examples}
+            shapes_by_input.setdefault(name, set()).add(shape)
+    return {**{name: next(iter(shapes)) for name, shapes in shapes_by_input.items() if len(shapes) == 1}, **examples}
 
 
-def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: list[Path]) -> None:
-    """A profile of each kind of machine."""
+def _calibrate_on_cluster(fleet: remote.Fleet, show: console.Show, output: Path, models: list[Path]) -> None:
+    """Calibrates each kind of machine of a cluster, and writes a profile of each."""
     for kind in fleet.kinds:
         check_writable(fleet.target(output, kind))
     inputs = Inputs()
     named = [inputs.model(path) for path in models]
     costs = [path_beside(name).as_posix() for name in named]
-    for one in costs:  # of an earlier calibration: a file that travels cannot be written there
+    for one in costs:  # costs of an earlier calibration do not travel, as the job could not overwrite them
         inputs.files.pop(one, None)
     words = remote.words(inputs, [], {"--model": named, "--output": f"{OUT}/{_PROFILE}"})
     job = Job(tuple(words), inputs.files, inputs.shown, tuple(costs))
@@ -150,7 +167,7 @@ def _elsewhere(fleet: remote.Fleet, show: console.Show, output: Path, models: li
 
 
 def _text(data: dict[str, Any], profile: Path, where: str = "") -> str:
-    """What was measured, for people."""
+    """The lines for people about a calibration."""
     lines = [f"{profile}: {', '.join(data['devices'])}, measured in {data['seconds']:.0f} s{where}"]
     for one in data["models"]:
         latencies = [f"{us / 1000:.2f} ms on {name}" for name, us in one["latency_us"].items()]
@@ -158,11 +175,11 @@ def _text(data: dict[str, Any], profile: Path, where: str = "") -> str:
     return "\n".join(lines)
 
 
-_PROFILE = "profile.json"  # what a job calls its output
+_PROFILE = "profile.json"  # name of the profile among the output files of a job
 
 
 def _check_outputs(output: Path, models: list[Path]) -> None:
-    """Everything that can be wrong with files comes before the measuring."""
+    """Raises UserError where a file cannot be read or written: measuring takes minutes, so that this comes first."""
     if output.suffix != ".json":
         raise UserError(f"the output is a profile in JSON: its name must end in .json, got '{output}'")
     targets = {os.path.realpath(output): output}

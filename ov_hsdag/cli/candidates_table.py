@@ -12,6 +12,7 @@ from rich.table import Table
 from ov_hsdag.cli import console
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT
 from ov_hsdag.model.gains import BEST_SINGLE, placer_of, times
+from ov_hsdag.placers.registry import PHRASES
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.utils.failures import out_of_time, read_failure
 
@@ -19,12 +20,7 @@ _PLACERS = {
     HETERO_DEFAULT: "HETERO's own rule",
     PIPELINE_HINT: "HETERO's hint PIPELINE_PARALLEL",
     COPIES: "the whole model on each device at once, without HETERO",
-    "mincut": "minimum cut",
-    "pipeline": "contiguous partition",
-    "partitions": "contiguous partitions of several orders",
-    "search": "multilevel search",
-    "filling": "fills the devices' memory alike",
-    "experts": "experts of some layers on another device, all else on the first",
+    **PHRASES,
     "hsdag": "learned policy and local search",
     "affinity": "the given placement",
     "whole": "each model on one device, the best of these assignments",
@@ -34,16 +30,16 @@ _PLACERS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One candidate."""
+    """The figures of one candidate, a row of the table."""
 
     name: str
-    submodels: int | None = None  # that HETERO makes of it; None where that is not known
+    submodels: int | None = None  # number of submodels; None where it is not known
     predicted: float | None = None  # latency in ms, or inferences/s; None where it is not known
-    measured: float | None = None  # the same
-    gain: float | None = None  # over the best single device; None where it is not known
+    measured: float | None = None  # measured value in the same unit
+    gain: float | None = None  # ratio to the best single device; None where it is not known
     interval: Sequence[float] | None = None  # the gain's 95% confidence interval
-    note: str = ""  # why there is no figure; "" where there is one
-    chosen: bool = False  # whether it is the chosen one
+    note: str = ""  # the reason why there is no figure; "" where there is one
+    chosen: bool = False  # whether the candidate is chosen
     same_as: str = ""  # name of an earlier row with the same placement; "" where there is none
 
 
@@ -59,17 +55,20 @@ class _Shown:
 def candidates_table(
     rows: Sequence[Row], objective: str, *, measured: bool, what: str = "inferences", against: str = BEST_SINGLE
 ) -> Table:
-    """The table with its legend, rows in their order.
+    """The table of candidates with its legend, in the order of `rows`.
 
-    A placement has one row, however many placers found it, and of several candidates of a placer ("hsdag (less on
-    GPU)") one is shown: the chosen one, else the best. With --verbose every row is there.
+    A placement has one row, however many placers found it. Of several candidates of one placer ("hsdag (less on GPU)")
+    the chosen one is shown, else the best. With --verbose every candidate has a row.
 
     Args:
         rows: all candidates.
         objective: "latency" or "throughput".
         measured: whether anything was measured; otherwise gains are predicted ones.
-        what: is counted for throughput.
-        against: what gains are over.
+        what: the unit of throughput is this word "/s".
+        against: name of the reference of gains.
+
+    Returns:
+        The table; its caption is the legend.
     """
     shown = [_Shown(row, row.name) for row in rows] if console.verbose else _distinct(rows)
     variants = Counter(placer_of(row.name) for row in rows)
@@ -78,23 +77,23 @@ def candidates_table(
     base = "x the best\nsingle device" if against == BEST_SINGLE else f"x\n{against}"
     table = console.table("", "submodels", *figures, base, left=(0, 2 + len(figures)))
     columns = [one.row.predicted for one in shown], [one.row.measured for one in shown]
-    for one in shown:
-        row = one.row
+    for shown_row in shown:
+        row = shown_row.row
         values = [_number(row.predicted, columns[0]), *([_number(row.measured, columns[1])] if measured else [])]
         gain = row.note if row.note or row.gain is None else times(row.gain, row.interval).replace("x", "", 1)
-        found_by = f"also found by {', '.join(one.others)}" if one.others else ""
+        found_by = f"also found by {', '.join(shown_row.others)}" if shown_row.others else ""
         if console.verbose and row.same_as:
             found_by = f"same placement as {row.same_as}"
         submodels = "-" if row.submodels is None else str(row.submodels)
         text = "; ".join(part for part in (gain, found_by) if part)
-        table.add_row(f"{'*' if row.chosen else ' '} {one.name}", submodels, *values, text)
+        table.add_row(f"{'*' if row.chosen else ' '} {shown_row.name}", submodels, *values, text)
     names = [name for one in shown for name in (one.name, *one.others)]
     table.caption = _legend(shown, names, variants, measured=measured, against=against)
     return table
 
 
 def _distinct(rows: Sequence[Row]) -> list[_Shown]:
-    """A row for each placement that is the chosen one or the best of one of the placers that found it."""
+    """One row for each placement; a placement is left out where all placers that found it have a better row."""
     found_by: dict[str, list[Row]] = {}  # rows of each placement, by the name of the first one
     for row in rows:
         found_by.setdefault(row.same_as or row.name, []).append(row)
@@ -103,7 +102,7 @@ def _distinct(rows: Sequence[Row]) -> list[_Shown]:
         gains = [row.gain for row in same if row.gain is not None and not row.note]
         return any(row.chosen for row in same), bool(gains), max(gains, default=0.0)
 
-    place = {placer_of(row.name): number for number, row in reversed([*enumerate(rows)])}  # of each placer's first row
+    place = {placer_of(row.name): number for number, row in reversed([*enumerate(rows)])}  # of first rows
     named: set[str] = set()
     shown = []
     for _, same in sorted(found_by.items(), key=lambda item: worth(item[1]), reverse=True):
@@ -117,7 +116,7 @@ def _distinct(rows: Sequence[Row]) -> list[_Shown]:
 
 
 def why_no_figure(figures: Mapping[str, Any]) -> str:
-    """The note of a candidate that gave no figure, from its figures; "" where it gave one."""
+    """The note for a candidate without a measured figure; "" for one that has it. figures: of its measurement."""
     failure = read_failure(figures)
     if failure is None:
         return ""
@@ -125,7 +124,7 @@ def why_no_figure(figures: Mapping[str, Any]) -> str:
 
 
 def _number(value: float | None, column: Sequence[float | None]) -> str:
-    """With as many decimals as all of a column: four digits of its largest number, about."""
+    """Formats a number with the decimals that show about four digits of the largest number of its column."""
     largest = max((other for other in column if other is not None), default=0.0)
     return "-" if value is None else f"{value:.{1 if largest >= 100 else 2 if largest >= 10 else 3}f}"
 
@@ -133,6 +132,7 @@ def _number(value: float | None, column: Sequence[float | None]) -> str:
 def _legend(
     rows: Sequence[_Shown], names: Sequence[str], variants: Counter[str], *, measured: bool, against: str
 ) -> str:
+    """The text under the table: what the mark, the intervals and the names of placers mean."""
     parts = ["* chosen."] if any(one.row.chosen for one in rows) else []
     how = "measured in turns, with its 95% interval" if measured else "predicted"
     parts.append(f"x {against}: {how}.")

@@ -1,4 +1,4 @@
-"""A command goes on in a child process, so that a crash of OpenVINO ends as errors do: a line and exit status 1."""
+"""Runs the rest of a command in a child process, so that a crash of OpenVINO is reported like any other error."""
 
 from __future__ import annotations
 
@@ -14,19 +14,26 @@ import typer
 
 from ov_hsdag.utils.errors import RunError
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG = 1  # the constant of linux/prctl.h; Python has no name for it
 
-_PATIENCE = 10.0  # seconds that an interrupted child may take, which removes what it was writing
+_PATIENCE = 10.0  # seconds for an interrupted child to remove half-written files before it is killed
 
 _forked = False
 
 
 def continue_in_child(doing: str) -> None:
-    """Return in a child process alone; to be called before OpenVINO is imported, which starts threads.
+    """Forks; returns in the child only. Call it before OpenVINO is imported, as that starts threads.
 
-    The child ends with its parent, whatever ends that. Without os.fork (Windows) this process goes on. So it does where
-    OpenVINO is imported already: without its threads it hangs in a child, and the process is not the command's own. In
-    the parent it raises typer.Exit with the child's status, or RunError where a signal ended it.
+    On Linux the child dies with its parent, however the parent ends. The function returns without forking where there
+    is no os.fork (Windows), and where OpenVINO is imported already: it would hang in a child without its threads, and
+    the process is then some program's that called the command.
+
+    Args:
+        doing: the work, for the message: "placing model.xml on HETERO:GPU,CPU".
+
+    Raises:
+        typer.Exit: in the parent, with the child's exit status.
+        RunError: in the parent, where a signal ended the child.
     """
     if not hasattr(os, "fork") or "openvino" in sys.modules:
         return
@@ -51,7 +58,8 @@ def continue_in_child(doing: str) -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the process. A child does without taking OpenVINO apart: what it found stands, whatever becomes of that."""
+    """Ends the process. A child skips the destructors of OpenVINO: its results are written, and a crash in one would
+    turn success into failure."""
     if _forked:
         with suppress(OSError):
             sys.stdout.flush()
@@ -61,7 +69,10 @@ def leave(status: int) -> NoReturn:
 
 
 def _wait(child: int) -> int:
-    """Wait status of the child. Raises KeyboardInterrupt, after the child has gone: a terminal interrupts both."""
+    """Waits for the child and returns its wait status.
+
+    A terminal interrupts both processes; KeyboardInterrupt is raised again after the child has ended.
+    """
     try:
         return os.waitpid(child, 0)[1]
     except KeyboardInterrupt:

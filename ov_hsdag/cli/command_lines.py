@@ -1,4 +1,4 @@
-"""Command lines as people type them: the one that runs, and those that commands print for what comes next."""
+"""Command lines as people type them: the one that is running, and the next ones that commands propose."""
 
 from __future__ import annotations
 
@@ -18,38 +18,42 @@ from ov_hsdag.model.shapes import sized
 from ov_hsdag.placing.options import Flag, flags
 from ov_hsdag.utils.lazy import ov
 
-# Endings of files that are models for certain.
+# Endings of files that are surely models; .pb or .json may be anything.
 _MODELS = (".onnx", ".tflite", ".pdmodel", ".xml")
 
-# Kinds of devices in the order in which HETERO is given them; others come before the CPU.
+# Kinds of devices in the order in which a proposed HETERO list has them; None stands for all other kinds.
 _ORDER = ("GPU", "NPU", None, "CPU")
 
 
 def command_line(*words: object) -> str:
-    """One of our commands as people type it. words: those after "ov-hsdag"; quoted for a shell where necessary.
+    """A command line of ov-hsdag, quoted for a shell where necessary.
 
-    Paths are given as `Path`: one that begins with a dash would be read as an option, and is named from its folder.
+    words: those after "ov-hsdag". Pass paths as `Path`: one that begins with a dash gets "./" in front, so that it is
+    not read as an option.
     """
     return shlex.join(["ov-hsdag", *map(_word, words)])
 
 
 def _word(word: object) -> str:
-    """A word of a command line."""
+    """One word of a command line, before quoting."""
     return f"./{word}" if isinstance(word, Path) and str(word).startswith("-") else str(word)
 
 
 def again(*more: str, without: Collection[str] = ()) -> list[str]:
-    """Words of the command that runs, after "ov-hsdag", with some more, and without some flags."""
+    """Words after "ov-hsdag" of the running command, with `more` added and the flags `without` removed."""
     return [*(word for word in sys.argv[1:] if word not in without), *more]
 
 
 def command_of(placement: Placement) -> str:
-    """The command that makes a placement, without paths, as what is inside a model records it; "" where it does not."""
+    """The command that makes a placement again, from the settings that a model carries; MODEL stands for its path.
+
+    "" where these do not suffice: for placements of a plan, and for affinities that were given in Python.
+    """
     made_with = placement.settings
     if made_with is None or made_with.get("command") == "plan" or placement.chosen == "given":
-        return ""  # a plan's command names other models as well
+        return ""  # the command of a plan names other models as well
     if placement.chosen == "affinity" and "affinity" not in made_with:
-        return ""  # it was given in memory
+        return ""  # the affinities were given in memory
     words: list[object] = ["--device", placement.hetero]
     for name, flag in flags().items():
         value = placement.objective if name == "objective" else made_with.get(name)
@@ -58,7 +62,10 @@ def command_of(placement: Placement) -> str:
 
 
 def _words_of(flag: Flag, word: str, value: Any) -> list[object]:
-    """Words that give an option of placing a value as it is recorded; none where it was not given."""
+    """The words of a command line for one option of placing; [] where it was not given.
+
+    word: the option, "--shape"; value: as `Placement.settings` records it.
+    """
     if isinstance(value, bool):
         return [word if value else word.replace("--", "--no-", 1)]
     if isinstance(value, Mapping):
@@ -68,25 +75,26 @@ def _words_of(flag: Flag, word: str, value: Any) -> list[object]:
 
 
 def options(given: Mapping[str, object]) -> list[object]:
-    """Words of options, from their values by name: a list is given value by value, and None not at all."""
-    found: list[object] = []
+    """The words of a command line for options. given: values by option; a list repeats the option, None omits it."""
+    words: list[object] = []
     for name, value in given.items():
-        for one in value if isinstance(value, list | tuple) else [value]:
-            found += [name, one] if one is not None else []
-    return found
+        for item in value if isinstance(value, list | tuple) else [value]:
+            words += [name, item] if item is not None else []
+    return words
 
 
 running: typer.Context | None = None
-"""Of the command that runs: click's own object, which knows what was given; None where a function was called."""
+"""Click's context of the running command, which knows the options that were given; None where a function was called
+from Python."""
 
 
 def given(*flags: str) -> list[object]:
-    """Words of some options of the command that runs, by their first names, where they were given."""
+    """The words of those options that were given to the running command. flags: options by their first names."""
     return options({option.opts[0]: value for option, value in given_options() if option.opts[0] in flags})
 
 
 def given_options() -> Iterator[tuple[Any, Any]]:
-    """The options that were given to the command that runs, click's own objects, and their values."""
+    """The options that were given to the running command: click's own objects, and their values."""
     for option in [] if running is None else running.command.params:
         source = running.get_parameter_source(option.name or "") if running else None
         if running and option.param_type_name == "option" and source is not None and source.name != "DEFAULT":
@@ -94,7 +102,7 @@ def given_options() -> Iterator[tuple[Any, Any]]:
 
 
 def model_here() -> str:
-    """A model to name: the only one in the current folder that nobody placed, else "model.onnx"."""
+    """A model for an example command: the only unplaced one in the current folder, else "model.onnx"."""
     with contextlib.suppress(OSError):
         here = [path.name for path in Path().iterdir() if path.suffix in _MODELS]
         sources = [name for name in here if not name.endswith("_placed.xml")]
@@ -104,12 +112,15 @@ def model_here() -> str:
 
 
 def place_it(model: Path, core: ov.Core, device: str | None = None) -> str:
-    """What to do with a model that carries no placement, as the end of an error.
+    """The advice to place a model first, for the end of an error message.
 
     Args:
         model: its file or folder.
-        core: has the devices of this machine, which are proposed where none are named.
+        core: lists the devices of this machine, which are proposed where the user named none.
         device: the devices that the user named.
+
+    Returns:
+        "run: " and a command line.
     """
     if device is None:
         return f"run: {first_placing(available(core), model)}"
@@ -117,16 +128,16 @@ def place_it(model: Path, core: ov.Core, device: str | None = None) -> str:
 
 
 def in_order(devices: Sequence[DeviceInfo]) -> list[str]:
-    """Names of the devices of a machine as HETERO is given them: the virtual ones where there are some, else all."""
+    """Names of devices in the order of a proposed HETERO list: only virtual devices where there are any, else all."""
     virtual = [device.name for device in devices if device.virtual]
     order = sorted(devices, key=lambda device: _ORDER.index(device.kind if device.kind in _ORDER else None))
     return virtual or [device.name for device in order]
 
 
 def first_placing(devices: Sequence[DeviceInfo], model: Path | None = None) -> str:
-    """How to place a model on the devices of a machine; on virtual ones where it has some, or lacks a second one.
+    """The command that places a model on the devices of a machine; with one device, after declaring two virtual ones.
 
-    model: by default `model_here`.
+    model: `model_here()` by default.
     """
     named, names = model or model_here(), in_order(devices)
     if len(names) > 1:

@@ -1,4 +1,4 @@
-"""What the commands print: results on standard output, everything else on standard error."""
+"""Prints for the commands: results on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -40,29 +40,38 @@ verbose = False
 
 
 def fail(error: BaseException, status: int, hint: str = "") -> int:
-    """Print one line about the error on standard error, with its traceback before it where --debug asks; the status."""
+    """Prints one line about an error on standard error; with --debug its traceback first.
+
+    Args:
+        error: the error.
+        status: exit status of the program.
+        hint: advice at the end of the line, in brackets; "" for none.
+
+    Returns:
+        `status`.
+    """
     if debug:
         traceback.print_exception(error)
         hint = ""
-    # Usage errors of the command line have their message, option names included, in a method only.
+    # Only a method of usage errors returns the message with the names of options.
     text = error.format_message().removesuffix(".") if hasattr(error, "format_message") else error
-    # Some releases of typer and click both append what was meant.
+    # With some releases typer and click both append "Did you mean …?".
     reason = re.sub(r"( Did you mean .*?\?)\1", r"\1", one_line(text))
     print(printable(f"error: {reason}{f' ({hint})' if hint else ''}"), file=sys.stderr)
     return status
 
 
 def prepare_streams() -> None:
-    """Make standard streams usable: those that are closed go nowhere, and no character is refused.
+    """Makes the standard streams usable: closed ones are opened on os.devnull, and no character raises an error.
 
-    A service or `2>&-` closes streams, and the next file that is opened would take the place of one. A console in
-    cp1252 or ASCII lacks characters that names of models and nodes have: they are printed as escapes.
+    Services and `2>&-` close streams, and the next file that is opened would get the descriptor of one. A console in
+    cp1252 or ASCII lacks characters that names of models and nodes have; they are printed as escapes.
     """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is this one
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         if getattr(sys, name) is None:
             setattr(sys, name, open(descriptor, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
@@ -72,14 +81,17 @@ def prepare_streams() -> None:
 
 
 def broken_pipe() -> int:
-    """Whoever read our standard output has gone (`… | head`): leave without a second error at interpreter exit."""
+    """Exit status where the reader of our standard output has gone (`… | head`).
+
+    Standard output goes to os.devnull from here on, so that flushing it at exit raises no second error.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 
 
 def output_refused(error: Exception) -> bool:
-    """Whether the error is that standard output's disk is full; if so, what is still to be written goes nowhere."""
-    if not isinstance(error, OSError) or error.filename is not None or error.errno not in _FULL:
+    """Whether the error is that the disk of standard output is full; if so, further output goes to os.devnull."""
+    if not isinstance(error, OSError) or error.filename is not None or error.errno not in _DISK_ERRORS:
         return False
     try:
         os.write(sys.stdout.fileno(), b"\n")
@@ -88,56 +100,60 @@ def output_refused(error: Exception) -> bool:
     return False
 
 
-# Control characters but the end of a line and tabs, and those that turn the direction of what follows.
-_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+# Control characters except newline and tab, and those that change the direction of the text after them.
+_CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def printable(text: str) -> str:
-    """A text without what would command a terminal, which names in files of others may have: shown as escapes."""
-    return _COMMANDS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+    """Replaces control characters by escapes: names in a model's file could otherwise command the terminal."""
+    return _CONTROL_CHARACTERS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
-# Errors of a disk that takes no more.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+# Errors of writing to a disk that is full, over quota or failing.
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def message(text: str) -> None:
-    """One line for people, on standard error."""
+    """Prints one line for people on standard error."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
-    """One line about what is not as it should be."""
+    """Prints a warning on standard error."""
     message(f"warning: {text}")
 
 
 def one_line_warnings() -> None:
-    """Print Python warnings as `warning: …`, without those of libraries about themselves."""
+    """Makes Python print warnings as `warning: …`, and leave out those of the learning libraries about themselves."""
 
     def show(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
-        if debug or not _OF_LIBRARY.search(filename):
+        if debug or not _LIBRARY_FILES.search(filename):
             print(printable(f"warning: {message}"), file=sys.stderr)
 
     warnings.showwarning = show
 
 
-_OF_LIBRARY = re.compile(r"(?:site|dist)-packages[/\\](?:torch|torch_geometric|tensorboard|tensorflow|absl|google)\b")
+_LIBRARY_FILES = re.compile(
+    r"(?:site|dist)-packages[/\\](?:torch|torch_geometric|tensorboard|tensorflow|absl|google)\b"
+)
 
 
 @contextmanager
 def progress(text: str) -> Iterator[Tell]:
-    """Show on standard error what the block ("reading model.xml") does while it runs. Yields what takes its steps.
+    """Shows on standard error that the block is running. Yields a function that is told the block's steps.
 
-    In a terminal with a spinner, and a bar where the share that is done is known, both of which vanish; without one,
-    and in a notebook, by a line every ten seconds. --verbose adds a line for each step; --quiet shows nothing.
+    A terminal shows a spinner, and a bar where the share that is done is known; both vanish at the end. Elsewhere, and
+    in a notebook, a line appears every ten seconds. --verbose adds a line for each step; --quiet shows nothing.
+
+    text: the work: "reading model.xml".
     """
     if quiet:
         yield Work(text)
         return
     ended = (lambda step, seconds: message(f"took {seconds:.2f} s: {step}")) if verbose else None
     stderr = Console(stderr=True)
-    # What is printed cannot vanish again in a notebook, whose `!` gives a pseudo-terminal. rich takes FORCE_COLOR for a
-    # terminal, which kernels of notebooks and some CI set.
+    # The `!` of a notebook gives a pseudo-terminal in which nothing can be erased. rich takes the variable FORCE_COLOR,
+    # which notebooks and some CI set, for a terminal.
     if not sys.stderr.isatty() or "JPY_PARENT_PID" in os.environ:
         with lines(text, message, ended) as work:
             yield work
@@ -154,7 +170,7 @@ _SPINNER = Spinner("dots")
 
 
 def _picture(work: Work) -> RenderableType:
-    """One line of a terminal: what the work does, cut where the line ends."""
+    """The spinner, the bar and the text of the work, cut to one line of the terminal."""
     columns: list[RenderableType] = [_SPINNER]
     if work.done is not None:
         columns.append(ProgressBar(total=1.0, completed=work.done, width=_BAR))
@@ -166,64 +182,66 @@ def _picture(work: Work) -> RenderableType:
     return line
 
 
-_BAR = 20  # columns of a bar
+_BAR = 20  # columns of a progress bar: enough to see it move, and room for the text in 80 columns
 
 
 _PIPED = 10_000
-"""Columns of a table that goes into a file or another program: no cell is that wide."""
+"""Width in columns of a table that goes to a file or another program; wider than any row, so that no cell wraps."""
 
 
 class Show:
-    """Prints what a command found: for people, or as JSON."""
+    """Prints the result of a command: for people, or as JSON."""
 
     def __init__(self, descriptor: int | None = None) -> None:
-        """`descriptor` takes JSON; None: standard output takes texts for people."""
+        """descriptor: the file descriptor for JSON; None prints texts for people on standard output instead."""
         self._descriptor = descriptor
 
     def __call__(self, data: Mapping[str, Any], text: str = "", table: Table | None = None) -> None:
-        """Print a command's result: `data` as JSON, or for people `text` and `table`."""
+        """Prints a result: `data` where JSON was asked for, else `text` and `table`."""
         self.json(data)
         self.text(text, table)
 
     def json(self, data: Mapping[str, Any]) -> None:
-        """Print an object where JSON was asked for."""
+        """Prints an object where JSON was asked for; nothing otherwise."""
         if self._descriptor is not None:
             with open(self._descriptor, "w", encoding="utf-8", newline="\n", closefd=False) as out:
                 out.write(json.dumps(plain(data), ensure_ascii=False, allow_nan=False) + "\n")
 
     def text(self, text: str, table: Table | None = None) -> None:
-        """Print a text and a table for people, the table's caption under it; that, a legend, not with --quiet."""
+        """Prints a text, and a table with its caption below, unless JSON was asked for; --quiet omits the caption."""
         if self._descriptor is not None:
             return
-        # Where standard output is no terminal: of COLUMNS, or 80 for texts. Nothing is cut: words and cells go on in a
-        # new line.
-        # Names of nodes and messages of errors have square brackets, which are no markup.
+        # Without a terminal the width is that of COLUMNS, or 80 for texts. Nothing is cut: long lines and cells wrap.
+        # markup=False, as names of nodes and messages of errors may have square brackets.
         console = Console(highlight=False, markup=False)
-        console.width = console.width or 80  # COLUMNS=0
+        console.width = console.width or 80  # width is 0 with COLUMNS=0
         for line in text.splitlines():
             print(printable(line) if line.startswith(CODE) else wrapped(printable(line), console.width))
         if table is not None:
             caption, table.caption = table.caption, None
             if not (sys.stdout.isatty() or os.environ.get("COLUMNS")):
-                console.width = _PIPED  # `grep` and `awk` want a row in a line
+                console.width = _PIPED  # one row in one line, for `grep` and `awk`
             console.print(table)
             if caption and not quiet:
                 print(wrapped(printable(str(caption)), console.width, indent=""))
 
     def hint(self, what: str, text: str) -> None:
-        """Print what people may want to do next ("run with: …"), a line to be copied; not as JSON, or with --quiet."""
+        """Prints a line to be copied ("run with: …"); not where JSON was asked for, or with --quiet."""
         if self._descriptor is None and not quiet:
             print(printable(f"{what}: {text}"))
 
     def next(self, *words: object) -> None:
-        """Print the command that usually comes next, as the last line of all; words: those after "ov-hsdag"."""
+        """Prints the command that usually comes next, as the last line. words: those after "ov-hsdag"."""
         given = {} if "--extension" in words else {"--extension": extension}
         self.hint("next", command_line(*words, *options(given)))
 
 
 @contextmanager
 def result(as_json: bool) -> Iterator[Show]:
-    """Gives what prints a result. For JSON, descriptor 1 means standard error inside the block: C++ prints there."""
+    """Yields the printer of a result.
+
+    For JSON, descriptor 1 is standard error inside the block, so that nothing that C++ prints mixes with the object.
+    """
     if not as_json:
         yield Show()
         return
@@ -239,28 +257,37 @@ def result(as_json: bool) -> Iterator[Show]:
 
 
 def count(number: int, noun: str) -> str:
-    """ "1 submodel", "2,000 submodels"."""
+    """A number with its noun in the singular or plural: "1 submodel", "2,000 submodels"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 CODE = "    "
-"""What a line of a text begins with that is to be copied: it is not wrapped."""
+"""Indentation that marks a line of code to be copied, which is not wrapped."""
 
 
 def wrapped(line: str, width: int, indent: str = "    ") -> str:
-    """A line in lines of so many columns, the next ones indented; names and paths stay whole."""
+    """Wraps a line; names and paths stay whole, even where they exceed the width.
+
+    Args:
+        line: the text, without line breaks.
+        width: columns.
+        indent: what all lines but the first begin with.
+
+    Returns:
+        The text with line breaks.
+    """
     return textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 class _Table(Table):
-    """A table whose texts cannot command a terminal."""
+    """A table that replaces control characters in its cells by escapes, see `printable`."""
 
     def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
         super().add_row(*(printable(cell) if isinstance(cell, str) else cell for cell in cells), **options)
 
 
 def table(*columns: str, left: Collection[int] = (0,)) -> Table:
-    """A table for `Show` without rows; `left` has the numbers of the columns of text, the others are of numbers."""
+    """An empty table for `Show`. left: indices of the left-aligned columns (text); all others are right-aligned."""
     made = _Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, name in enumerate(columns):
         justify: Literal["left", "right"] = "left" if number in left else "right"
@@ -270,7 +297,10 @@ def table(*columns: str, left: Collection[int] = (0,)) -> Table:
 
 @contextmanager
 def quiet_native_errors() -> Iterator[None]:
-    """Hold back what C++ prints on standard error: frontends that OpenVINO tries in turn complain at length there."""
+    """Discards what C++ prints on standard error inside the block, except with --debug.
+
+    OpenVINO tries its frontends in turn, and those that do not read the file complain at length.
+    """
     if debug:
         yield
         return

@@ -19,34 +19,35 @@ from ov_hsdag.utils.lazy import ov
 def devices(as_json: common.Json = False) -> None:
     """List the devices of this machine, virtual ones included, and the built-in profile of each.
 
-    Of a profile, the figures that are estimates are named; docs/profiles.md describes them. `ov-hsdag calibrate`
-    measures.
+    Of a profile, the figures that are estimates are named; docs/reference/profiles.md describes them. `ov-hsdag
+    calibrate` measures.
     """
     with console.result(as_json) as show:
         with console.progress("looking for devices"):
             core = new_core()
             there = available(core)
-            found = [
+            descriptions = [
                 {name: getattr(device, name) for name in ("name", "full_name", "virtual", "precision")}
                 | _profile(core, device.name)
                 for device in there
             ]
-        show({"devices": found}, table=_table(found))
+        show({"devices": descriptions}, table=_table(descriptions))
         show.hint("next", first_placing(there))
 
 
 def _profile(core: ov.Core, name: str) -> dict[str, Any]:
-    """What the profile of a device says, its name (as a profile's {"builtin": name} takes it), and what is guessed."""
+    """The built-in profile of a device: its description, its name for {"builtin": name}, and which figures are
+    estimates."""
     try:
         profile = builtin_profile([name], core).device(name)
-    except UserError:  # of a kind that no built-in profile describes
+    except UserError:  # no built-in profile describes this kind of device
         return {"profile": None, "profile_id": None, "estimates": []}
     return {"profile": profile.description, "profile_id": profile.builtin, "estimates": list(profile.estimates)}
 
 
-def _table(found: list[dict[str, Any]]) -> Table:
+def _table(descriptions: list[dict[str, Any]]) -> Table:
     table = console.table("device", "name and precision; profile that stands for it; estimates in that", left=(0, 1))
-    for device in found:
+    for device in descriptions:
         virtual = ", virtual" if device["virtual"] else ""
         lines = [f"{device['full_name']}{virtual}, infers in {device['precision'] or '?'}"]
         if device["profile"]:

@@ -34,24 +34,24 @@ if TYPE_CHECKING:
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
-# Where the drivers of Linux show their devices, what OpenVINO calls those, and what it needs to see them.
+# Kind of device for OpenVINO, folder and pattern of its device nodes on Linux, and the driver that OpenVINO needs.
 _HARDWARE = (
     ("GPU", "/dev/dri", "renderD*", "Intel's compute runtime (Debian, Ubuntu: apt-get install intel-opencl-icd)"),
     ("NPU", "/dev/accel", "accel*", "Intel's NPU driver (github.com/intel/linux-npu-driver)"),
 )
 
-# Whether a new process of this Python extends OpenVINO.
+# Prints whether a new process of this Python extends OpenVINO with the hook.
 _PROBE = "import openvino; print(hasattr(openvino.Core.compile_model, '__wrapped__'))"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the diagnosis."""
+    """The result of one check, a line of the diagnosis."""
 
-    what: str  # is looked at
+    what: str  # the subject: "devices"
     state: str  # "ok", "note" (works, with a limit worth knowing) or "problem"
-    found: str  # what is so
-    fix: str = ""  # what to do; "" where nothing is needed
+    found: str  # the finding
+    fix: str = ""  # the remedy; "" where nothing is needed
 
 
 def doctor(as_json: common.Json = False) -> None:
@@ -80,7 +80,7 @@ def doctor(as_json: common.Json = False) -> None:
 
 
 def diagnosis() -> Iterator[Check]:
-    """All checks, those that others rest on first; without OpenVINO only the first."""
+    """Runs all checks, in an order in which later ones may rely on earlier ones; only the first without OpenVINO."""
     try:
         import openvino as ov
     except ImportError as error:
@@ -117,8 +117,8 @@ def _hook() -> Check:
 
 
 def _devices(core: ov.Core) -> Iterator[Check]:
-    found = available(core)
-    real = [device for device in found if not device.virtual]
+    devices = available(core)
+    real = [device for device in devices if not device.virtual]
     text = ", ".join(f"{device.name} ({device.full_name or 'no name'})" for device in real)
     yield Check("devices", OK if real else PROBLEM, text or "OpenVINO sees none", "" if real else "reinstall openvino")
     kinds = {device.kind for device in real}
@@ -135,7 +135,7 @@ def _devices(core: ov.Core) -> Iterator[Check]:
     if len(cards) > 1:
         text = f"copies between {' and '.join(cards)} crash with some cards (openvino#37692, openvino#38253)"
         yield Check("two GPUs", NOTE, text, f"ov-hsdag verify tells; if it crashes, place for HETERO:{cards[0]},CPU")
-    virtual = [device.name for device in found if device.virtual]
+    virtual = [device.name for device in devices if device.virtual]
     shared = SharedCores.of(core, virtual)
     if shared is not None:
         fix = "declare no more threads than cores, or let the process use more (taskset, the container's CPU limit)"
@@ -158,7 +158,7 @@ def _profiles(core: ov.Core) -> Check:
             continue
         parts.append(f"{name}: {profile.builtin}{', with estimates' if profile.estimates else ''}")
         guessed = guessed or bool(profile.estimates)
-    # Calibrating takes two devices: until there are, profiles do.
+    # `calibrate` is proposed only for two devices or more: with one there is nothing to place.
     several = guessed and len(names) > 1
     fix = f"ov-hsdag calibrate --device HETERO:{','.join(names)} --output machine.json" if several else ""
     return Check("profiles", NOTE if several else OK, "; ".join(parts), fix)

@@ -26,9 +26,9 @@ from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError
 
-# What is shown by default, so that all of it is a screen: operations, those that take longest, and submodels.
-_LONGEST = 5
-_SUBMODELS = 5
+# Operations (those that take longest) and submodels that are shown by default, so that everything fits on one screen.
+_LONGEST = 5  # operations
+_SUBMODELS = 5  # submodels
 
 Nodes = Annotated[
     list[str] | None,
@@ -43,7 +43,7 @@ AllOperations = Annotated[bool, typer.Option("--all", help="Every submodel, and 
 
 @dataclass(frozen=True)
 class PlacedModel:
-    """Options of `explain` and `report`: which model of a folder, which placement of it, and what it is judged by."""
+    """Options that `explain` and `report` share: model of a folder, its placement, and the costs and limits to use."""
 
     device: Annotated[str | None, common.device_option("Devices; by default those of the placement.")] = None
     affinity: common.AffinityFile = None
@@ -75,6 +75,14 @@ def explain(
     A summary comes first, then the operations that take longest, or those of --node, --type or --all. With --node and
     --type it leaves out which single moves come closest to paying. Figures are predictions, also of placements that
     were made elsewhere (affinities of the nodes, or --affinity). Of a plan.json the whole application is explained.
+
+    Args:
+        model: the placed model, its folder, or a plan.json.
+        placed: the options that `report` has as well.
+        node: patterns of names of operations to describe.
+        kind: types of operations to describe.
+        every: describe all operations and submodels.
+        as_json: print JSON.
     """
     if model.suffix == ".json":
         own = {name: getattr(placed, name) for name in ("affinity", "shape", "workload", "context", "part")}
@@ -84,34 +92,46 @@ def explain(
     file = common.one_file(model, placed.part, "explain")
 
     with console.result(as_json) as show:
-        found = explained(model, file, placed)
+        explained_model = explained(model, file, placed)
         with console.progress(f"explaining {model}"):
-            nodes = found.nodes(node or (), kind or ())
+            nodes = explained_model.nodes(node or (), kind or ())
             if not (node or kind or every or as_json):
-                nodes = sorted(nodes, key=lambda one: -found.explanation.node_us[one])[:_LONGEST]
-            # Of all moves only where all operations are asked about: there may be tens of thousands.
-            summary = found.summary(moves=not (node or kind))
-            operations = [found.operation(one) for one in nodes]
+                nodes = sorted(nodes, key=lambda one: -explained_model.explanation.node_us[one])[:_LONGEST]
+            # Moves are computed only for the summary of all operations: there may be tens of thousands.
+            summary = explained_model.summary(moves=not (node or kind))
+            operations = [explained_model.operation(one) for one in nodes]
             chosen = bool(node or kind or every)
             more = [] if chosen else ["--all shows every submodel and operation, --node and --type some of them"]
         show(
             {**summary, "nodes": operations},
-            "\n".join([_text(found, summary, str(model), every), *map(_described, operations), *more]),
+            "\n".join([_text(explained_model, summary, str(model), every), *map(_described, operations), *more]),
         )
         show.next("report", model, "--output", "report.html", *given(*(f"--{name}" for name in vars(placed))))
 
 
 def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
-    """A placed model from a file; `model` is what the user calls it."""
+    """Reads and explains a placed model.
+
+    Args:
+        model: the file or folder that the user named, for messages.
+        file: the model's file.
+        placed: options of the user.
+
+    Returns:
+        The explained model.
+
+    Raises:
+        UserError: an option is wrong, the model cannot be read, or it carries no placement.
+    """
     if placed.objective is not None:
         check_objective(placed.objective)
     devices = DeviceSet.parse(placed.device).names if placed.device is not None else None
     examples = parse_shapes(placed.shape or ())
     costs = Profile.load(placed.profile) if placed.profile else None
-    given = Placement.load(placed.affinity, devices) if placed.affinity else None
+    given_placement = Placement.load(placed.affinity, devices) if placed.affinity else None
     core = common.new_core()
     loaded, shapes = common.read_with_shapes(core, file, examples)
-    carried = given or placement_of(loaded)
+    carried = given_placement or placement_of(loaded)
     if carried is None:
         raise UserError(f"{model} carries no placement; {place_it(model, core, placed.device)}")
     limits = parse_memory(placed.memory, devices or carried.devices) if placed.memory is not None else None
@@ -119,7 +139,7 @@ def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
         return explain_model(
             loaded,
             devices,
-            affinity=given,
+            affinity=given_placement,
             objective=placed.objective,
             profile=costs,
             core=core,
@@ -131,28 +151,28 @@ def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
         )
 
 
-def _text(found: ExplainedModel, summary: dict[str, Any], model: str, every: bool) -> str:
-    """What people are told of the whole model; every: all of its submodels."""
+def _text(explained_model: ExplainedModel, summary: dict[str, Any], model: str, every: bool) -> str:
+    """The text about the whole model. every: list all of its submodels."""
     parts, gains = summary["parts_us"], summary["gains"]
-    lines = [found.headline(model)]
+    lines = [explained_model.headline(model)]
     if not summary["feasible"]:
         lines.append("HETERO cannot run this placement as it is: see the reasons of its operations")
     submodels = console.count(len(summary["submodels"]), "submodel")
     lines.append(
-        f"{found.request.partition(' (')[0]}: operations {_ms(parts['nodes'])}, broken fusions"
+        f"{explained_model.request.partition(' (')[0]}: operations {_ms(parts['nodes'])}, broken fusions"
         f" {_ms(parts['fusions'])}, calls of {submodels} {_ms(parts['submodels'])}, transfers {_ms(parts['transfers'])}"
     )
-    for name, one in summary["devices"].items():
-        limit = one["memory_limit_bytes"]
+    for name, figures in summary["devices"].items():
+        limit = figures["memory_limit_bytes"]
         may = f" of {format_bytes(limit)}" if limit is not None else ""
         lines.append(
-            f"{name}: {console.count(one['operations'], 'operation')}, {_ms(one['busy_us'])} a request,"
-            f" {format_bytes(one['memory_bytes'])}{may}"
+            f"{name}: {console.count(figures['operations'], 'operation')}, {_ms(figures['busy_us'])} a request,"
+            f" {format_bytes(figures['memory_bytes'])}{may}"
         )
-    lines.append(_costs(found, model))
+    lines.append(_costs(explained_model, model))
     lines.append("memory: of the limits that were given, else of all that a device has; fit counts what is free now")
-    if found.analysis is not None and not found.phases:
-        assumed = common.assumed_shapes(found.analysis.model, found.analysis.shapes)
+    if explained_model.analysis is not None and not explained_model.phases:
+        assumed = common.assumed_shapes(explained_model.analysis.model, explained_model.analysis.shapes)
         lines += [assumed] if assumed else []
     if summary["together"]:
         lines.append(summary["together"])
@@ -164,16 +184,19 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str, every: boo
         texts.append(f"impossible on {' and on '.join(unable)} alone")
     lines.append(f"predicted: {', '.join(texts)}")
     lines += [summary["bound"]] if summary["bound"] else []
-    lines += [line for line in (found.placement.proposal(),) if line]
+    lines += [line for line in (explained_model.placement.proposal(),) if line]
     shown = len(summary["submodels"]) if every else _SUBMODELS
-    for one in sorted(summary["submodels"], key=lambda one: one["order"])[:shown]:
-        if not one["operations"]:
-            lines.append(f"submodel {one['order']} on {one['device']} holds inputs only, and computes nothing")
+    for submodel in sorted(summary["submodels"], key=lambda submodel: submodel["order"])[:shown]:
+        if not submodel["operations"]:
+            lines.append(
+                f"submodel {submodel['order']} on {submodel['device']} holds inputs only, and computes nothing"
+            )
             continue
-        kinds = ", ".join(f"{count} {name}" for name, count in one["types"].items())
+        kinds = ", ".join(f"{count} {name}" for name, count in submodel["types"].items())
         lines.append(
-            f"submodel {one['order']} on {one['device']}: {console.count(one['operations'], 'operation')} ({kinds}),"
-            f" {_ms(one['us'])}, {one['first']} … {one['last']}"
+            f"submodel {submodel['order']} on {submodel['device']}:"
+            f" {console.count(submodel['operations'], 'operation')} ({kinds}),"
+            f" {_ms(submodel['us'])}, {submodel['first']} … {submodel['last']}"
         )
     if len(summary["submodels"]) > shown:
         lines.append(f"and {len(summary['submodels']) - shown} more submodels")
@@ -197,28 +220,31 @@ def _text(found: ExplainedModel, summary: dict[str, Any], model: str, every: boo
 
 
 def _experts(blocks: list[dict[str, Any]]) -> str:
-    """How many experts each token chooses of how many, and where those of how many layers are."""
+    """A line about the experts: how many of them each token chooses, and how many layers' are on each device."""
     chosen = ", ".join(dict.fromkeys(f"{one['chosen']} of {one['all']}" for one in blocks))
     there: dict[str, list[dict[str, Any]]] = {}
-    for one in blocks:
-        there.setdefault(one["device"], []).append(one)
+    for block in blocks:
+        there.setdefault(block["device"], []).append(block)
     described = [
-        f"{console.count(len(own), 'layer')} on {name} ({format_bytes(sum(one['weights_bytes'] for one in own))},"
-        f" {_ms(sum(one['us'] for one in own))})"
-        for name, own in there.items()
+        f"{console.count(len(group), 'layer')} on {name}"
+        f" ({format_bytes(sum(block['weights_bytes'] for block in group))},"
+        f" {_ms(sum(block['us'] for block in group))})"
+        for name, group in there.items()
     ]
     return f"experts ({chosen} chosen by each token): {', '.join(described)}"
 
 
-def _costs(found: ExplainedModel, model: str) -> str:
-    """Which costs are used, and that the placement was made with others where it was."""
-    parts = [f"measured on {', '.join(found.measured)}"] if found.measured else []
-    profiles = {name: profile for name, profile in found.profiles.items() if name not in found.measured}
+def _costs(explained_model: ExplainedModel, model: str) -> str:
+    """A line about the costs in use; it says so where the placement was made with costs that are missing now."""
+    parts = [f"measured on {', '.join(explained_model.measured)}"] if explained_model.measured else []
+    profiles = {
+        name: profile for name, profile in explained_model.profiles.items() if name not in explained_model.measured
+    }
     parts += [
         f"{f'built-in profile {profile}' if profile else 'profile'} of {name}" for name, profile in profiles.items()
     ]
-    made_with = (found.placement.predicted or {}).get("measured_costs", ())
-    lost = [name for name in made_with if name not in found.measured]
+    made_with = (explained_model.placement.predicted or {}).get("measured_costs", ())
+    lost = [name for name in made_with if name not in explained_model.measured]
     text = f"costs: {', '.join(parts)}"
     if lost:
         text += (
@@ -228,12 +254,12 @@ def _costs(found: ExplainedModel, model: str) -> str:
     return text
 
 
-def _described(one: dict[str, Any]) -> str:
-    """Two lines about an operation: where it is and what it costs on each device, and why it is there."""
-    others = {name: us for name, us in one["us_on"].items() if name != one["device"]}
+def _described(operation: dict[str, Any]) -> str:
+    """Two lines about an operation: its device and its cost on each device, and the reason for its device."""
+    others = {name: us for name, us in operation["us_on"].items() if name != operation["device"]}
     elsewhere = ", ".join(f"{name} {'cannot' if us is None else f'{us:,.1f}'}" for name, us in others.items())
-    costs = f"{one['us']:,.1f} µs ({one['share']:.1%}); {elsewhere}"
-    return f"{one['name']} ({one['type']}) on {one['device']}: {costs}\n  {one['why']}"
+    costs = f"{operation['us']:,.1f} µs ({operation['share']:.1%}); {elsewhere}"
+    return f"{operation['name']} ({operation['type']}) on {operation['device']}: {costs}\n  {operation['why']}"
 
 
 def _ms(us: float) -> str:

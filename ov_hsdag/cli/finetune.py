@@ -57,11 +57,11 @@ Proposer = Annotated[
 ]
 IsSimulated = Annotated[bool, typer.Option("--simulated", help="Judge placements by the profile, measure nothing.")]
 
-_UNITS = {"s": 1, "m": 60, "h": 3600}
-_DEFAULT_SECONDS = 600.0
-_DEFAULT_SIMULATED = 60
+_UNITS = {"s": 1, "m": 60, "h": 3600}  # seconds of each unit of --budget
+_DEFAULT_SECONDS = 600.0  # the 10 minutes that --budget documents
+_DEFAULT_SIMULATED = 60  # measurements of a simulated run, whose time would say nothing
 
-# Options of a run that one that is resumed keeps.
+# Options that a resumed run keeps from its beginning.
 _SETTINGS = ("--objective", "--policy", "--proposer", "--simulated", "--seed")
 
 _SHOWN = 5  # placements in the table of the result
@@ -89,6 +89,29 @@ def finetune(
     """Measure placements of MODEL on its devices and learn from them; DIR gets the policy and the placed model.
 
     Needs the extra `train`; with --ray, on the machines that measure.
+
+    Args:
+        model: the model's file.
+        device: devices in the order of preference.
+        output: folder of the run.
+        objective: "latency" or "throughput"; None for "latency", or that of a resumed run.
+        budget: time to spend, such as "10m"; not with `measurements`.
+        measurements: placements to measure.
+        resume: continue the run in `output`.
+        policy: name or folder of the policy to begin with; "none" for an untrained one.
+        proposer: "both", "policy" or "search".
+        profile: file of a device profile; None for built-in profiles.
+        shape: example shapes, as --shape takes them.
+        simulated: judge placements by the cost model and measure nothing.
+        seed: seed of the run; None for 0, or that of a resumed run.
+        threads: threads of torch.
+        ray: address of the Ray cluster that measures; None for this machine.
+        on: which machines of the cluster, as --on takes them.
+        as_json: print JSON.
+
+    Raises:
+        UserError: options contradict each other, or the model, a device or the folder cannot be used.
+        RunError: the devices do not run the model.
     """
     common.check_model(model)
     remote.check_on(ray, on)
@@ -111,7 +134,7 @@ def finetune(
         if simulated:
             raise UserError("--simulated measures nothing and needs no other machine: leave out --ray")
         with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
-            _elsewhere(fleet, show, model, output, resume)
+            _finetune_on_cluster(fleet, show, model, output, resume)
         return
     common.require_training("fine-tuning")
     with console.progress("starting torch"):
@@ -132,7 +155,7 @@ def finetune(
         measurements, seconds = (_DEFAULT_SIMULATED, None) if simulated else (None, _DEFAULT_SECONDS)
     limits = measurements or math.inf, seconds or math.inf
     settings = None if resume else tuning.Settings(seed=seed or 0, proposer=proposer or "both")
-    if settings and simulated:  # nothing to be lost in noise
+    if settings and simulated:  # simulated figures have no noise, so that a small margin will do
         settings = replace(settings, margin=MARGIN)
 
     torch.set_num_threads(threads)
@@ -171,8 +194,8 @@ def finetune(
         show.next("verify", output / "model.xml", *given("--device", "--shape"))
 
 
-def _elsewhere(fleet: remote.Fleet, show: console.Show, model: Path, output: Path, resume: bool) -> None:
-    """A run for each kind of machine of a cluster; its checkpoint comes back after each measurement."""
+def _finetune_on_cluster(fleet: remote.Fleet, show: console.Show, model: Path, output: Path, resume: bool) -> None:
+    """Fine-tunes on each kind of machine of a cluster; checkpoints come back after each measurement."""
     folders = [fleet.target(output, kind) for kind in fleet.kinds]
     for folder in folders:
         check_outputs(folder, model)
@@ -206,7 +229,7 @@ def _elsewhere(fleet: remote.Fleet, show: console.Show, model: Path, output: Pat
 
 
 def _job(model: Path, folder: Path, resume: bool) -> Job:
-    """The command for a machine. folder: of the run here."""
+    """The command as a job for a machine. folder: where the run is kept on this machine."""
     inputs = Inputs()
     name = inputs.model(model)
     words = remote.words(inputs, [name], {"--output": OUT})
@@ -220,7 +243,7 @@ def _job(model: Path, folder: Path, resume: bool) -> Job:
 
 
 def duration(text: str) -> float:
-    """Seconds of "90s", "10m", "1h" or "600". Raises UserError where it is no duration."""
+    """Parses "90s", "10m", "1h" or "600" into seconds. Raises UserError for anything else."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", text.strip())
     if not match or float(match[1]) <= 0:
         raise UserError(f"budget '{text}' is no duration: give one like 90s, 10m or 1h")
@@ -228,7 +251,7 @@ def duration(text: str) -> float:
 
 
 def _reporter(tell: Tell) -> Report:
-    """Reports each measurement and the share of the budget that is spent."""
+    """Makes the callback that shows each measurement and the share of the budget that is spent."""
 
     def report(number: int, done: float, entry: Entry, best: float) -> None:
         measured = entry.measurement
@@ -239,7 +262,7 @@ def _reporter(tell: Tell) -> Report:
 
 
 def _headline(path: Path, record: Mapping[str, Any], placement: Placement) -> str:
-    """What was chosen, in one line, with the figure of the marked row of the table."""
+    """One line about the chosen placement, with the figure of the marked row of the table."""
     best = record["best"]
     chosen = record["chosen"]
     if best["measurement"] is not None:
@@ -255,12 +278,12 @@ def _headline(path: Path, record: Mapping[str, Any], placement: Placement) -> st
 
 
 def _reference(record: Mapping[str, Any]) -> str:
-    """What ratios are to: HETERO's own choice only where no device runs the model alone."""
+    """The reference of ratios: the best single device, or HETERO's own rule where no device runs the model alone."""
     return "HETERO's own rule" if record["reference"] == HETERO_DEFAULT else BEST_SINGLE
 
 
 def _table(record: Mapping[str, Any]) -> Table:
-    """The best placements, best first, by all measurements of each; the chosen one is marked, and always there."""
+    """The table of the best placements, best first by all measurements of each; the chosen one is always in it."""
     rows = []
     for entry in record["entries"]:
         again = record["best"] if entry["chosen"] else record["final"].get(str(entry["number"]))

@@ -68,6 +68,24 @@ def fit(
     A model that carries a placement is judged as it is placed; else the search of `place` looks for a split that fits.
 
     Weights are not loaded. Exit status: 0 it fits, 1 it does not.
+
+    Args:
+        model: a model's file or an exported folder.
+        device: devices in the order of preference.
+        context: tokens of a decoder's context.
+        workload: prompt and tokens of a decoder, as --workload takes them.
+        batch: sequences at a time.
+        memory: limits of devices, as --memory takes them.
+        kv_precision: element type of KV caches.
+        profile: file of a device profile; None for built-in profiles.
+        shape: example shapes, as --shape takes them.
+        static: count the model with its example shapes fixed.
+        part: one model of a folder; None for all.
+        as_json: print JSON.
+
+    Raises:
+        UserError: options contradict each other, or a model, a device or a file cannot be used.
+        typer.Exit: with status 1 where the model does not fit.
     """
     common.check_model(model)
     sources = _sources(model, part)
@@ -117,14 +135,14 @@ def fit(
 
 @dataclass(frozen=True)
 class _Source:
-    """A model's file."""
+    """A model that is counted."""
 
     path: Path
-    placed: bool  # whether `place` places it where a folder is all that it is told
+    placed: bool  # whether `place` places it, when it is given the folder without --part
 
 
 def _sources(model: Path, part: str | None) -> dict[str, _Source]:
-    """The files that count, by their parts, in the order in which `place` places them."""
+    """The models to count by the names of their parts, in the order in which `place` places them."""
     if part is not None or not is_model_folder(model):
         file = common.one_file(model, part, "count")
         return {file.stem: _Source(file, placed=True)}
@@ -135,7 +153,7 @@ def _sources(model: Path, part: str | None) -> dict[str, _Source]:
 
 
 def _main_files(folder: Path) -> list[Path]:
-    """What `place` places of a folder; nothing where it asks for parts, and `plan` places all."""
+    """The models of a folder that `place` places by default; [] where it demands --part, and `plan` places all."""
     with contextlib.suppress(UserError):
         return model_files(folder)
     return []
@@ -144,7 +162,7 @@ def _main_files(folder: Path) -> list[Path]:
 def _read_parts(
     core: ov.Core, sources: Mapping[str, _Source], examples: Mapping[str, Sequence[int]], fixes_sizes: bool
 ) -> dict[str, Part]:
-    """The models and their example shapes; where these are fixed, those that the user gave alone."""
+    """Reads the models, and finds their example shapes; only the user's are taken where they get fixed."""
     loaded = {name: common.read_model(core, source.path) for name, source in sources.items()}
     shapes = dict(zip(sources, example_shapes(list(loaded.values()), examples), strict=True))
     return {
@@ -158,7 +176,10 @@ def _read_parts(
 
 
 def _longest_by_default(parts: Mapping[str, Part], sources: Mapping[str, _Source]) -> int | None:
-    """The context to count of decoders that were made for less than `DEFAULT_CONTEXT`, unless one is placed."""
+    """The context in tokens to count where none is given: the longest that all decoders were made for.
+
+    None, which means `DEFAULT_CONTEXT` or that of the placement, where that is longer or a decoder is placed.
+    """
     decoders = [name for name, part in parts.items() if part.model.get_sinks()]
     longest = min(
         (longest_context(sources[name].path) or DEFAULT_CONTEXT for name in decoders), default=DEFAULT_CONTEXT
@@ -174,7 +195,7 @@ def _warn_of_long_context(parts: Mapping[str, Part], sources: Mapping[str, _Sour
 
 
 def _show_next(show: console.Show, result: Fit | FolderFit, model: Path) -> None:
-    """The command that comes after this one."""
+    """Prints the command that usually comes next."""
     counted = ("--context", "--workload", "--memory", "--kv-precision", "--profile", "--shape", "--static")
     flags = ("--device", "--part", *counted)
     if isinstance(result, FolderFit):
@@ -189,38 +210,38 @@ def _show_next(show: console.Show, result: Fit | FolderFit, model: Path) -> None
 
 
 def _experts(result: Fit) -> list[str]:
-    """A line about how many layers' experts have to leave the first device; none for a model without experts."""
-    apart = result.experts
-    if apart is None:
+    """A line about how many layers' experts have to leave the first device; [] for a model without experts."""
+    experts = result.experts
+    if experts is None:
         return []
-    if apart.layers is None:
+    if experts.layers is None:
         either = "" if result.fits else ", either"
-        return [f"experts: with those of all {apart.all} layers on {apart.target} it does not fit{either}"]
-    if not apart.layers:
-        return [f"experts: all {apart.all} layers' may stay on {apart.source}"]
+        return [f"experts: with those of all {experts.all} layers on {experts.target} it does not fit{either}"]
+    if not experts.layers:
+        return [f"experts: all {experts.all} layers' may stay on {experts.source}"]
     return [
-        f"experts: those of {apart.layers} of {apart.all} layers have to leave {apart.source}, the rest being there"
-        f" (place --experts {apart.target}:{apart.layers})"
+        f"experts: those of {experts.layers} of {experts.all} layers have to leave {experts.source},"
+        f" the rest being there (place --experts {experts.target}:{experts.layers})"
     ]
 
 
-def _assumed(names: Sequence[str], given: Collection[str], core: ov.Core) -> list[str]:
-    """Lines about what devices may have, except those with limits that are given: those at hand, and the others."""
-    asked = [name for name in names if name not in given]
-    known = builtin_profile(names, core)
-    absent = [known.device(name) for name in asked if full_name(core, name) is None]
+def _assumed(names: Sequence[str], limited: Collection[str], core: ov.Core) -> list[str]:
+    """Lines about the memory limits of devices for which the user gave none, present or absent from this machine."""
+    unlimited = [name for name in names if name not in limited]
+    profile = builtin_profile(names, core)
+    absent = [profile.device(name) for name in unlimited if full_name(core, name) is None]
     parts = [
         f"{one.name} has {format_bytes(one.memory_bytes)}, as the built-in profile {one.builtin}" for one in absent
     ]
     lines = [f"assumed: {', '.join(parts)}; --memory sets it"] if parts else []
-    if asked:
+    if unlimited:
         assumed = " or assumed" if absent else ""
         lines.append(f"may have: {USABLE:.0%} of the memory that is free now{assumed}; --memory gives other limits")
     return lines
 
 
 def _tokenizers(size: int, names: Sequence[str]) -> list[str]:
-    """A line about the tokenizers of a folder, none where there are none. size: bytes."""
+    """A line about the memory of a folder's tokenizers; [] without any. size: bytes; names: of the devices."""
     if not size:
         return []
     counted = "of its memory" if "CPU" in names else "more, not counted here"
@@ -228,7 +249,7 @@ def _tokenizers(size: int, names: Sequence[str]) -> list[str]:
 
 
 def _counted(result: Fit) -> list[str]:
-    """Lines about what the figures count."""
+    """Lines that say which tensors, tokens and precisions the figures include."""
     if result.context is None:
         if not result.tensors_counted:
             return ["counted: weights and states alone; with inputs of 128 where they are open (--shape) nothing fits"]
@@ -253,7 +274,7 @@ def _counted(result: Fit) -> list[str]:
 
 
 def _prompt(result: Fit) -> str:
-    """What is read at once."""
+    """How many tokens of the prompt are read at once, as part of a sentence."""
     if result.by_context:
         return (
             "all of them a prompt that is read at once, as optimum-intel and openvino.genai do on several devices"
@@ -276,7 +297,7 @@ def _table(result: Fit) -> Table:
 
 
 def _figures(need: Need) -> list[str]:
-    """What a part needs, may have and leaves."""
+    """The cells of a row: what is needed by kind and in total, the limit, and what is left of it."""
     counted = [need.weights, need.states, need.activations, need.total, need.room, need.headroom]
     return ["-" if bytes_ is None else format_bytes(bytes_) for bytes_ in counted]
 
@@ -286,7 +307,7 @@ def _tokens(most: int | None) -> str:
 
 
 def _show_folder(show: console.Show, result: FolderFit, folder: Path, notes: Sequence[str]) -> None:
-    """Prints what the models of a folder need, each and all together."""
+    """Prints the memory needs of the models of a folder, each and in total."""
     lines = [folder_verdict(result, str(folder))]
     for name, part in result.parts.items():
         counted = _counted(part) if part.context or part.assumed or not part.tensors_counted else []
@@ -305,7 +326,7 @@ def _show_folder(show: console.Show, result: FolderFit, folder: Path, notes: Seq
 
 
 def _folder_json(result: FolderFit) -> dict[str, Any]:
-    """What `--json` prints of a folder; of the only part that `place` places, its own keys, too."""
+    """The object that --json prints of a folder; where `place` places one part only, with that part's own keys."""
     placed_by = {name: "hetero" if name in result.unplaced else "place" for name in result.parts}
     main = [name for name, by in placed_by.items() if by == "place"]
     return {
@@ -319,10 +340,10 @@ def _folder_json(result: FolderFit) -> dict[str, Any]:
 
 
 _NOTABLE = 0.05
-"""Share of what a model needs from which on outputs of a prompt are told."""
+"""Share of a model's memory above which a line mentions the outputs for the prompt; less would not change a verdict."""
 
-# Of a `Fit`, as it is.
-_SAME = (
+# Attributes of a `Fit` that JSON has under the same names.
+_JSON_ATTRIBUTES = (
     "fits", "single", "split_fits", "placed", "other_fits", "enough", "devices", "context", "batch", "prompt",
     "kv_precision", "output_bytes",
 )  # fmt: skip
@@ -334,7 +355,7 @@ def _need_json(need: Need) -> dict[str, Any]:
 
 def _as_json(result: Fit) -> dict[str, Any]:
     return {
-        **{name: getattr(result, name) for name in _SAME},
+        **{name: getattr(result, name) for name in _JSON_ATTRIBUTES},
         "singles": {name: _need_json(need) for name, need in result.singles.items()},
         "split": {name: _need_json(need) for name, need in result.split.items()},
         "shared": None if result.shared is None else {"devices": result.sharing, **_need_json(result.shared)},

@@ -1,4 +1,4 @@
-"""`ov-hsdag improve`: measure again the placements that loads on this machine have kept, and replace what is beaten."""
+"""`ov-hsdag improve`: measure the placements in this machine's cache again, and replace those that are beaten."""
 
 from __future__ import annotations
 
@@ -52,6 +52,18 @@ def improve(
     """Measure the models whose placements loads on HSDAG have kept, and replace placements that are proven worse.
 
     A program has the new placement from its next start on. The devices should be idle.
+
+    Args:
+        budget: time for all models, such as "10m".
+        list_: show the cache and measure nothing.
+        clear: empty the cache and measure nothing.
+        cache_dir: CACHE_DIR of the program; None for the user's own cache.
+        finetune: also fine-tune the policy, where the extra `train` is installed.
+        as_json: print JSON.
+
+    Raises:
+        UserError: options contradict each other, or the cache cannot be used.
+        RunError: there is no folder for the temporary files of measuring.
     """
     if list_ and clear:
         raise UserError("--list and --clear are mutually exclusive")
@@ -87,7 +99,7 @@ def _list(show: console.Show, cache: PlacementCache, entries: list[CacheEntry]) 
 def _improve(
     show: console.Show, cache: PlacementCache, entries: list[CacheEntry], seconds: float, finetune: bool
 ) -> None:
-    """Improves entries one after the other, as long as there is time for another."""
+    """Improves entries one after the other; each gets an equal share of the seconds that are left."""
     require_temporary_folder()
     core = common.new_core()
     rows: list[dict[str, Any]] = []
@@ -97,7 +109,7 @@ def _improve(
     for number, entry in enumerate(entries):
         share = left / (len(entries) - number)
         with console.progress(_title(entry)) as tell:
-            result = _one(core, cache, entry, share, propose, tell)
+            result = _improve_entry(core, cache, entry, share, propose, tell)
         left -= share if result.gained is not None else 0.0
         rows.append(_result_json(cache, result))
         table.add_row(*_row(result))
@@ -110,10 +122,10 @@ def _improve(
     show({"folder": str(cache.folder), "entries": rows, "replaced": replaced}, text, table if entries else None)
 
 
-def _one(
+def _improve_entry(
     core: ov.Core, cache: PlacementCache, entry: CacheEntry, seconds: float, propose: Proposer | None, tell: Any
 ) -> Improvement:
-    """The improvement of an entry, whatever happens: one that fails does not keep the others from theirs."""
+    """Improves one entry. A failure is recorded in the result, so that the other entries still get their turn."""
     missing = absent(core, entry.devices)
     if missing:
         return Improvement(entry, why=f"there is no {', '.join(missing)} here")
@@ -126,7 +138,7 @@ def _one(
 
 
 def _fine_tuned(core: ov.Core) -> Proposer:
-    """Proposes what fine-tuning the policy on a model's measured times finds; the policy stays for later placings."""
+    """Makes the proposer that fine-tunes the policy on a model's measured times. Later placings use this policy."""
 
     def propose(model: ov.Model, entry: CacheEntry, seconds: float) -> Mapping[str, Placement]:
         from ov_hsdag.training import finetune as tuning

@@ -1,4 +1,4 @@
-"""`ov-hsdag bench --kit` and the report of its results: what placing gains on a machine, by models made on the spot."""
+"""`ov-hsdag bench --kit` and the report of its results: measures gains of placing with models that it builds itself."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def run(output: Path, device: str | None, minutes: float, as_json: bool) -> None
     """Measures the kit's models and writes the results.
 
     Args:
-        output: file of the results, JSON.
-        device: the only list of devices to compare on; None for all lists of this machine's devices.
-        minutes: time for everything, about.
-        as_json: results are printed as JSON.
+        output: file of the results, .json.
+        device: the only device list to compare on; None for all lists of this machine's devices.
+        minutes: time for all measurements, about.
+        as_json: print the results as JSON.
 
     Raises:
         UserError: the file or the devices cannot be used.
@@ -65,7 +65,7 @@ def run(output: Path, device: str | None, minutes: float, as_json: bool) -> None
 
 
 def read_results(path: Path) -> dict[str, Any] | None:
-    """What a .json file holds that `run` wrote; None of any other file, and of one that cannot be read."""
+    """Reads results that `run` wrote; None where the file is another one, or cannot be read."""
     from ov_hsdag.kit.measure import FORMAT
 
     try:
@@ -76,13 +76,13 @@ def read_results(path: Path) -> dict[str, Any] | None:
 
 
 def report(document: dict[str, Any], results: Path, output: Path | None, as_json: bool) -> None:
-    """Writes the page of results.
+    """Writes results of the kit as a page.
 
     Args:
-        document: as `read_results` returns it.
-        results: the file that it was read from.
+        document: results as `read_results` returns them.
+        results: the file that they were read from.
         output: the .html to write; None for one in the current folder that is named after the file.
-        as_json: the name and size of the page are printed as JSON.
+        as_json: print the name and size of the page as JSON.
 
     Raises:
         UserError: the results are damaged, or the page cannot be written.
@@ -105,7 +105,7 @@ def report(document: dict[str, Any], results: Path, output: Path | None, as_json
 
 
 def _table(comparisons: list[dict[str, Any]]) -> Table:
-    """What each way reaches, times the best single device."""
+    """The table of rates by way of running a model, relative to the best single device."""
     from ov_hsdag.kit.measure import PREDICTED
 
     table = Table(box=None, pad_edge=False)
@@ -113,12 +113,12 @@ def _table(comparisons: list[dict[str, Any]]) -> Table:
         table.add_column(name)
     for name in ("HETERO", "copies", PREDICTED, "predicted", "best"):
         table.add_column(name, justify="right")
-    for one in comparisons:
-        if one["failed"]:
+    for comparison in comparisons:
+        if comparison["failed"]:
             continue
-        ratios = {row["placer"]: row["ratio"] for row in one["rows"] if not row["failed"]}
-        gains = [ratios.get(HETERO_DEFAULT), ratios.get(COPIES), ratios.get(PREDICTED), one["predicted_gain"]]
+        ratios = {row["placer"]: row["ratio"] for row in comparison["rows"] if not row["failed"]}
+        gains = [ratios.get(HETERO_DEFAULT), ratios.get(COPIES), ratios.get(PREDICTED), comparison["predicted_gain"]]
         gains.append(max(ratios.values(), default=None))
         figures = ["" if gain is None else f"{gain:.2f}" for gain in gains]
-        table.add_row(one["model"], one["objective"], one["device"], *figures)
+        table.add_row(comparison["model"], comparison["objective"], comparison["device"], *figures)
     return table

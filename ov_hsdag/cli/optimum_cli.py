@@ -1,4 +1,4 @@
-"""`optimum-cli place`: what `ov-hsdag place` does, among optimum's commands."""
+"""`optimum-cli place`: runs `ov-hsdag place` as one of optimum's commands."""
 
 from __future__ import annotations
 

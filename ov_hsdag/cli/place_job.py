@@ -1,4 +1,4 @@
-"""`ov-hsdag place --ray`: the command as a job for the machines of a cluster, and what comes back."""
+"""`ov-hsdag place --ray`: runs the command as a job on machines of a cluster, and writes their results here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,19 @@ def place(
     shapes: Sequence[str] | None,
     hardlinks: bool,
 ) -> None:
-    """Places the model on each kind of machine, which measure; writes the outputs here, and shows what was found."""
+    """Places a model on each kind of machine of a cluster, writes the outputs on this machine, and shows the results.
+
+    Args:
+        fleet: the kinds of machines.
+        show: prints the results.
+        model: a model's file or an exported folder.
+        files: the models to place.
+        output: the IR or folder to write; with several kinds of machines the name of the kind is added.
+        device: devices in the order of preference.
+        report: the page or picture to write, too; None for none.
+        shapes: values of --shape.
+        hardlinks: share unchanged weights with the input folder.
+    """
     for kind in fleet.kinds:
         common.check_output(fleet.target(output, kind), model)
     rows: list[tuple[Kind, str, Placement]] = []
@@ -45,13 +57,13 @@ def place(
             if report is not None:
                 write_bytes(fleet.target(report, kind), [(scratch / kind.number / report.name).read_bytes()])
             written[target] = []
-            for name, one in data.get("models", {model.name: data}).items():
-                one["output"] = str(target / name if "models" in data else target)
-                one["messages"] = [job.translated(line) for line in one.get("messages", ())]
-                written[target] += one["messages"]
-                placement = placed.of_json(one)
+            for name, entry in data.get("models", {model.name: data}).items():
+                entry["output"] = str(target / name if "models" in data else target)
+                entry["messages"] = [job.translated(line) for line in entry.get("messages", ())]
+                written[target] += entry["messages"]
+                placement = placed.of_json(entry)
                 rows.append((kind, name, placement))
-                lines = [f"on {kind.describe()}", f"{one['output']}: {placement.summary()}", *one["messages"]]
+                lines = [f"on {kind.describe()}", f"{entry['output']}: {placement.summary()}", *entry["messages"]]
                 show.text("\n".join(lines), placed.table(placement))
             return data | ({"output": str(target)} if "models" in data else {})
 
@@ -65,25 +77,25 @@ def place(
 
 
 def _job(model: Path, files: Sequence[Path], report: Path | None) -> Job:
-    """The command for a machine."""
+    """The command as a job for a machine."""
     inputs = Inputs()
     folder = is_model_folder(model)
     if folder:
-        # Parts are named by the files that there are; weights of those that are placed are needed.
+        # All .xml files travel, as --part chooses among them; weights travel for the models that are placed.
         needed = [*model.glob("*.xml"), *(one for file in files for one in model_files_of(file))]
         name = inputs.folder(model, list(dict.fromkeys(needed)))
     else:
         name = inputs.model(model)
-    own = {
+    options = {
         "--output": f"{OUT}/{_PLACED}" if folder else f"{OUT}/{_PLACED}.xml",
         "--report": None if report is None else f"{OUT}/{report.name}",
         "--hardlinks": None,
     }
-    return Job(tuple(remote.words(inputs, [name], own)), inputs.files, inputs.shown)
+    return Job(tuple(remote.words(inputs, [name], options)), inputs.files, inputs.shown)
 
 
 def _write(model: Path, files: Sequence[Path], came: Path, target: Path, hardlinks: bool) -> None:
-    """Writes what a machine placed as it is written here."""
+    """Writes the models that a machine placed, from the folder `came`, as placing on this machine writes them."""
     core = common.new_core()
 
     def read(path: Path) -> tuple[ov.Model, bool]:
@@ -95,11 +107,11 @@ def _write(model: Path, files: Sequence[Path], came: Path, target: Path, hardlin
     common.write_models(target, model, models, hardlinks)
 
 
-_PLACED = "placed"  # what a job calls its output
+_PLACED = "placed"  # name of the placed model among the output files of a job
 
 
 def _overview(rows: Sequence[tuple[Kind, str, Placement]]) -> Table:
-    """One row for each kind of machine (and model of a folder): what was chosen there."""
+    """A table of the chosen placements: one row for each kind of machine and each model."""
     throughput = rows[0][2].objective == "throughput"
     key, scale, unit = ("throughput_ips", 1.0, "inf/s") if throughput else ("latency_us", 1e-3, "ms")
     table = console.table(

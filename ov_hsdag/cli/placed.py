@@ -1,4 +1,4 @@
-"""What commands say about a placement: a few lines, a table, the same as JSON, and a picture in lines of text."""
+"""Formats a placement for the commands: a few lines, a table, JSON, and a picture in lines of text."""
 
 from __future__ import annotations
 
@@ -25,22 +25,28 @@ from ov_hsdag.utils.lazy import ov
 
 
 def notes(placement: Placement, more: Sequence[str] = (), busy: float = 0.0, *, stateful: bool = False) -> list[str]:
-    """Lines about a placement that was just made, beside `Placement.summary`.
+    """Lines about a placement that was just made, to follow `Placement.summary`.
 
     Args:
-        placement: as it was written.
-        more: lines that it does not know.
+        placement: the placement as it was written.
+        more: further lines of the caller; empty ones are dropped.
         busy: cores that other programs used when placing began.
         stateful: whether the model keeps states from one request to the next.
+
+    Returns:
+        The lines, the most important first.
     """
-    # What bounds a placement says nothing where another one may be better.
+    # The line about the bound is about the best placement, and of little use where another one may be better.
     bound = "" if placement.source is None or placement.unsure else placement.source.bound()
     own = (phases(placement), bound, placement.proposal(), advice(placement), unsure(placement, busy))
     return [line for line in (copies(placement, stateful), *more, *own) if line]
 
 
 def unsure(placement: Placement, busy: float = 0.0) -> str:
-    """A line where no measured placement was chosen although one may well be better, else ""; busy: cores of others."""
+    """A line that says so where another candidate may be better but trials did not prove it; "" otherwise.
+
+    busy: cores that other programs used when placing began.
+    """
     if not placement.unsure:
         return ""
     measured = placement.measured or {}
@@ -64,10 +70,15 @@ def show_what_next(
     shape: Sequence[str] | None,
     here: bool,
 ) -> None:
-    """Print how a placed model is run, and the command that comes next.
+    """Prints how to run the placed model, and the command that usually comes next.
 
-    written: the file or folder with the lines about it (`notes`); part: model of a folder that has several; shape:
-    values of --shape; here: whether the devices are on this machine.
+    Args:
+        show: prints them.
+        written: the files or folders that were written, each with the lines about it from `notes`.
+        device: the devices, as the user gave them.
+        part: a model for `explain --part`, where a folder has several.
+        shape: values of --shape.
+        here: whether all devices are on this machine.
     """
     for output in written:
         if output.suffix == ".xml":
@@ -82,23 +93,24 @@ def show_what_next(
 
 
 def copies(placement: Placement, stateful: bool = False) -> str:
-    """Where a copy of the model on each device is better than the placement, that and how to run it; "" otherwise.
+    """The advice to run a copy of the model on each device, where that is better than the placement; "" otherwise.
 
-    Of a model with states no program is shown: whatever shares requests among devices (`ov_hsdag.Copies`, AUTO) would
-    give the tokens of a conversation to several, and each has a part of its states.
+    For a stateful model no program is shown: `ov_hsdag.Copies` and AUTO spread requests over devices, so that the
+    tokens of one conversation would meet different states.
 
-    AUTO with CUMULATIVE_THROUGHPUT leaves out all virtual devices but one (docs/facts.md): these run in Python only.
+    For virtual devices a program in Python is shown: AUTO with CUMULATIVE_THROUGHPUT uses only one of them
+    (docs/reference/facts.md).
     """
     predicted, measured = placement.baselines.get(COPIES), (placement.measured or {}).get(COPIES)
-    own = (placement.predicted or {}).get("throughput_ips")
-    if predicted is None or not own:
+    rate = (placement.predicted or {}).get("throughput_ips")
+    if predicted is None or not rate:
         return ""
     if measured is not None:
         if measured["failed"] or measured["times_chosen_ci"][0] <= 1:
             return ""
         gain = f"was measured {times(measured['times_chosen'], measured['times_chosen_ci'])}"
     else:
-        ratio = predicted["throughput_ips"] / own
+        ratio = predicted["throughput_ips"] / rate
         if ratio < _COPIES_GAIN:
             return ""
         gain = f"is predicted {times(ratio)}"
@@ -120,12 +132,12 @@ def copies(placement: Placement, stateful: bool = False) -> str:
     )
 
 
-# Below it the cost model knows nothing.
+# Least predicted gain of copies that is mentioned: smaller ones are within the error of the cost model.
 _COPIES_GAIN = 1.05
 
 
 def phases(placement: Placement) -> str:
-    """What a workload takes, as predicted and as measured; "" where there is none."""
+    """A line with the predicted and the measured times of a workload's phases; "" without a workload."""
     measured = (placement.measured or {}).get(placement.chosen or "", {})
     lines = []
     for how, found in (("predicted", placement.predicted or {}), ("measured", measured)):
@@ -143,37 +155,57 @@ def phases(placement: Placement) -> str:
 _WORDS = {"prompt": "the prompt", "token": "each further token"}
 _PLURALS = {"prompt": "prompts", "token": "further tokens"}
 
-# Of a placement, as it is.
-_KEPT = ("objective", "predicted", "measured", "baselines", "policy", "chosen", "seconds", "why", "notes", "same_as")
+# Attributes of a placement that JSON has under the same names.
+_JSON_ATTRIBUTES = (
+    "objective",
+    "predicted",
+    "measured",
+    "baselines",
+    "policy",
+    "chosen",
+    "seconds",
+    "why",
+    "notes",
+    "same_as",
+)
 
 
 def as_json(output: Path, placement: Placement, lines: Sequence[str]) -> dict[str, Any]:
-    """What --json prints. lines: what people are shown beside the summary (`notes`)."""
+    """The object that --json prints.
+
+    Args:
+        output: the file that was written.
+        placement: the placement in it.
+        lines: the lines from `notes`.
+
+    Returns:
+        A dictionary of JSON's types.
+    """
     return {
         "output": str(output),
         "placement": placement.affinity,
         "devices": placement.devices,
-        **{name: getattr(placement, name) for name in _KEPT},
+        **{name: getattr(placement, name) for name in _JSON_ATTRIBUTES},
         "unsure": placement.unsure,
         "messages": list(lines),
     }
 
 
 def of_json(data: Mapping[str, Any]) -> Placement:
-    """Inverse of `as_json`. Raises RunError where something is missing."""
+    """Makes a placement from an object of `as_json`. Raises RunError where something is missing."""
     try:
         return Placement(
             devices=tuple(data["devices"]),
             affinity=data["placement"],
             unsure=tuple(data["unsure"]),
-            **{name: data[name] for name in _KEPT},
+            **{name: data[name] for name in _JSON_ATTRIBUTES},
         )
     except (KeyError, TypeError) as error:
         raise RunError(f"a machine's answer lacks what a placement has: {error}") from error
 
 
 def table(placement: Placement) -> Table:
-    """Predicted and, where there is any, measured, of each candidate; times better than the best single device."""
+    """The table of a placement's candidates, with predictions, measurements and gains over the best single device."""
     throughput, measured = placement.objective == "throughput", placement.measured
     key, scale = ("throughput_ips", 1.0) if throughput else ("latency_us", 1e-3)
     ran = any(not one.get("failed") for one in (measured or {}).values())
@@ -193,17 +225,25 @@ def table(placement: Placement) -> Table:
     return candidates_table(rows, placement.objective, measured=ran, against=against)
 
 
-_WIDEST = 100  # columns that a picture takes at most
+_WIDEST = 100  # columns of a picture, at most: a wider one is no clearer
 
 _SHADES = " ░▒▓█"
 _PLAIN = " .:+#"
 
 
 def split_picture(names: Sequence[str], devices: Sequence[int], *, width: int, encoding: str = "utf-8") -> list[str]:
-    """Draw which device (number) each operation runs on, in the order in which they run: a line for each device.
+    """Draws the device of each operation in execution order, one line of text for each device.
 
-    A column is a share of the operations, the darker the more of them run there; [] without operations, or no room for
-    a bar of at most `width` columns. A terminal whose encoding has no block characters gets plain ones.
+    A column stands for an equal share of the operations; it is the darker the more of them run on the line's device.
+
+    Args:
+        names: names of the devices.
+        devices: index of the device of each operation, in execution order.
+        width: columns of a line, at most.
+        encoding: of the terminal; without block characters in it plain ones are used.
+
+    Returns:
+        The lines; [] where there are fewer than 8 operations, or fewer than 8 columns beside the names.
     """
     label = max(map(len, names), default=0) + 2
     columns = min(width - label, len(devices))
@@ -220,14 +260,14 @@ def split_picture(names: Sequence[str], devices: Sequence[int], *, width: int, e
         for column in range(columns):
             part = devices[column * len(devices) // columns : (column + 1) * len(devices) // columns]
             share = sum(device == number for device in part) / len(part)
-            # Nothing is drawn for none, and something for any.
+            # A blank means no operation at all: any share above 0 gets at least the lightest shade.
             bar += shades[0] if share == 0 else shades[max(1, round(share * (len(shades) - 1)))]
         lines.append(f"{name:<{label}}{bar.rstrip()}".rstrip())
     return lines
 
 
 def terminal_picture(operations: Sequence[ov.Node], placement: Placement) -> list[str]:
-    """`split_picture` of placed operations, for standard output."""
+    """Draws the `split_picture` of placed operations in the width and encoding of standard output."""
     homes = [placement.affinity.get(node.get_friendly_name()) for node in operations]
     numbers = [placement.devices.index(home) for home in homes if home is not None]
     width = min(shutil.get_terminal_size().columns, _WIDEST)

@@ -81,6 +81,22 @@ def plan(
 
     A run of the application is so many inferences of each model. Whole models go to devices; one is split only where
     that gains. Programs that load the written models on the same device list follow the plan unchanged.
+
+    Args:
+        application: a file in TOML, a folder of a pipeline's models, or a plan.json to show again.
+        device: devices in the order of preference; None for those that the file names.
+        output: folder for the placed models; None for APPLICATION_plan.
+        objective: "throughput" or "latency"; None for the file's, else "throughput".
+        count: runs of models in one run of the application, as --count takes them; for a folder.
+        shape: example shapes, as --shape takes them; for a folder.
+        workload: prompt and tokens of a decoder, as --workload takes them; for a folder.
+        given: other options of placing.
+        report: .svg of the plan to write, too.
+        as_json: print JSON.
+
+    Raises:
+        UserError: options contradict each other, or a model, a device or a file cannot be used.
+        RunError: placing failed, see `place_together`.
     """
     if application.suffix == ".json":
         own = {"device": device, "output": output, "objective": objective, "count": count, "shape": shape}
@@ -99,7 +115,7 @@ def plan(
     listed = device or spec.device
     if listed is None:
         raise UserError('no device is given: give --device, or device = "HETERO:GPU,CPU" in the file')
-    named = Path(os.path.abspath(application))  # of "..", the folder's name
+    named = Path(os.path.abspath(application))  # the name of the folder for ".."
     name = named.name if named.is_dir() else named.stem
     how = {**vars(given), "objective": objective or spec.objective or "throughput", "report": report}
     write(spec, listed, output or Path(f"{name}_plan"), application, how, as_json)
@@ -108,7 +124,16 @@ def plan(
 def write(
     spec: ApplicationSpec, device: str, output: Path, source: Path, given: Mapping[str, Any], as_json: bool
 ) -> None:
-    """Places an application's models together and writes them, see `plan`; given: options by name. Raises as that."""
+    """Places an application's models together, writes and shows them; raises what `plan` raises.
+
+    Args:
+        spec: the application.
+        device: devices in the order of preference.
+        output: folder for the models and the plan; where all models are of one folder, the copy of that folder.
+        source: the folder or file of the application.
+        given: options of `plan` by name.
+        as_json: print JSON.
+    """
     check_objective(given["objective"])
     check_picture(given["report"])
     devices = DeviceSet.parse(device)
@@ -116,18 +141,18 @@ def write(
     limits = spec.memory or {} if memory is None else parse_memory(memory, devices.names)
     policy_placers(given["policy"])
     folders = {one.folder for one in spec.models.values()}
-    alone = source if folders == {source} else None  # the output is a copy of it then
+    alone = source if folders == {source} else None  # in this case the output is a copy of the folder
     if alone is not None:
-        output = output if output.name else output.absolute()  # "." has no name to write the plan beside
+        output = output if output.name else output.absolute()  # "." gives the plan no name
         check_folder_output(output, source)
     where = output.with_name(f"{output.name}.{PLAN}") if alone else output / PLAN
     check_writable(where)
     if alone is None:
-        for name, one in spec.models.items():
-            target = output / (one.of if one.folder else f"{name}.xml")
-            common.check_output(target, one.folder or one.path)
-            for other in spec.models.values() if not one.folder else ():
-                if other.path != one.path:  # nor may it take the place of another model
+        for name, model_spec in spec.models.items():
+            target = output / (model_spec.of if model_spec.folder else f"{name}.xml")
+            common.check_output(target, model_spec.folder or model_spec.path)
+            for other in spec.models.values() if not model_spec.folder else ():
+                if other.path != model_spec.path:  # nor may it take the place of another model
                     check_not_input(target, other.path)
 
     with console.result(as_json) as show:
@@ -144,26 +169,26 @@ def write(
         with console.progress(f"placing {len(models)} models on {device}") as tell:
             how = {name: given[name] for name in ("objective", "measure_seconds", "profile", "policy")}
             how["static"] = bool(given["static"])
-            found = place_together(
+            placed_plan = place_together(
                 models, device, rates=spec.rates, measure=measure, memory=limits, core=core, report=tell, **how
             )
         with console.progress(f"writing {output}"):
             written = {name: (one.model, half[name]) for name, one in models.items()}
-            if alone is None:  # where writing ends early, an old plan is not that of new models
+            if alone is None:  # if writing ends early, no old plan must lie among new models
                 with writing(where):
                     Path(os.path.realpath(where)).unlink(missing_ok=True)
-            found = _written(found, spec, written, output, alone, given.get("hardlinks", True))
-        found.save(where)
-        shown(show, found, where, given["report"])
+            placed_plan = _written(placed_plan, spec, written, output, alone, given.get("hardlinks", True))
+        placed_plan.save(where)
+        shown(show, placed_plan, where, given["report"])
         if absent(core, devices):
-            largest = max(found.models.values(), key=lambda one: (len(one.devices), sum(one.busy_us.values())))
+            largest = max(placed_plan.models.values(), key=lambda one: (len(one.devices), sum(one.busy_us.values())))
             show.next("explain", where.parent / (largest.path or ""))
         else:
             show.next("verify", where, "--device", device)
 
 
 def check_picture(path: Path | None) -> None:
-    """Raise UserError where the picture of a plan, if there is to be one, cannot be written."""
+    """Raises UserError where the picture of a plan cannot be written; None, for no picture, is fine."""
     if path is None:
         return
     if path.suffix != ".svg":
@@ -172,22 +197,38 @@ def check_picture(path: Path | None) -> None:
 
 
 def check_options(given: Mapping[str, object], why: str) -> None:
-    """Raise UserError where an option is given that has no use; why: what it is for instead."""
+    """Raises UserError for an option that has no use here. given: options by name; why: "for one model, not …"."""
     for name in (name for name, value in given.items() if value):
         raise UserError(f"--{name.replace('_', '-')} is {why}: leave it out")
 
 
 def read_plan(where: Path, core: ov.Core, device: str | None, **how: Any) -> Any:
-    """A written plan with its models; see `ov_hsdag.placing.together.opened`."""
-    found = Plan.load(where)
+    """Reads a plan and its models, and prices them.
+
+    Args:
+        where: the plan.json.
+        core: reads the models.
+        device: devices in place of the plan's; None for these.
+        how: options of `ov_hsdag.placing.together.opened`; memory: as --memory takes it.
+
+    Returns:
+        The result of `opened`.
+    """
+    stored_plan = Plan.load(where)
     if how.get("memory"):
-        how["memory"] = parse_memory(how["memory"], DeviceSet.parse(device).names if device else found.devices)
-    models = {name: common.read_model(core, file) for name, file in found.files(where).items()}
-    return opened(found, models, device, core, **how)
+        how["memory"] = parse_memory(how["memory"], DeviceSet.parse(device).names if device else stored_plan.devices)
+    models = {name: common.read_model(core, file) for name, file in stored_plan.files(where).items()}
+    return opened(stored_plan, models, device, core, **how)
 
 
 def explained(where: Path, given: Any, as_json: bool) -> None:
-    """Explains the whole of a written plan; given: the options of `explain`."""
+    """Explains the whole of a written plan.
+
+    Args:
+        where: the plan.json.
+        given: the options of `explain`.
+        as_json: print JSON.
+    """
     how = {name: getattr(given, name) for name in ("objective", "profile", "memory")}
     with console.result(as_json) as show:
         found, app, now, _ = read_plan(where, common.new_core(), given.device, **how)
@@ -202,18 +243,18 @@ def _written(
     alone: Path | None,
     hard_links: bool,
 ) -> Plan:
-    """Writes the models, each with whether its weights become FP16; the plan says where they are."""
+    """Writes the models, and returns the plan with their paths. models: each with whether its weights become FP16."""
     paths: dict[str, str] = {}
     pipelines: dict[tuple[str, Path], dict[str, tuple[ov.Model, bool]]] = {}
-    for name, one in spec.models.items():
-        if one.folder is None:
+    for name, model_spec in spec.models.items():
+        if model_spec.folder is None:
             paths[name] = f"{name}.xml"
             model, half = models[name]
             save_model_atomically(model, output / paths[name], compress_to_fp16=half)
         else:
-            inside = one.path.relative_to(one.folder).as_posix()
-            pipelines.setdefault((one.of, one.folder), {})[inside] = models[name]
-            paths[name] = f"{output.name if alone else one.of}/{inside}"
+            inside = model_spec.path.relative_to(model_spec.folder).as_posix()
+            pipelines.setdefault((model_spec.of, model_spec.folder), {})[inside] = models[name]
+            paths[name] = f"{output.name if alone else model_spec.of}/{inside}"
     for (of, folder), placed in pipelines.items():
         write_folder(output if alone else output / of, folder, placed, hard_links=hard_links)
     return replace(plan, models={name: replace(one, path=paths[name]) for name, one in plan.models.items()})
@@ -226,7 +267,15 @@ def shown(
     report: Path | None = None,
     moves: Mapping[str, Mapping[str, float | None]] | None = None,
 ) -> None:
-    """Prints a plan, and draws it; moves: also what they cost, as `Application.moves` has them."""
+    """Prints a plan, and draws it where that is asked for.
+
+    Args:
+        show: prints it.
+        plan: the plan.
+        where: its file, for titles; None for none.
+        report: the .svg to write; None for none.
+        moves: the cost in µs of moving each model to each other device, from `Application.moves`; None to omit them.
+    """
     if report is not None:
         write_text(report, plan_picture(plan.to_dict(), str(where or "plan")))
     heads = ("model", "runs", "where", *plan.devices, "memory", "moved to" if moves else "")

@@ -28,7 +28,7 @@ CorpusFolder = Annotated[
     typer.Option("--corpus", metavar="DIR", help="Graphs to train on, FAMILY/MODEL.npz (default: generated graphs)."),
 ]
 End = Annotated[bool, typer.Option("--end", help="With --resume: no more steps, write the policy of what was learned.")]
-_MOST = 10**6
+_MOST = 10**6  # upper limit of counts on the command line: far above any useful one
 Problems = Annotated[int | None, typer.Option("--problems", min=1, max=_MOST, help="Training problems that are drawn.")]
 FirstProblems = Annotated[
     int | None,
@@ -69,8 +69,30 @@ def pretrain(
     ray: Ray = None,
     as_json: common.Json = False,
 ) -> None:
-    """Train a policy on simulated placements; DIR/policy is what --policy takes. Needs the extra `train`."""
-    given: dict[str, Any] = {
+    """Train a policy on simulated placements; DIR/policy is what --policy takes. Needs the extra `train`.
+
+    Args:
+        output: folder of the run.
+        corpus: folder of problems to learn from; None for generated graphs.
+        resume: continue the run in `output`.
+        end: with `resume`, write the policy of the steps so far and stop.
+        seed: seed of the run; None for 0, or that of a resumed run.
+        problems: number of training problems; here and below None is for the default of `Settings`.
+        first_problems: training problems of the first step.
+        validation: number of problems for validation.
+        validate_every: steps between two validations.
+        imitation_steps: steps that imitate searched placements.
+        reinforce_steps: steps of reinforcement learning after these.
+        ppo_clip: ε of PPO with 3 epochs; None for REINFORCE.
+        threads: threads of torch.
+        checkpoint_minutes: minutes between checkpoints.
+        ray: address of the Ray cluster that searches placements; None for this machine.
+        as_json: print JSON.
+
+    Raises:
+        UserError: options contradict each other, or a file or package is missing.
+    """
+    chosen_settings: dict[str, Any] = {
         "seed": seed,
         "problems": problems,
         "first_problems": first_problems,
@@ -80,14 +102,16 @@ def pretrain(
         "reinforce_steps": reinforce_steps,
         "clip_coef": ppo_clip,
     }
-    given = {name: value for name, value in given.items() if value is not None}
-    if resume and given:
-        named = ", ".join("--ppo-clip" if name == "clip_coef" else f"--{name.replace('_', '-')}" for name in given)
+    chosen_settings = {name: value for name, value in chosen_settings.items() if value is not None}
+    if resume and chosen_settings:
+        named = ", ".join(
+            "--ppo-clip" if name == "clip_coef" else f"--{name.replace('_', '-')}" for name in chosen_settings
+        )
         raise UserError(f"--resume continues a run with its own settings: leave out {named}")
     if end and not resume:
         raise UserError("--end is for a run that was begun: it needs --resume")
     if ppo_clip is not None:
-        given["update_epochs"] = 3
+        chosen_settings["update_epochs"] = 3
     check_writable(output / "events")
     common.require_training("pretraining")
     with console.progress("starting torch"):
@@ -100,7 +124,7 @@ def pretrain(
     from ov_hsdag.training.settings import Settings
 
     torch.set_num_threads(threads)
-    settings = None if resume else Settings(**given)
+    settings = None if resume else Settings(**chosen_settings)
     with console.result(as_json) as show, contextlib.ExitStack() as stack:
         cluster = None
         if ray is not None:
@@ -115,7 +139,7 @@ def pretrain(
             with console.progress(f"pretraining in {output}") as tell:
                 tell("searching placements of validation problems")
                 seconds = 60 * checkpoint_minutes
-                each = functools.partial(_told, cluster, tell) if cluster else None
+                each = functools.partial(_map_with_progress, cluster, tell) if cluster else None
                 record = run(
                     output, corpus, settings, checkpoint_seconds=seconds, end=end, report=_reporter(tell), each=each
                 )
@@ -131,15 +155,17 @@ def pretrain(
         show.next("place", model_here(), "--device", "HETERO:GPU,CPU", "--policy", output / "policy")
 
 
-def _told(cluster: Cluster, tell: Tell, function: Callable[[int], Any], numbers: Sequence[int]) -> Iterator[Any]:
-    """Calls on the cluster, with the share of them that is done."""
+def _map_with_progress(
+    cluster: Cluster, tell: Tell, function: Callable[[int], Any], numbers: Sequence[int]
+) -> Iterator[Any]:
+    """Yields the results of a function on the cluster, and shows the share of calls that are done."""
     for done, found in enumerate(cluster.map(function, numbers), start=1):
         tell("searching placements", done / len(numbers))
         yield found
 
 
 def _reporter(tell: Tell) -> Report:
-    """Reports the share that is done, with the figures of the latest validation."""
+    """Makes the callback that shows the share of steps that are done, and the figures of the latest validation."""
     validated = "not validated yet"
 
     def report(step: int, steps: int, scalars: dict[str, float]) -> None:

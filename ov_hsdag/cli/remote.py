@@ -43,7 +43,7 @@ On = Annotated[
 
 
 def check_on(ray: str | None, on: Sequence[str] | None) -> None:
-    """Raises UserError where machines are named, and no cluster that has them."""
+    """Raises UserError where --on is given without --ray, or is malformed."""
     if on and ray is None:
         raise UserError("--on names machines of a Ray cluster: give its address, too (--ray)")
     for text in on or ():
@@ -51,20 +51,26 @@ def check_on(ray: str | None, on: Sequence[str] | None) -> None:
 
 
 class Fleet:
-    """The kinds of machines of a cluster that a command is for, in the order in which results are shown."""
+    """The kinds of machines of a cluster on which a command runs, in the order in which results are shown."""
 
     def __init__(self, cluster: Cluster, kinds: Sequence[Kind], several: bool) -> None:
-        """See `connected`. several: whether results are named by the kind: unless one is named with --on."""
+        """Use `connected` to make one.
+
+        Args:
+            cluster: the cluster, joined.
+            kinds: one machine of each kind runs the command.
+            several: whether outputs have the kind in their names; False only where --on names a single kind.
+        """
         self._cluster, self.kinds, self.several = cluster, kinds, several
 
     def target(self, path: Path, kind: Kind) -> Path:
-        """The output of a kind: NAME.KIND.xml for NAME.xml; of a folder a folder in it."""
+        """The path of a kind's output: NAME.KIND.xml for NAME.xml, and FOLDER/KIND for a folder."""
         if not self.several:
             return path
         return path.with_name(f"{path.stem}.{kind.name}{path.suffix}") if path.suffix else path / kind.name
 
     def run(self, what: str, jobs: Sequence[tuple[Kind, Job, Path]]) -> list[str | UserError | RunError]:
-        """Run jobs (see `Cluster.run`); what each printed, or why it failed. what: they do: "placing model.xml"."""
+        """Runs jobs, see `Cluster.run`, and returns what each printed, or its error. what: "placing model.xml"."""
         with console.progress(what) as tell:
             return self._cluster.run(jobs, tell, lambda text: console.warn(text.replace("warning: ", "")))
 
@@ -75,25 +81,43 @@ class Fleet:
         use: Callable[[Kind, dict[str, Any]], dict[str, Any]],
         show: console.Show,
     ) -> list[Exception]:
-        """Run a job for each kind; the failures of jobs, and of `use`.
+        """Runs a job for each kind of machine, and prints the results as JSON where that was asked for.
 
-        `use` takes a result, writes and shows it, and returns what is reported of it, which `show` prints as JSON.
+        Args:
+            what: the work, for the progress line: "placing model.xml".
+            jobs: a job for each kind with the folder for its output files, in the order of `kinds`.
+            use: called with the kind and the JSON that its job printed; it writes and shows the result, and returns
+                the object for JSON.
+            show: prints the objects.
+
+        Returns:
+            The errors of jobs and of `use`.
         """
         failures: list[Exception] = []
-        found = []
+        entries = []
         for kind, result in zip(self.kinds, self.run(what, jobs), strict=True):
             try:
-                found.append(use(kind, parsed(kind, result)))
+                entries.append(use(kind, parsed(kind, result)))
             except (UserError, RunError) as error:
                 failures.append(error)
-                found.append(failed(kind, error))
-        show.json({"machines": found} if self.several else found[0])
+                entries.append(failed(kind, error))
+        show.json({"machines": entries} if self.several else entries[0])
         return failures
 
 
 @contextlib.contextmanager
 def connected(ray: str, devices: Sequence[str], on: Sequence[str] | None) -> Iterator[Fleet]:
-    """The machines of a Ray cluster that have some devices; on: values of --on. UserError: no such one."""
+    """Joins a Ray cluster for the duration of the block.
+
+    Args:
+        ray: address of the cluster.
+        devices: devices that a machine must have.
+        on: values of --on; None for one machine of each kind.
+
+    Returns:
+        A context manager that yields the kinds of machines with these devices. It raises UserError where there are
+        none, and warns of machines with other releases of OpenVINO or ov-hsdag.
+    """
     from ov_hsdag.fleet.cluster import Cluster
 
     with contextlib.ExitStack() as stack:
@@ -110,21 +134,30 @@ def connected(ray: str, devices: Sequence[str], on: Sequence[str] | None) -> Ite
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for what comes back. Raises RunError where there is none."""
+    """Yields a temporary folder for the output files of jobs. Raises RunError where none can be made."""
     require_temporary_folder()
     with tempfile.TemporaryDirectory(prefix="ov-hsdag-fleet-", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
 
 def words(inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -> list[str]:
-    """The words of the command as a job for `names`, with options as given, or `instead`; files travel with it."""
-    found: list[object] = [*names]
+    """The words of the running command as a job, with --json; files that it reads are added to the job's.
+
+    Args:
+        inputs: the job's files; options that name files are replaced by their names there.
+        names: the arguments of the command, such as the model's name among `inputs`.
+        instead: values of options in place of those given; None omits the option.
+
+    Returns:
+        The words after "ov-hsdag".
+    """
+    command_words: list[object] = [*names]
     for option, value in given_options():
         name = option.opts[0]
         if name in _HERE or name in instead:
             continue
         if isinstance(value, bool):
-            found += [name] if value else option.secondary_opts
+            command_words += [name] if value else option.secondary_opts
             continue
         if name in _read_files():
             value = [inputs.file(Path(one)) for one in (value if option.multiple else [value])]
@@ -132,50 +165,50 @@ def words(inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -
             value = [inputs.named_file(one) for one in value]
         elif name == "--policy":
             value = policy(inputs, value)
-        found += options({name: value})
+        command_words += options({name: value})
     command = command_lines.running.command.name if command_lines.running else None
-    return [str(word) for word in (command, *found, *options(instead), "--json")]
+    return [str(word) for word in (command, *command_words, *options(instead), "--json")]
 
 
 def _read_files() -> set[str]:
-    """Options whose values are files that a command reads; what it writes is no business of a job's files."""
+    """Options whose values are files that a command reads, so that these travel with a job."""
     return {flag.word(name) for name, flag in flags().items() if flag.kind == "file"} | {"--extension"}
 
 
-# Options about what is printed here, and about where the work is done.
+# Options that hold for this machine and are not passed to a job: where the work is done, and what is printed.
 _HERE = ("--ray", "--on", "--json", "--quiet", "--debug")
 
 
 def policy(inputs: Inputs, name: str) -> str | None:
-    """A policy for a job: a folder travels, a name is known there."""
+    """The value of --policy for a job: a folder is added to the job's files, a name stays as it is."""
     return inputs.file(Path(name)) if Path(name).is_dir() else name
 
 
 def parsed(kind: Kind, printed: str | UserError | RunError) -> dict[str, Any]:
-    """The JSON that a job printed, and which machine it is of. Raises why it failed, or RunError of no object."""
+    """The JSON that a job printed, with its machine. Raises the job's error, or RunError where it is no object."""
     if isinstance(printed, Exception):
         raise printed
     try:
-        found = json.loads(printed)
-        if not isinstance(found, dict):
+        printed_object = json.loads(printed)
+        if not isinstance(printed_object, dict):
             raise ValueError("it is no object")
     except ValueError as error:
         raise RunError(f"{kind.describe()}: what the command printed there cannot be read: {error}") from error
-    return {"machine": about(kind), **found}
+    return {"machine": about(kind), **printed_object}
 
 
 def about(kind: Kind) -> dict[str, Any]:
-    """A kind of machine, JSON-able."""
+    """A kind of machine in JSON's types."""
     return {"kind": kind.number, "devices": dict(kind.devices), "machines": kind.machines}
 
 
 def failed(kind: Kind, error: Exception) -> dict[str, Any]:
-    """What takes the place of a result."""
+    """The object that JSON has in place of the result of a failed job."""
     return {"machine": about(kind), "failed": str(error)}
 
 
 def end(failures: Sequence[Exception]) -> None:
-    """Raises the first of the failures; the others are printed before."""
+    """Prints all failures but the first and raises that, if there are any."""
     for error in failures[1:]:
         console.message(f"error: {error}")
     if failures:

@@ -31,6 +31,12 @@ def report(model: common.Model, placed: PlacedModel, output: ReportOutput = None
     The page needs no network and no other file. It has all that `ov-hsdag explain` knows; what was measured when the
     model was placed is as it was stored. A name that ends in .svg or .png asks for the picture of the split alone. Of a
     plan.json the models are drawn side by side, as .svg. Of what `ov-hsdag bench --kit` wrote the page has a table.
+
+    Args:
+        model: the placed model, its folder, a plan.json, or results of the kit.
+        placed: the options that `explain` has as well.
+        output: the .html, .svg or .png to write; None for MODEL_report.html.
+        as_json: print JSON.
     """
     results = kit.read_results(model) if model.suffix == ".json" else None
     if results is not None:

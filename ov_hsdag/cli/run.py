@@ -41,6 +41,17 @@ def run(
 
     Placements are kept for the loads that follow. What was placed is told on standard error when PROGRAM has ended; the
     exit status is that of PROGRAM.
+
+    Args:
+        program: the program or script, and its arguments.
+        objective: "latency" or "throughput".
+        measure: measure candidates at the first load of a model.
+        memory: limits of devices, as --memory takes them.
+        profile: file of a device profile; None for built-in profiles.
+
+    Raises:
+        UserError: an option is wrong, or there is no such program.
+        typer.Exit: with the exit status of the program.
     """
     check_objective(objective)
     if profile is not None:
@@ -63,20 +74,20 @@ def run(
 
 
 def _command(program: Sequence[str]) -> list[str]:
-    """The words that start a program. Raises UserError where there is none."""
+    """The words that start a program; a script is run by this Python. Raises UserError where there is none."""
     name, *arguments = program
     if Path(name).suffix == ".py":
         if not Path(name).is_file():
             raise UserError(f"there is no script '{name}'")
         return [sys.executable, name, *arguments]
-    found = shutil.which(name)
-    if found is None:
+    program_path = shutil.which(name)
+    if program_path is None:
         raise UserError(f"there is no program '{name}' on PATH; a script's name ends in .py")
-    return [found, *arguments]
+    return [program_path, *arguments]
 
 
 def _status(code: int) -> int:
-    """The exit status of a shell for a program's: 128 and the signal's number where one ended it."""
+    """The exit status that a shell has for a program: 128 plus the signal's number where a signal ended it."""
     return code if code >= 0 else 128 - code
 
 

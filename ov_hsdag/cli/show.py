@@ -21,7 +21,7 @@ from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 
-# Lines about runs of operations and tensors that people still read; --json has all.
+# Lines about runs of operations, and about tensors, that are shown at most: all fits on a screen; --json has the rest.
 _LINES = 12
 
 AffinityOutput = Annotated[
@@ -35,6 +35,15 @@ def show(
     """Show the placement inside MODEL as it is stored: devices, what crosses, prediction and measurement.
 
     Nothing is predicted or measured anew; `ov-hsdag explain` does that. Of a folder, all models that carry a placement.
+
+    Args:
+        model: the placed model or its folder.
+        output: the affinities to write, too, as .json.
+        part: models of a folder; None for all.
+        as_json: print JSON.
+
+    Raises:
+        UserError: a file cannot be read or written, or there is no placement.
     """
     common.check_model(model)
     files = model_files(model, part or ([*models_of(model)] if is_model_folder(model) else ()))
@@ -47,34 +56,41 @@ def show(
 
     core = common.new_core()
     loaded = {file: common.read_model(core, file) for file in files}
-    found = {file: placement for file, one in loaded.items() if (placement := Placement.of(one)) is not None}
-    if not found:
+    placements = {file: placement for file, one in loaded.items() if (placement := Placement.of(one)) is not None}
+    if not placements:
         raise UserError(f"{model} carries no placement; {place_it(model, core)}")
     if output is not None:
-        if len(found) > 1:
-            names = ", ".join(file.stem for file in found)
+        if len(placements) > 1:
+            names = ", ".join(file.stem for file in placements)
             raise UserError(f"an affinity file is of one model, and several are placed: name one with --part ({names})")
-        next(iter(found.values())).save(output)
+        next(iter(placements.values())).save(output)
     with console.result(as_json) as tell:
         results = {}
-        for file, placement in found.items():
-            restore_shapes(loaded[file])  # as `explain` counts: what only makes tensors cross is no operation
+        for file, placement in placements.items():
+            restore_shapes(loaded[file])  # as `explain` does: nodes that only carry tensors over a cut do not count
             operations = operations_of(loaded[file])
             facts = stored_facts(operations, placement, loaded[file].get_parameters())
             results[file.name] = facts
             lines = [*terminal_picture(operations, placement), *_lines(placement, facts)]
             tell.text("\n".join([f"{file}: {placement.summary()}", *lines]))
         tell.json({"models": results} if is_model_folder(model) else results[model.name])
-        tell.next("explain", model, *options({"--part": next(iter(found)).stem if len(files) > 1 else None}))
+        tell.next("explain", model, *options({"--part": next(iter(placements)).stem if len(files) > 1 else None}))
 
 
 def stored_facts(
     operations: Sequence[ov.Node], placement: Placement, parameters: Sequence[ov.Node] = ()
 ) -> dict[str, Any]:
-    """What the operations of a model and the placement inside it say, in JSON's types.
+    """The facts of a stored placement, without predicting or measuring anything.
 
-    parts: runs of operations on one device in the order of the model; crossing: tensors that go from device to device;
-    unplaced: operations that the placement does not name.
+    Args:
+        operations: the model's operations in execution order.
+        placement: the placement that the model carries.
+        parameters: the model's inputs, whose tensors may cross as well.
+
+    Returns:
+        An object of JSON's types. Among its keys are "devices" (operations of each), "parts" (runs of operations on
+        one device), "crossing" (tensors that go from one device to another) and "unplaced" (operations that the
+        placement does not name).
     """
     order = [(node.get_friendly_name(), placement.affinity.get(node.get_friendly_name())) for node in operations]
     parts = []
@@ -96,9 +112,9 @@ def stored_facts(
 
 
 def _crossing(operations: Sequence[ov.Node], placement: Placement) -> list[dict[str, Any]]:
-    found = []
+    crossings = []
     for node in operations:
-        own = placement.affinity.get(node.get_friendly_name())
+        source = placement.affinity.get(node.get_friendly_name())
         for output in node.outputs():
             readers = {
                 placement.affinity.get(port.get_node().get_friendly_name())
@@ -106,11 +122,11 @@ def _crossing(operations: Sequence[ov.Node], placement: Placement) -> list[dict[
                 if port.get_node().get_type_name() != "Result"
             }
             for device in placement.devices:
-                if own is not None and device in readers and device != own:
+                if source is not None and device in readers and device != source:
                     kind, shape = output.get_element_type().get_type_name(), str(output.get_partial_shape())
-                    ends = {"tensor": node.get_friendly_name(), "from": own, "to": device}
-                    found.append({**ends, "type": kind, "shape": shape})
-    return found
+                    ends = {"tensor": node.get_friendly_name(), "from": source, "to": device}
+                    crossings.append({**ends, "type": kind, "shape": shape})
+    return crossings
 
 
 def _lines(placement: Placement, facts: dict[str, Any]) -> list[str]:
@@ -120,8 +136,8 @@ def _lines(placement: Placement, facts: dict[str, Any]) -> list[str]:
         # Not numbered: HETERO joins some of these runs into one submodel, and `explain` numbers the submodels.
         lines.append("in the order of the model:")
         lines += [
-            f"  {console.count(one['operations'], 'operation')} on {one['device']}: {one['first']} … {one['last']}"
-            for one in parts[:_LINES]
+            f"  {console.count(part['operations'], 'operation')} on {part['device']}: {part['first']} … {part['last']}"
+            for part in parts[:_LINES]
         ]
         if len(parts) > _LINES:
             lines.append(f"  and {len(parts) - _LINES:,} more runs of operations (--json has all)")

@@ -12,7 +12,14 @@ from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_o
 def strip(
     model: common.Model, output: common.Output, part: common.Parts = None, hardlinks: common.HardLinks = True
 ) -> None:
-    """Write a copy of MODEL without the placement inside; of a folder, without those of all of its models."""
+    """Write a copy of MODEL without the placement inside; of a folder, without those of all of its models.
+
+    Args:
+        model: the placed model or its folder.
+        output: the IR or folder to write.
+        part: models of a folder; None for all.
+        hardlinks: share unchanged weights with the input folder.
+    """
     common.check_model(model)
     folder = is_model_folder(model)
     files = model_files(model, part or ([*models_of(model)] if folder else ()))
@@ -20,7 +27,7 @@ def strip(
 
     core = common.new_core()
     loaded = {file: common.read_model(core, file) for file in files}
-    # One that cannot be read, or is newer than this release, goes as well: that is what its error message advises.
+    # A placement that is damaged or of a newer release is removed as well: the error message about it advises strip.
     carriers = {file: found for file, found in loaded.items() if found.has_rt_info([RT_INFO])}
     if not carriers:
         console.message(f"{model} carries no placement: {output} is a plain copy")

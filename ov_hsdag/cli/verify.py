@@ -55,6 +55,20 @@ def verify(
     outputs differ, operations are run one by one to say which side is wrong. A model with states is run for several
     inferences: a prompt, further tokens with a change of beams, and another prompt after a reset. --input gives other
     inputs than made-up ones. Of a plan.json all models are verified.
+
+    Args:
+        model: the placed model, its folder, or a plan.json.
+        device: devices in the order of preference; None for those of the placement.
+        precision: `DEPLOYED` or `F32`.
+        shape: example shapes, as --shape takes them.
+        input: files of inputs, as --input takes them.
+        part: models of a folder; None for all that carry a placement.
+        as_json: print JSON.
+
+    Raises:
+        UserError: an option is wrong, a model cannot be read, or it carries no placement.
+        RunError: the model does not run.
+        typer.Exit: with status 1 where outputs differ, or agreement would prove nothing.
     """
     if precision not in (DEPLOYED, F32):
         raise UserError(f"the precision must be '{DEPLOYED}' or '{F32}', got '{precision}'")
@@ -77,10 +91,10 @@ def verify(
         for file in (file for file, one in zip(files.values(), loaded, strict=True) if Placement.of(one) is None):
             raise UserError(f"{file} carries no placement; {place_it(file, core, device)}")
         each = zip(files.items(), loaded, example_shapes(loaded, examples), inputs_of_each(loaded, inputs), strict=True)
-        for (name, file), one, shapes, samples in each:
+        for (name, file), loaded_model, shapes, samples in each:
             with console.progress(f"verifying {file}{where}") as tell:
                 done = verify_model(
-                    one,
+                    loaded_model,
                     device,
                     precision=precision,
                     shapes=shapes,
@@ -103,17 +117,23 @@ def verify(
 
 
 def _placed_files(model: Path, parts: Sequence[str]) -> dict[str, Path]:
-    """The files to verify, by what they are called: of a folder, by default all models that carry a placement; of a
-    plan all. Raises UserError without any."""
+    """The files to verify, by the names that results have.
+
+    These are all models of a plan, and of a folder, by default, all that carry a placement. Raises UserError without
+    any.
+    """
     if model.suffix == ".json" and not parts:
         return Plan.load(model).files(model)
     folder = is_model_folder(model) and not parts
     placed = [file for file in models_of(model).values() if file_carries(file)] if folder else []
-    # Without any the main ones, which then say so.
+    # A folder without a placement gives its main models, for an error message that names them.
     return {file.name: file for file in placed or model_files(model, parts)}
 
 
 def _may_round(result: Mapping[str, Any]) -> bool:
-    """Whether rounding may be why outputs differ: it is not known that the placement is right."""
+    """Whether rounding may explain that outputs differ, so that comparing in f32 is worth a try.
+
+    It does not where outputs vary anyway, or where running the operations one by one has shown the placement right.
+    """
     wrong = result.get("operation_by_operation", {}).get("wrong", [result["device"]])
     return bool(result["differing"]) and not result["varying"] and (not wrong or result["device"] in wrong)

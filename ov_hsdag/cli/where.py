@@ -37,6 +37,18 @@ def where(
 
     As the compiled model tells it, with counters on (PERF_COUNT); nothing is run. Constants, inputs and outputs are no
     operations. Folded ones are named by no layer that runs: computed while compiling, removed, or part of others.
+
+    Args:
+        model: a model's file or an exported folder.
+        device: the name of a device for compile_model.
+        expect: devices and least shares of the operations, as --expect takes them.
+        part: one model of a folder.
+        as_json: print JSON.
+
+    Raises:
+        UserError: an option is wrong, the model cannot be read, or a device is missing.
+        RunError: the device does not compile the model.
+        typer.Exit: with status 1 where an expectation is not met.
     """
     wanted = [_expectation(text) for text in expect or ()]
     file = common.one_file(model, part, "compile")
@@ -50,31 +62,32 @@ def where(
             raise UserError(f"there is no {name!r} here, but {', '.join(there)}{closest_names(name, there)}")
         loaded = common.read_model(core, file)
         with console.progress(f"compiling {file} for {device}"):
-            # Otherwise the CPU runs it until AUTO's device is ready.
+            # With the fallback, the CPU would run the model until AUTO's device has compiled it.
             auto = {"ENABLE_STARTUP_FALLBACK": False} if head == "AUTO" else {}
             try:
                 compiled = core.compile_model(loaded, device, {"PERF_COUNT": True, **auto})
             except RuntimeError as error:
                 raise RunError(f"{device} does not compile the model: {one_line(error)}") from error
-            found = what_runs_where(compiled, loaded)
-        data, count, results = found.to_dict(), len(found.counted), []
+            result = what_runs_where(compiled, loaded)
+        data, count, results = result.to_dict(), len(result.counted), []
         lines = [f"{file} on {device}: {console.count(count, 'operation')}"]
-        if len(found.devices) > 1:
-            lines += terminal_picture(operations_of(loaded), Placement((*found.devices,), data["operations"]))
-        lines.append(str(found))
+        if len(result.devices) > 1:
+            lines += terminal_picture(operations_of(loaded), Placement((*result.devices,), data["operations"]))
+        lines.append(str(result))
         for name, percent in wanted:
-            on = found.on(name)
+            on = result.on(name)
             met = 100 * on >= percent * count > 0
             results.append({"device": name, "percent": percent, "operations": on, "met": met})
             lines += [] if met else [f"expected at least {percent:g}% on {name}: {on:,} of {count:,} run there"]
         show({"device": device, **data, "expected": results}, "\n".join(lines))
-        if len(found.devices) > 1 and Placement.of(loaded) is not None:
+        if len(result.devices) > 1 and Placement.of(loaded) is not None:
             show.next("verify", model, *given("--device"))
     if not all(one["met"] for one in results):
         raise typer.Exit(1)
 
 
 def _expectation(text: str) -> tuple[str, float]:
+    """Parses DEVICE=N% into the device and the percentage. Raises UserError where it is malformed."""
     match = re.fullmatch(r"([A-Za-z]\w*(?:\.\w+)*)=([0-9]{1,3}(?:\.[0-9]{1,6})?)%", text.strip(), re.ASCII)
     if not match or not 0 < float(match[2]) <= 100:
         raise UserError(f"--expect takes a device and a share of the operations, such as GPU=80%, got '{text}'")

@@ -26,6 +26,11 @@ def worker(ray: Address, cores: Cores = 0, as_json: common.Json = False) -> None
     """Let commands with --ray measure on the devices of this machine, one at a time, until Ctrl-C.
 
     Needs the extra `ray`. Prints what it announces: the devices that OpenVINO sees here, virtual ones included.
+
+    Args:
+        ray: address of the head of the Ray cluster.
+        cores: cores that `pretrain --ray` may use.
+        as_json: print JSON.
     """
     from ov_hsdag.fleet.node import serve, token_advice
 

@@ -1,1 +1,1 @@
-"""Costs of operations and transfers on devices: device profiles and the roofline model on top of them."""
+"""Costs of operations and transfers on devices: device profiles, the roofline model, and stored measurements."""

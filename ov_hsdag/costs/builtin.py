@@ -1,4 +1,4 @@
-"""Which built-in profile a device gets."""
+"""Chooses the built-in profile of a device."""
 
 from __future__ import annotations
 
@@ -13,35 +13,46 @@ from ov_hsdag.devices.device_set import closest_names, is_virtual, kind_of
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 
-# What stands in for a device that no built-in profile matches, or that is not at hand.
+# Common profile of each kind, for devices that no built-in profile matches or that are not on this machine.
 _DEFAULTS = {"CPU": "core_ultra_7_155h", "GPU": "iris_xe", "NPU": "npu_core_ultra"}
 
-# Of several GPUs in a list at most one is integrated: those that are not at hand count as cards.
+# Profile of discrete cards. At most one GPU of a list is integrated, so among several GPUs those that are not on this
+# machine count as cards.
 _CARD = "arc_a770"
 
 
 def builtin_profile(names: Sequence[str], core: ov.Core | None = None) -> Profile:
-    """Put a profile together from the built-in ones. UserError: a device that no built-in profile can stand for.
+    """Combines the built-in profiles of devices.
 
-    A device that `core` (None: none is asked) has is matched by its full name, and taken at the precision that it
-    infers in and with the memory that it has. Of a CPU's profile as many cores count as this process may use; a CPU
-    that no profile matches counts as so many cores, another device that none matches as the common one of its kind, and
-    so does one that is not at hand, but see `assumed_cards`. Where the CPU is the only one that is at hand, the model
-    is for another machine, and the CPU counts as the common one, too. A virtual CPU device counts as its number of
-    cores, at its declared precision.
+    A device of this machine is matched by its full name, and counts with the precision that it infers in and with its
+    memory. A CPU counts with the cores that this process may use; a CPU that no profile matches counts as that many
+    common cores. Another device that no profile matches counts as the common one of its kind. A device that is not on
+    this machine does as well, except for cards (`assumed_cards`). If the CPU is the only device of several that is on
+    this machine, the model is meant for another machine, so the CPU counts as the common one, too. A virtual CPU device
+    counts as its number of cores, at its declared precision.
+
+    Args:
+        names: names of the devices.
+        core: a Core with the devices of this machine; None if all devices count as missing.
+
+    Returns:
+        The profile.
+
+    Raises:
+        UserError: no built-in profile can stand for a device.
     """
     declared = virtual.virtual_devices()
     present = [name for name in names if core is not None and discovery.full_name(core, name) is not None]
     if present == ["CPU"] != list(names):
         core = None
     cards = assumed_cards(names, core)
-    found = {name: _builtin_for(name, declared, core) for name in names if name not in cards}
-    found |= {name: load_builtin(_CARD).standing_in() for name in cards}
-    return Profile({name: replace(found[name], name=name) for name in names})
+    profiles = {name: _builtin_for(name, declared, core) for name in names if name not in cards}
+    profiles |= {name: load_builtin(_CARD).standing_in() for name in cards}
+    return Profile({name: replace(profiles[name], name=name) for name in names})
 
 
 def assumed_cards(names: Sequence[str], core: ov.Core | None) -> list[str]:
-    """GPUs that count as discrete cards: those that are not at hand, where the list has several GPUs."""
+    """GPUs that count as discrete cards: if the list has several GPUs, those that are not on this machine."""
     gpus = [name for name in names if kind_of(name) == "GPU"]
     return [name for name in gpus if core is None or discovery.full_name(core, name) is None] if len(gpus) > 1 else []
 
@@ -49,10 +60,10 @@ def assumed_cards(names: Sequence[str], core: ov.Core | None) -> list[str]:
 def _builtin_for(name: str, declared: Mapping[str, Mapping[str, str]], core: ov.Core | None) -> DeviceProfile:
     base = name.partition(".")[0]
     if base in _DEFAULTS:
-        return _physical(name, base, core)
-    known = core is not None and discovery.full_name(core, name) is not None
-    if name in declared or (is_virtual(name) and known):
-        return _virtual(name, declared.get(name, {}), core if known else None)
+        return _physical_device_profile(name, base, core)
+    present = core is not None and discovery.full_name(core, name) is not None
+    if name in declared or (is_virtual(name) and present):
+        return _virtual_device_profile(name, declared.get(name, {}), core if present else None)
     hint = f"declare it in {virtual.VIRTUAL_DEVICES_VARIABLE}" if is_virtual(name) else "give a profile that has it"
     known_names = {*_DEFAULTS, "GPU.0", *declared, *(core.available_devices if core is not None else ())}
     raise UserError(
@@ -61,12 +72,12 @@ def _builtin_for(name: str, declared: Mapping[str, Mapping[str, str]], core: ov.
     )
 
 
-def _physical(name: str, kind: str, core: ov.Core | None) -> DeviceProfile:
+def _physical_device_profile(name: str, kind: str, core: ov.Core | None) -> DeviceProfile:
     common = load_builtin(_DEFAULTS[kind])
     full_name = discovery.full_name(core, name) if core is not None else None
     if core is None or full_name is None:
         return common.standing_in()
-    profile = _matching(kind, full_name)
+    profile = _matching_profile(kind, full_name)
     if kind == "CPU" and profile is not None:
         profile = profile.with_fewer_cores(cpu.usable_cores())
     elif kind == "CPU":
@@ -76,7 +87,7 @@ def _physical(name: str, kind: str, core: ov.Core | None) -> DeviceProfile:
 
 
 def _with_memory(profile: DeviceProfile, name: str, core: ov.Core) -> DeviceProfile:
-    """The profile with the memory that the device of this machine has, as far as that can be told."""
+    """The profile with the memory of this machine's device, if the device reports it."""
     memory = discovery.memory_bytes(core, name)
     if memory is None:
         return profile
@@ -84,29 +95,29 @@ def _with_memory(profile: DeviceProfile, name: str, core: ov.Core) -> DeviceProf
     return replace(profile, memory_bytes=memory, sources=sources)
 
 
-def _matching(kind: str, full_name: str) -> DeviceProfile | None:
-    """The built-in profile of a device with this full name."""
+def _matching_profile(kind: str, full_name: str) -> DeviceProfile | None:
+    """The built-in profile that matches a device's full name; None if there is none."""
     built_in = (load_builtin(stem) for stem in builtin_names())
     matching = (one for one in built_in if one.kind == kind and any(re.search(each, full_name) for each in one.matches))
     return next(matching, None)
 
 
 def _one_core(core: ov.Core | None) -> DeviceProfile:
-    """A core of this machine's kind, of the common kind where `core` is None."""
+    """Profile of one core of this machine's kind, or of the common kind where `core` is None."""
     return load_builtin("cpu_core_amx" if core is not None and cpu.has_amx_bf16() else "cpu_core").standing_in()
 
 
-def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> DeviceProfile:
-    """A virtual CPU device: so many cores of this machine's kind (of the common kind where `core` is None)."""
+def _virtual_device_profile(name: str, limits: Mapping[str, str], core: ov.Core | None) -> DeviceProfile:
+    """Profile of a virtual CPU device: its cores, of this machine's kind, or of the common kind without `core`."""
     threads = int(limits.get("INFERENCE_NUM_THREADS", 0))
     precision = limits.get("INFERENCE_PRECISION_HINT")
     if core is not None:
         threads = threads or discovery.inference_threads(core, name) or 0
-        # The device itself knows better than its declaration: a CPU without bf16 infers in f32.
+        # The device's own report is better than the declaration: a CPU without bf16 infers in f32.
         precision = discovery.inference_precision(core, name) or precision
         threads = threads or discovery.request_cores()
     full_name = discovery.full_name(core, "CPU") if core is not None else None
-    whole = (full_name and _matching("CPU", full_name)) or load_builtin(_DEFAULTS["CPU"])
+    whole = (full_name and _matching_profile("CPU", full_name)) or load_builtin(_DEFAULTS["CPU"])
     if core is not None:  # more threads than cores take turns
         threads = min(threads, cpu.usable_cores())
     profile = _one_core(core).with_threads(threads or cpu.usable_cores(), whole.memory_gbps).at_precision(precision)
@@ -116,14 +127,26 @@ def _virtual(name: str, limits: Mapping[str, str], core: ov.Core | None) -> Devi
 def costs_line(
     used: Sequence[str], where: Path | None, given: object, names: Sequence[str], core: ov.Core, flag: str = "--profile"
 ) -> str:
-    """Where costs of operations come from: measured on `used` (in `where`), or a profile, which `flag` gives."""
+    """Describes where costs of operations come from, in a line.
+
+    Args:
+        used: devices whose measured costs are used.
+        where: the file of the measured costs, where there is one.
+        given: the profile that the user gave, as it is printed; nothing if false.
+        names: names of all devices.
+        core: the Core, which matches the devices of this machine to built-in profiles.
+        flag: option that gives another profile, for the message.
+
+    Returns:
+        The text, which begins with "costs:".
+    """
     parts = [f"measured on {', '.join(used)}{f' ({where})' if where else ''}"] if used else []
-    others = [name for name in names if name not in used]
-    if others and given:
-        parts.append(f"{given} for {', '.join(others)}")
-    elif others:
-        known = builtin_profile(names, core)
-        profiles = ", ".join(f"{known.device(name).builtin} for {name}" for name in others)
+    unmeasured = [name for name in names if name not in used]
+    if unmeasured and given:
+        parts.append(f"{given} for {', '.join(unmeasured)}")
+    elif unmeasured:
+        builtin = builtin_profile(names, core)
+        profiles = ", ".join(f"{builtin.device(name).builtin} for {name}" for name in unmeasured)
         cards = "GPUs that are not here count as discrete cards; " if assumed_cards(names, core) else ""
         parts.append(f"built-in profiles {profiles} ({cards}{flag} gives others)")
     return f"costs: {', '.join(parts)}"

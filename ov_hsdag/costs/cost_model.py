@@ -1,4 +1,4 @@
-"""The cost model: what operations and transfers cost on the devices of a profile."""
+"""The cost model: times of operations and transfers on the devices of a profile."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ from ov_hsdag.model.graph import ComputationGraph, NodeKind
 
 
 def node_us(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.float64]:
-    """Time of each node on each device in µs, float64 [nodes, devices], by the roofline model."""
+    """Estimates the time of each node on each device by the roofline model.
+
+    Args:
+        profile: profile of the devices.
+        graph: the graph of a model.
+        names: names of the devices.
+
+    Returns:
+        Times in µs, float64 [nodes, devices].
+    """
     fusing = fuses_experts(profile, graph, names)
     models = _rooflines(graph, fusing)
     times = np.stack(
@@ -27,14 +36,24 @@ def node_us(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> 
 
 
 def _rooflines(graph: ComputationGraph, fusing: Sequence[bool]) -> dict[bool, Roofline]:
-    """The roofline model of the graph, and of what devices compute that fuse blocks of experts, as far as needed."""
+    """Roofline models, by whether devices fuse blocks of experts; only those that are needed."""
     return {fuses: Roofline(ChosenAlone.of(graph).graph if fuses else graph) for fuses in set(fusing)}
 
 
 def fusion_costs(
     profile: Profile, graph: ComputationGraph, names: Sequence[str]
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """What devices fuse, and the penalty of a broken fusion: `PlacementProblem.fused_with`, `.fusion_penalty_us`."""
+    """Finds the operations that devices fuse, and the penalties of broken fusions.
+
+    Args:
+        profile: profile of the devices.
+        graph: the graph of a model.
+        names: names of the devices.
+
+    Returns:
+        `PlacementProblem.fused_with`, int32 [nodes, devices], and `PlacementProblem.fusion_penalty_us`, µs, float64
+        [nodes, devices].
+    """
     fusing = fuses_experts(profile, graph, names)
     models = _rooflines(graph, fusing)
     own_model = [(models[fuses], profile.device(name)) for name, fuses in zip(names, fusing, strict=True)]
@@ -45,11 +64,14 @@ def fusion_costs(
 
 
 def transfer_costs(profile: Profile, names: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Cost of moving a tensor from one device (row) to another (column): µs per tensor, and µs per byte.
+    """Estimates the time of moving a tensor from one device (row) to another (column).
 
-    Both float64 [devices, devices], 0 on the diagonal; bytes are those of the model's element types. Through host
-    memory unless the profile has a direct link; on a device that computes there itself, a tensor is still rewritten
-    between its own layout and the plain one that submodels exchange.
+    A transfer goes through host memory unless the profile has a direct link. A device that computes in host memory
+    still rewrites the tensor between its own layout and the plain one that submodels exchange.
+
+    Returns:
+        µs per tensor and µs per byte, float64 [devices, devices] each, 0 on the diagonal; bytes are those of the
+        model's element types.
     """
     profiles = [profile.device(name) for name in names]
     fixed = np.array([profile.link_us for profile in profiles])
@@ -67,9 +89,17 @@ def transfer_costs(profile: Profile, names: Sequence[str]) -> tuple[NDArray[np.f
 
 
 def storage_ratios(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.float64]:
-    """Share of a model's bytes that each device keeps, float64 [devices].
+    """Estimates the share of a model's bytes that each device keeps.
 
-    A GPU or an NPU that infers in 16 bits keeps weights of 32 bits in 16; that share counts for tensors, too.
+    A GPU or an NPU that infers in 16 bits keeps f32 weights in 16 bits. The same share counts for its tensors.
+
+    Args:
+        profile: profile of the devices.
+        graph: the graph of a model.
+        names: names of the devices.
+
+    Returns:
+        Shares, float64 [devices].
     """
     constants = np.flatnonzero(graph.weight_bytes)
     sizes = graph.weight_bytes[constants]
@@ -81,9 +111,17 @@ def storage_ratios(profile: Profile, graph: ComputationGraph, names: Sequence[st
 
 
 def assumed_support(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Whether each device runs each node, bool [nodes, devices]; for devices that cannot be asked themselves.
+    """Predicts which nodes devices run that cannot be asked.
 
-    A device runs the types that its profile says (`DeviceProfile.runs`), and tensors of text are on CPUs alone.
+    A device runs the types that its profile lists (`DeviceProfile.runs`). Only CPUs run operations on tensors of text.
+
+    Args:
+        profile: profile of the devices.
+        graph: the graph of a model.
+        names: names of the devices.
+
+    Returns:
+        Whether each device runs each node, bool [nodes, devices].
     """
     operations = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK))
     types = set(graph.types)

@@ -1,10 +1,11 @@
-"""Operation types by what they cost and what plugins do with them, and element types of compressed weights."""
+"""Operation types by their costs and their treatment by plugins, and element types of compressed weights."""
 
-# Operations that plugins fuse into the one that computes their input, as long as nobody else reads it.
+# Operations into which plugins fuse element-wise operations that read their output, if nothing else reads it.
 ANCHORS = frozenset(
     {"Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData", "MatMul"}
 )
 
+# Operations that compute each element of the output by itself.
 ELEMENTWISE = frozenset({
     "Abs", "Add", "Ceiling", "Clamp", "Divide", "Elu", "Exp", "FakeQuantize", "Floor", "Gelu", "HSigmoid", "HSwish",
     "HardSigmoid", "Log", "Maximum", "Minimum", "Mish", "Multiply", "Negative", "PRelu", "Power", "Relu", "Selu",
@@ -20,12 +21,13 @@ PARTIAL_READS = frozenset({
     "EmbeddingSegmentsSum", "Gather", "GatherElements", "GatherND", "Slice", "StridedSlice",
 })  # fmt: skip
 
-# What decompresses weights: plugins keep those in their stored form and decompress inside the consumer.
+# Operations that decompress weights. Plugins keep weights in their stored form and decompress inside the consumer.
 DECOMPRESSION = frozenset({"Convert", "FakeQuantize", "Multiply", "Reshape", "Subtract", "Transpose"})
 
-# Operations of constants that still run at every inference.
+# Operations that run at every inference even if all their inputs are constants.
 NOT_FOLDED = frozenset(
     {"Bernoulli", "Multinomial", "NonZero", "RandomUniform", "ReadValue", "If", "Loop", "TensorIterator"}
 )
 
+# Element types of weights with at most 8 bits.
 LOW_BITS = frozenset({"u8", "i8", "u4", "i4", "u2", "nf4", "f4e2m1", "f8e4m3", "f8e5m2", "u6", "u3", "u1"})

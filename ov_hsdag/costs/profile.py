@@ -1,7 +1,7 @@
-"""Device profiles: what operations and transfers cost on devices that need not be at hand.
+"""Device profiles: costs of operations and transfers on devices, which need not be on this machine.
 
-A profile is a JSON file (format: profile.schema.json) or is put together from the built-in ones, which rest on public
-datasheets. docs/profiles.md describes the format and the cost model.
+A profile is a JSON file (format: profile.schema.json), or combines built-in profiles, which are based on public
+datasheets. docs/reference/profiles.md describes the format and the cost model.
 """
 
 from __future__ import annotations
@@ -25,60 +25,61 @@ from ov_hsdag.utils.reading import SETTINGS, read_json
 SCHEMA_PATH = Path(__file__).with_name("profile.schema.json")
 BUILTIN_DIRECTORY = Path(__file__).with_name("profiles")
 
-# n cores do the work of n^0.85 on a single request: 1.8 of 2, 9 of 14, 31 of 56. Estimated so that cpu_core and
-# cpu_core_amx come near the dense operations of the built-in profiles of CPUs with 14 and 56 cores.
+# n cores do the work of n^0.85 cores on a single request: 1.8 of 2, 9 of 14, 31 of 56. Estimated such that cpu_core
+# and cpu_core_amx come near the built-in profiles of CPUs with 14 and 56 cores in dense operations.
 _SCALING = 0.85
 
-# How sources of figures begin that are guesses, and of figures that need none.
+# Beginnings of the sources of figures that are guesses, and of figures that a device in host memory does not have.
 _ESTIMATE, _IN_HOST_MEMORY = "estimate", "computes in host memory"
 
 
 @dataclass(frozen=True)
 class DeviceProfile:
-    """What one device costs. Times are in µs, rates in 10^9 operations or bytes a second."""
+    """The costs of one device. Times are in µs, rates in 10^9 operations or bytes per second."""
 
     name: str  # device name, "GPU.1"
     kind: str  # "CPU", "GPU" or "NPU"
-    description: str  # what the figures describe, for people
+    description: str  # the device that the figures describe, for users
     precision: str  # floating-point precision that the device infers in: "f32", "f16" or "bf16"
     peak_gflops: Mapping[str, float]  # peak rate by precision; "i8" counts for quantised operations
     efficiency: Mapping[str, float]  # share of the peak that operations reach, see `efficiency_of` for its keys
     memory_gbps: float  # memory bandwidth
     memory_bytes: int  # memory that models may use
-    launch_us: float  # start of one executed operation
-    submodel_us: float  # call of one submodel
-    link_us: float  # start of one transfer from or to host memory
-    link_gbps: float | None  # bandwidth to host memory; None where the device computes in host memory itself
-    sources: Mapping[str, str]  # where each figure comes from, by its name; those of guesses begin with "estimate"
+    launch_us: float  # time to start one executed operation
+    submodel_us: float  # time to call one submodel
+    link_us: float  # time to start one transfer from or to host memory
+    link_gbps: float | None  # bandwidth to host memory; None if the device computes in host memory
+    sources: Mapping[str, str]  # origin of each figure, by its name; those of guesses begin with "estimate"
     matches: tuple[str, ...] = ()  # regular expressions for FULL_DEVICE_NAME of the devices that it describes
-    # operation types that the device runs; None: those that its kind is known to run, see `runs`
+    # operation types that the device runs; by default those that its kind is known to run, see `runs`
     supported: tuple[str, ...] | None = None
-    unsupported: tuple[str, ...] = ()  # operation types that the device cannot run, of those
-    # bandwidth that operation types reach, where that is not `memory_gbps`: what the operation before left in caches
-    # comes faster than from memory
+    unsupported: tuple[str, ...] = ()  # operation types among these that the device cannot run
+    # bandwidth of operation types where it differs from `memory_gbps`: tensors that the operation before left in caches
+    # are read faster than from memory
     gbps: Mapping[str, float] = field(default_factory=dict)
-    # rate of rewriting a tensor between the layout of convolutions and the plain one; None where that is not known
+    # rate of rewriting a tensor between the layout of convolutions and the plain one; None if it is not known
     layout_gbps: float | None = None
-    cores: int = 0  # of a CPU, what the figures count on; 0 where that is not said
-    builtin: str = ""  # name of the built-in profile that the figures are of; "" where they are of another file
-    # in which the device keeps the KV caches of decoders ("u8", "f16", "bf16", "f32"); None: as model and device choose
+    cores: int = 0  # number of cores that the figures of a CPU hold for; 0 if it is not known
+    builtin: str = ""  # name of the built-in profile with these figures; "" if they come from another file
+    # precision of the KV caches of decoders ("u8", "f16", "bf16", "f32"); by default the model's or the device's choice
     kv_precision: str | None = None
 
     @property
     def estimates(self) -> tuple[str, ...]:
-        """The figures that are guesses, not from a datasheet of this device and not measured."""
+        """Names of the figures that are guesses, neither from this device's datasheet nor measured."""
         return tuple(key for key, source in self.sources.items() if source.startswith(_ESTIMATE))
 
     def runs(self, type_name: str) -> bool:
         """Whether the device runs operations of a type, as far as is known without asking it.
 
-        GPUs and NPUs run no type that nobody has said they run; a CPU runs whatever brings its own implementation.
+        GPUs and NPUs run only types that are listed. A CPU runs any type, because custom operations bring an
+        implementation.
         """
         supported = self.supported if self.supported is not None else OF_KIND.get(self.kind)
         return type_name not in self.unsupported and (supported is None or type_name in supported)
 
     def gbps_of(self, type_name: str) -> float:
-        """Bandwidth that an operation type reaches, 10^9 bytes a second."""
+        """Bandwidth that an operation type reaches, 10^9 bytes per second."""
         return self.gbps.get(type_name, self.gbps.get("default", self.memory_gbps))
 
     def efficiency_of(self, type_name: str, precision: str) -> float:
@@ -87,36 +88,36 @@ class DeviceProfile:
         return self.efficiency[next((key for key in keys if key in self.efficiency), keys[-1])]
 
     def at_precision(self, precision: str | None) -> DeviceProfile:
-        """The same device inferring in another precision; itself where no rate is known for that precision."""
+        """The same device inferring in another precision; itself if no rate is known for that precision."""
         if precision is None or precision == "i8" or precision not in self.peak_gflops:
             return self
         return replace(self, precision=precision)
 
     def with_threads(self, threads: int, memory_gbps: float) -> DeviceProfile:
-        """A CPU of `threads` of these cores that share `memory_gbps` of bandwidth."""
-        many = self if threads == 1 else self._sped_up(threads**_SCALING, f"{threads} times")
+        """A CPU of `threads` such cores that share `memory_gbps` of bandwidth."""
+        many = self if threads == 1 else self._with_scaled_rates(threads**_SCALING, f"{threads} times")
         return replace(many, memory_gbps=max(self.memory_gbps, min(self.memory_gbps * threads, memory_gbps)))
 
     def with_fewer_cores(self, cores: int) -> DeviceProfile:
-        """The same CPU where only `cores` of its cores may be used; itself where these are all, or more."""
+        """The same CPU with only `cores` of its cores; itself if it has no more."""
         if cores >= self.cores:
             return self
-        return self._sped_up((cores / self.cores) ** _SCALING, f"{cores} of {self.cores} cores")
+        return self._with_scaled_rates((cores / self.cores) ** _SCALING, f"{cores} of {self.cores} cores")
 
     def standing_in(self) -> DeviceProfile:
-        """The same for a device that nothing better is known of: a datasheet's figures are those of another device."""
+        """The same figures as guesses for another device, because nothing better is known about it."""
         guess = f"{_ESTIMATE}: as in the built-in profile {self.builtin}, which is of another device"
         kept = (_ESTIMATE, _IN_HOST_MEMORY)
         return replace(self, sources={key: one if one.startswith(kept) else guess for key, one in self.sources.items()})
 
-    def _sped_up(self, factor: float, how: str) -> DeviceProfile:
+    def _with_scaled_rates(self, factor: float, description: str) -> DeviceProfile:
         return replace(
             self,
-            description=f"{how}: {self.description}",
+            description=f"{description}: {self.description}",
             peak_gflops={name: rate * factor for name, rate in self.peak_gflops.items()},
             gbps={name: rate * factor for name, rate in self.gbps.items()},
             sources={
-                key: f"{source}; {how}" if key in ("peak_gflops", "gbps") else source
+                key: f"{source}; {description}" if key in ("peak_gflops", "gbps") else source
                 for key, source in self.sources.items()
             },
         )
@@ -124,12 +125,12 @@ class DeviceProfile:
 
 @dataclass(frozen=True)
 class Link:
-    """A transfer from one device to another that does not go through host memory."""
+    """A direct transfer from one device to another, which does not go through host memory."""
 
-    source: str
-    target: str
-    us: float
-    gbps: float
+    source: str  # name of the sending device
+    target: str  # name of the receiving device
+    us: float  # time to start a transfer, µs
+    gbps: float  # bandwidth, 10^9 bytes per second
 
 
 @dataclass(frozen=True)
@@ -138,30 +139,47 @@ class Profile:
 
     devices: Mapping[str, DeviceProfile]  # profile of each device, by name
     links: tuple[Link, ...] = ()  # direct transfers; all others go through host memory
-    origin: str = "the built-in profiles"  # where it comes from, for messages
+    origin: str = "the built-in profiles"  # name of its source, for messages
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """Read a profile. UserError: a line with the file, the JSON path, what is expected there and what was found."""
+        """Reads a profile's file.
+
+        Raises:
+            UserError: the file is no profile; the message has the file, the JSON path, the expected and the found
+                value.
+        """
         return cls.of(_read(Path(path)), str(path))
 
     @classmethod
     def of(cls, document: Mapping[str, Any], path: str) -> Profile:
-        """The profile of a document that keeps to the schema; `path` is where it comes from. Raises UserError."""
+        """Makes the profile of a document that keeps to the schema.
+
+        Args:
+            document: the JSON value.
+            path: name of its source, for messages.
+
+        Raises:
+            UserError: a link is to an unknown device, or there is no such built-in profile.
+        """
         profiles = {name: _device(name, entry, str(path)) for name, entry in document["devices"].items()}
         links = []
         for index, entry in enumerate(document.get("links", ())):
             for end in ("from", "to"):
                 if entry[end] not in profiles:
-                    known = ", ".join(profiles)
+                    names = ", ".join(profiles)
                     raise UserError(
-                        f"{path}: $.links[{index}].{end}: expected one of {shortened(known)}, got {shown(entry[end])}"
+                        f"{path}: $.links[{index}].{end}: expected one of {shortened(names)}, got {shown(entry[end])}"
                     )
             links.append(Link(entry["from"], entry["to"], float(entry["us"]["value"]), float(entry["gbps"]["value"])))
         return cls(profiles, tuple(links), str(path))
 
     def device(self, name: str) -> DeviceProfile:
-        """Profile of a device, else of the name without its number; "GPU" is "GPU.0". UserError: there is none."""
+        """Returns the profile of a device, or that of the name without its number; "GPU" is the same as "GPU.0".
+
+        Raises:
+            UserError: there is no such device.
+        """
         base, _, number = name.partition(".")
         for candidate in (name, f"{base}.0" if number in ("", "0") else name, base):
             if candidate in self.devices:
@@ -184,25 +202,29 @@ class Profile:
         return np.array([self.device(name).memory_bytes for name in names], np.int64)
 
     def with_kv_precision(self, precision: str | None) -> Profile:
-        """The same devices with KV caches in this precision; None: as they are."""
+        """The same devices with KV caches in this precision; unchanged for None."""
         if precision is None:
             return self
         return replace(self, devices={name: replace(one, kv_precision=precision) for name, one in self.devices.items()})
 
     def with_memory(self, limits: Mapping[str, int]) -> Profile:
-        """The same devices with so much memory, in bytes by name; others as they are."""
+        """The same devices with other memory, in bytes by name."""
         limited = {name: replace(self.device(name), memory_bytes=limit) for name, limit in limits.items()}
         return replace(self, devices={**self.devices, **limited})
 
 
 def builtin_names() -> tuple[str, ...]:
-    """Names of the built-in profiles, as a profile's {"builtin": name} takes them."""
+    """Names of the built-in profiles, for a profile's {"builtin": name}."""
     return tuple(sorted(path.stem for path in BUILTIN_DIRECTORY.glob("*.json")))
 
 
 @cache
 def load_builtin(stem: str) -> DeviceProfile:
-    """One built-in profile by the name of its file. Raises UserError: there is no such profile."""
+    """Reads a built-in profile.
+
+    Raises:
+        UserError: there is no such profile.
+    """
     if stem not in builtin_names():
         raise UserError(f'there is no built-in profile "{stem}"; there are {", ".join(builtin_names())}')
     path = BUILTIN_DIRECTORY / f"{stem}.json"
@@ -217,7 +239,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         hint = "name a profile's JSON file"
         if str(path) in builtin_names():
-            hint += f', in which {{"builtin": "{path}"}} stands for a device (docs/profiles.md)'
+            hint += f', in which {{"builtin": "{path}"}} stands for a device (docs/reference/profiles.md)'
         raise UserError(f"cannot read profile {path}: {error.strerror or error}; {hint}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is no text file: expected a profile in JSON (UTF-8)") from error

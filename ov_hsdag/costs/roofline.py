@@ -1,8 +1,9 @@
 """Roofline cost model: the time of every node of a graph on a device, from the device's profile.
 
 An executed operation takes ``max(flops / (peak × efficiency), moved bytes / memory bandwidth) + launch``. Moved bytes
-are what the device really reads and writes: float tensors count in the precision that it infers in, tensors of a
-quantised model in one byte where the device computes in i8. docs/profiles.md has what else the model knows, and why.
+are those that the device really reads and writes: tensors of floating-point numbers count in the precision that it
+infers in, and tensors of a quantised model as one byte per element where the device computes in i8.
+docs/concepts/cost-model.md describes the rest of the model and its reasons.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ov_hsdag.costs.op_types import ANCHORS, DECOMPRESSION, ELEMENTWISE, LOW_BIT
 from ov_hsdag.costs.profile import DeviceProfile
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 
+# Bits of the floating-point element types of a graph, and of the types that devices compute in.
 _FLOAT_BITS = {
     "f64": 64, "f32": 32, "f16": 16, "bf16": 16, "f8e4m3": 8, "f8e5m2": 8, "f8e8m0": 8, "f4e2m1": 4, "nf4": 4,
 }  # fmt: skip
@@ -24,7 +26,14 @@ _BITS = {"f32": 32.0, "f16": 16.0, "bf16": 16.0, "i8": 8.0}
 
 
 class Roofline:
-    """The cost model of one graph: what it needs of the graph is worked out once for all devices."""
+    """The cost model of one graph; everything that depends on the graph alone is computed once for all devices.
+
+    Attributes:
+        folded: constants, and nodes that plugins compute from constants alone when they compile, bool [nodes].
+        fused_with: the operation before, for operations that run inside that one, else -1, int32 [nodes].
+        fused: whether an operation runs inside the one before, bool [nodes].
+        quantised: convolutions and matrix products of quantised activations and weights, bool [nodes].
+    """
 
     def __init__(self, graph: ComputationGraph) -> None:
         self._graph = graph
@@ -35,9 +44,6 @@ class Roofline:
             np.asarray(graph.types, dtype=object).astype(str), return_inverse=True
         )
         self._float_bits = np.array([_FLOAT_BITS.get(name, 0) for name in graph.output_types], np.float64)
-        # Bool [nodes]: constants and what plugins compute from constants alone when they compile; operations that run
-        # inside the one that computes their input (`fused_with`: that one or -1, int32 [nodes]); convolutions and
-        # matrix products of quantised activations and weights.
         self.folded = self._find_folded()
         self._fake_quantized = self._of_types({"FakeQuantize"})
         self.fused_with = self._find_fused()
@@ -45,9 +51,9 @@ class Roofline:
         self.quantised = self._find_quantised()
 
     def node_us(self, device: DeviceProfile) -> NDArray[np.float64]:
-        """Time of each node on `device` in µs, float64 [nodes].
+        """Time of each node on `device`, µs, float64 [nodes].
 
-        Constants, and what plugins fold into constants, cost nothing themselves: their consumers read their bytes. A
+        Constants, and nodes that plugins fold into constants, cost nothing, because their consumers read their bytes. A
         Parameter or Result costs the transfer between host memory and the device.
         """
         graph = self._graph
@@ -60,15 +66,15 @@ class Roofline:
         return times
 
     def fusion_penalty_us(self, device: DeviceProfile) -> NDArray[np.float64]:
-        """What fused operations cost more where they run by themselves, µs, float64 [nodes]; 0 for all others."""
+        """Time that fused operations take longer when they run by themselves, µs, float64 [nodes]; 0 for all others."""
         return np.where(self.fused, self.alone_us(device) - self.node_us(device), 0.0)
 
     def alone_us(self, device: DeviceProfile) -> NDArray[np.float64]:
-        """Time of each node where it is fused with no other, µs, float64 [nodes]; meaningful for executed nodes."""
+        """Time of each node without any fusion, µs, float64 [nodes]; meaningful for executed nodes."""
         return self._executed_us(device, fusing=False)
 
     def _executed_us(self, device: DeviceProfile, *, fusing: bool) -> NDArray[np.float64]:
-        """Time of each node that is executed, 0 for the others, µs, float64 [nodes]."""
+        """Time of each executed node, 0 for the others, µs, float64 [nodes]."""
         views = self._of_types(VIEWS)
         compute = self._graph.flops / (self._rates(device) * 1e3)
         gbps = np.array([device.gbps_of(name) for name in self._type_names])[self._type_of]
@@ -77,7 +83,12 @@ class Roofline:
         return np.asarray(np.where(self._executed & ~self.folded, np.maximum(compute, movement) + launch, 0.0))
 
     def moved_bytes(self, device: DeviceProfile, *, fusing: bool = True) -> NDArray[np.float64]:
-        """Bytes that each executed node reads and writes, float64 [nodes]; fusing: the device fuses what it can."""
+        """Bytes that each executed node reads and writes, float64 [nodes].
+
+        Args:
+            device: profile of the device.
+            fusing: whether the device fuses the operations of `fused_with`.
+        """
         graph = self._graph
         resident = self._resident_bytes(device)
         inputs = resident[graph.input_output]
@@ -85,11 +96,11 @@ class Roofline:
         first = graph.input_ptr[:-1][self._of_types(PARTIAL_READS) & (np.diff(graph.input_ptr) > 0)]
         inputs[first] = np.minimum(inputs[first], written[graph.input_node[first]])
         read = self._per_node(graph.input_node, inputs)
-        # A fused operation takes one input from the operation that it is fused into and leaves its result there.
+        # A fused operation reads one input from registers and leaves its result there.
         return np.where(self.fused & fusing, np.maximum(read - written, 0.0), read + written)
 
     def _rates(self, device: DeviceProfile) -> NDArray[np.float64]:
-        """Rate that each node reaches in 10^9 operations a second, float64 [nodes]."""
+        """Rate that each node reaches, 10^9 operations per second, float64 [nodes]."""
 
         def rates(precision: str) -> NDArray[np.float64]:
             peak = device.peak_gflops[precision]
@@ -99,7 +110,7 @@ class Roofline:
         return np.where(self.quantised, rates("i8"), usual) if "i8" in device.peak_gflops else usual
 
     def _resident_bytes(self, device: DeviceProfile) -> NDArray[np.float64]:
-        """Size of each output tensor as the device keeps it, float64 [outputs]."""
+        """Size of each output tensor in the device's memory, bytes, float64 [outputs]."""
         graph = self._graph
         bits = np.full(graph.outputs, _BITS[device.precision])
         if "i8" in device.peak_gflops:
@@ -110,14 +121,14 @@ class Roofline:
         size[stored] = graph.output_bytes[stored]
         decompressed = self.folded & self._of_types(DECOMPRESSION)
         most = np.where(decompressed, 0.0, np.inf)
-        # One round per operation of the longest chain of decompression, which are three or four.
-        return _settled(size, lambda size: np.minimum(size, (self._per_input(size) + most)[graph.output_node]))
+        # One round per operation of the longest chain of decompression, which has three or four.
+        return _fixed_point(size, lambda size: np.minimum(size, (self._per_input(size) + most)[graph.output_node]))
 
     def _find_folded(self) -> NDArray[np.bool_]:
         graph = self._graph
         constant = graph.kinds == NodeKind.CONSTANT
         foldable = (graph.kinds == NodeKind.OP) & ~self._of_types(NOT_FOLDED) & (np.diff(graph.input_ptr) > 0)
-        return _settled(
+        return _fixed_point(
             constant,
             lambda folded: constant | (foldable & (self._per_node(graph.input_node, ~folded[graph.input_source]) == 0)),
         )
@@ -126,18 +137,18 @@ class Roofline:
         """The operation before, for element-wise ones in a chain after a convolution or matrix product; else -1."""
         graph = self._graph
         elementwise = self._of_types(ELEMENTWISE) & self._executed & ~self.folded
-        # Only a tensor of the same size that nobody else reads can stay in the registers of the operation before.
+        # Only a tensor of the same size with one reader can stay in the registers of the operation before.
         fusing = (
             elementwise[graph.input_node]
             & (self._consumers[graph.input_output] == 1)
             & (graph.output_bytes[graph.input_output] == self._node_output_bytes[graph.input_node])
         )
         consumer, producer = graph.input_node[fusing], graph.input_source[fusing]
-        within = _settled(
+        within = _fixed_point(
             self._of_types(ANCHORS), lambda within: within | (np.bincount(consumer, within[producer], graph.nodes) > 0)
         )[producer]
         before = np.full(graph.nodes, -1, np.int32)
-        # The first input where several could be the one.
+        # Earlier inputs overwrite later ones, so the first one counts where several are possible.
         before[consumer[within][::-1]] = producer[within][::-1]
         return before
 
@@ -145,7 +156,7 @@ class Roofline:
         graph = self._graph
         low = np.array([name in LOW_BITS for name in graph.output_types], bool)
         stored_low = self._per_node(graph.output_node, low) > 0
-        weights = _settled(  # through the decompression of the weights
+        weights = _fixed_point(  # weights stay quantised through their decompression
             self.folded & (self._fake_quantized | stored_low),
             lambda weights: (
                 weights | (self.folded & (self._per_node(graph.input_node, weights[graph.input_source]) > 0))
@@ -162,16 +173,16 @@ class Roofline:
         return np.asarray(np.isin(self._type_names, list(names))[self._type_of])
 
     def _per_node(self, node: NDArray[np.int32], values: NDArray[np.generic]) -> NDArray[np.float64]:
-        """Sums of the values of each node's ports, float64 [nodes]."""
+        """Sums the values of each node's ports, float64 [nodes]."""
         return np.bincount(node, weights=values.astype(np.float64), minlength=self._graph.nodes).astype(np.float64)
 
     def _per_input(self, output_values: NDArray[np.generic]) -> NDArray[np.float64]:
-        """Sums over the tensors that each node reads, float64 [nodes]."""
+        """Sums values over the tensors that each node reads, float64 [nodes]."""
         return self._per_node(self._graph.input_node, output_values[self._graph.input_output])
 
 
-def _settled(values: NDArray[Any], step: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-    """What a step, applied again and again, leaves as it is."""
+def _fixed_point(values: NDArray[Any], step: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
+    """Repeats a step until it changes nothing (a fixed point)."""
     while not np.array_equal(after := step(values), values):
         values = after
     return values

@@ -1,4 +1,4 @@
-"""Checks a JSON value against a JSON Schema and says in one line what is wrong."""
+"""Checks a JSON value against a JSON Schema and explains in one line what is wrong."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 
 from ov_hsdag.utils.errors import shortened
 
-# Errors that are looked at for the one nearest to the root: a hostile file may have millions.
-_MOST = 1000
+# Errors among which the one nearest to the root is chosen. A hostile file may have millions.
+_MOST_ERRORS = 1000
 
 
 class Violation(Exception):
-    """A value that breaks the schema. Its text names the JSON path, what is expected there and what was found."""
+    """A value that breaks the schema. Its text has the JSON path, the expected and the found value."""
 
 
 def check(schema: dict[str, Any], value: Any) -> None:
@@ -28,20 +28,25 @@ def check(schema: dict[str, Any], value: Any) -> None:
         lambda text: not isinstance(text, str) or re.compile(text)
     )
     errors = Draft202012Validator(schema, format_checker=formats).iter_errors(value)
-    found = min(islice(errors, _MOST), key=lambda error: len(error.absolute_path), default=None)
-    if found is None:
+    violation = min(islice(errors, _MOST_ERRORS), key=lambda error: len(error.absolute_path), default=None)
+    if violation is None:
         return
-    path = reduce(child_path, found.absolute_path, "$") + (" (key)" if "propertyNames" in found.schema_path else "")
-    got = shown(found.instance)
-    if found.validator == "additionalProperties":
-        got = f"the unknown key {shown(next(key for key in found.instance if key not in found.schema['properties']))}"
-    elif found.validator == "required":
-        got = shown(sorted(found.instance))
-    raise Violation(f"{path}: expected {_EXPECTED[found.validator](found.validator_value, found)}, got {got}")
+    path = reduce(child_path, violation.absolute_path, "$") + (
+        " (key)" if "propertyNames" in violation.schema_path else ""
+    )
+    got = shown(violation.instance)
+    if violation.validator == "additionalProperties":
+        properties = violation.schema["properties"]
+        got = f"the unknown key {shown(next(key for key in violation.instance if key not in properties))}"
+    elif violation.validator == "required":
+        got = shown(sorted(violation.instance))
+    raise Violation(
+        f"{path}: expected {_EXPECTED[violation.validator](violation.validator_value, violation)}, got {got}"
+    )
 
 
 def shown(value: Any) -> str:
-    """A value as it stands in the file, shortened to fit a line."""
+    """Formats a value as it stands in the file, shortened to fit a line."""
     return shortened(json.dumps(value, ensure_ascii=False), 60)
 
 
@@ -51,7 +56,7 @@ def child_path(path: str, key: str | int) -> str:
     return f"{path}.{key}" if named else f"{path}[{shown(key)}]"
 
 
-# By keyword, from its value in the schema and the error.
+# Functions that say what a keyword of the schema expects, from the keyword's value and the error.
 _EXPECTED: dict[str, Callable[[Any, Any], str]] = {
     "type": lambda types, _: f"type {types if isinstance(types, str) else ' or '.join(types)}",
     "const": lambda value, _: shown(value),
@@ -60,7 +65,7 @@ _EXPECTED: dict[str, Callable[[Any, Any], str]] = {
     "additionalProperties": lambda _, error: f"only the keys {', '.join(error.schema['properties'])}",
     "minProperties": lambda *_: "at least one key",
     "minLength": lambda *_: "a text that is not empty",
-    # Python's "$" also matches before a last newline, so patterns go on to say that none follows.
+    # Python's "$" also matches before a last newline, so patterns end with a condition that no newline follows.
     "pattern": lambda pattern, _: "a name like " + pattern.removesuffix(r"(?!\n)"),
     "format": lambda _, error: f"a regular expression ({error.cause})",
     "minimum": lambda bound, _: f"a number of at least {bound:g}",

@@ -1,7 +1,7 @@
-"""Costs of one model that were measured on devices, kept beside the model.
+"""Costs of one model that were measured on devices, stored beside the model.
 
-They are used where the graph, the device, its properties, the cores that the process may use and OpenVINO's version are
-those of the measurement, and ignored otherwise.
+They are used only where the graph, the device, its properties, the usable cores and OpenVINO's version are those of the
+measurement.
 """
 
 from __future__ import annotations
@@ -26,22 +26,26 @@ from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import TABLES, parse_json, read_bytes, read_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 1  # format of the files; other versions are refused
 
-SUFFIX = ".costs.json"
+SUFFIX = ".costs.json"  # takes the place of a model's suffix
 
-# Properties that change what a device takes, beside those that a virtual device declares.
+# Properties that change the times of a device, in addition to those that a virtual device declares.
 _PROPERTIES = ("INFERENCE_PRECISION_HINT", "INFERENCE_NUM_THREADS", "PERFORMANCE_HINT", "EXECUTION_MODE_HINT")
 
 
 def path_beside(model: str | os.PathLike[str]) -> Path:
-    """Where the costs of a model are kept: model.xml → model.costs.json."""
+    """Path of a model's stored costs: model.xml → model.costs.json."""
     path = Path(model)
     return path.parent / (path.stem + SUFFIX)
 
 
 def check_replaceable(path: str | os.PathLike[str]) -> None:
-    """Raise UserError where anything but measured costs, of any version, would be lost by writing them to a path."""
+    """Checks that writing measured costs to a path would replace nothing but measured costs, of any version.
+
+    Raises:
+        UserError: the file is something else, or cannot be read.
+    """
     try:
         text = read_bytes(path, TABLES)
         document = parse_json(text.decode("utf-8-sig")) if text.strip() else {"version": None, "devices": {}}
@@ -56,9 +60,9 @@ def check_replaceable(path: str | os.PathLike[str]) -> None:
 
 
 def load_beside(model: str | os.PathLike[str]) -> ModelCosts | None:
-    """The costs that are kept beside a model, whether they hold or not; None where there are none.
+    """Reads the costs that are stored beside a model, whether they hold or not; None where there are none.
 
-    Nobody asked for that file, so one that cannot be read, is damaged or of another version costs a warning alone.
+    The user did not ask for that file. So if it cannot be read, is damaged or of another version, a warning is enough.
     """
     path = path_beside(model)
     if not os.path.exists(path):  # `Path.exists` raises where the name would be too long for a file
@@ -71,7 +75,11 @@ def load_beside(model: str | os.PathLike[str]) -> ModelCosts | None:
 
 
 def graph_hash(graph: ComputationGraph) -> str:
-    """A hash of what costs depend on: types, edges and shapes of the graph, not names. 64 hexadecimal digits."""
+    """Hashes the properties of a graph that costs depend on: types, edges and shapes, but not names.
+
+    Returns:
+        64 hexadecimal digits.
+    """
     digest = hashlib.sha256()
     shapes = [list(map(int, shape)) for shape in graph.output_shapes]
     digest.update(json.dumps([graph.types, graph.output_types, shapes]).encode())
@@ -82,34 +90,37 @@ def graph_hash(graph: ComputationGraph) -> str:
 
 
 UNEQUAL = 1.25
-"""Devices of one identity that differ by more are not equal: one is throttled, or has other cores."""
+"""Ratio of times from which devices of one identity do not count as equal: one is throttled, or has other cores."""
 
 
 def identity(core: ov.Core, device: str) -> dict[str, Any]:
-    """What has to be the same for costs of a device to hold, JSON-able.
+    """Describes the conditions under which measured costs of a device hold.
 
-    The device's full name, OpenVINO's version, the properties that times depend on and, of a CPU, the number of cores
-    that this process may use: a container with fewer of them is another device.
+    They are the device's full name, OpenVINO's version, the properties that times depend on and, for a CPU, the number
+    of cores that this process may use: a container with fewer cores is another device.
+
+    Returns:
+        A JSON-able dictionary, which is compared as a whole.
     """
     properties = dict(virtual.virtual_devices().get(device, {}))
-    told = {key: discovery.property_text(core, device, key) for key in _PROPERTIES}
-    properties |= {key: text for key, text in told.items() if text is not None}
-    found: dict[str, Any] = {
+    reported = {key: discovery.property_text(core, device, key) for key in _PROPERTIES}
+    properties |= {key: text for key, text in reported.items() if text is not None}
+    conditions: dict[str, Any] = {
         "full_name": discovery.full_name(core, device) or "",
         "openvino": ov.__version__,
         "properties": dict(sorted(properties.items())),
     }
     if kind_of(device) == "CPU":
-        found["usable_cores"] = cpu.usable_cores()
-    return found
+        conditions["usable_cores"] = cpu.usable_cores()
+    return conditions
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceCosts:
     """Measured costs on one device."""
 
-    identity: Mapping[str, Any]  # of the device, see `identity`
-    measured: str  # when, for people
+    identity: Mapping[str, Any]  # conditions of the measurement, see `identity`
+    measured: str  # date and release of the measurement, for users
     node_us: NDArray[np.float64]  # time of each node, µs, float64 [nodes]
     fused_with: NDArray[np.int32]  # see `PlacementProblem`, int32 [nodes]
     fusion_penalty_us: NDArray[np.float64]  # see `PlacementProblem`, µs, float64 [nodes]
@@ -117,15 +128,15 @@ class DeviceCosts:
 
 @dataclass(frozen=True, eq=False)
 class BoundaryCosts:
-    """What submodels and transfers cost in one model. They count for exactly these devices."""
+    """Measured costs of submodels and transfers in one model. They hold for exactly these devices."""
 
-    names: tuple[str, ...]  # devices, [devices]
+    names: tuple[str, ...]  # names of the devices, [devices]
     submodel_us: NDArray[np.float64]  # see `PlacementProblem`, float64 [devices]
     transfer_us: NDArray[np.float64]  # see `PlacementProblem`, float64 [devices, devices]
     transfer_us_per_byte: NDArray[np.float64]  # see `PlacementProblem`, float64 [devices, devices]
 
 
-def _plain(name: str) -> str:
+def _without_zero(name: str) -> str:
     return name.removesuffix(".0")
 
 
@@ -134,26 +145,37 @@ class ModelCosts:
     """Measured costs of one model."""
 
     graph: str  # `graph_hash` of the normalized model
-    devices: Mapping[str, DeviceCosts]  # by device name
-    boundaries: BoundaryCosts | None = None  # None where they were not measured
+    devices: Mapping[str, DeviceCosts]  # costs of operations by device name
+    boundaries: BoundaryCosts | None = None  # costs of partition boundaries; None if they were not measured
 
     def of(self, graph: ComputationGraph, names: Sequence[str], core: ov.Core) -> dict[str, DeviceCosts]:
-        """The costs that hold, by devices' names: measured for this normalised graph, with this `identity`."""
+        """Selects the costs that hold: measured for the same graph, and with the same `identity` of the device.
+
+        Args:
+            graph: the graph of the normalized model.
+            names: names of the devices.
+            core: the Core.
+
+        Returns:
+            Costs by device name.
+        """
         if self.graph != graph_hash(graph):
             return {}
-        found = {name: self.device(name) for name in names}
-        return {name: costs for name, costs in found.items() if costs and costs.identity == identity(core, name)}
+        measured = {name: self.device(name) for name in names}
+        return {name: costs for name, costs in measured.items() if costs and costs.identity == identity(core, name)}
 
     def device(self, name: str) -> DeviceCosts | None:
         """The costs of a device, whether they hold or not; "GPU" and "GPU.0" are the same."""
-        return next((costs for other, costs in self.devices.items() if _plain(other) == _plain(name)), None)
+        return next(
+            (costs for other, costs in self.devices.items() if _without_zero(other) == _without_zero(name)), None
+        )
 
     def boundaries_of(self, names: Sequence[str]) -> BoundaryCosts | None:
-        """What was measured of boundaries between these devices, in this order; None where they are others."""
-        known = [_plain(name) for name in self.boundaries.names] if self.boundaries else []
-        if self.boundaries is None or set(known) != set(map(_plain, names)):
+        """The measured costs of boundaries, with the devices in this order; None if they are for other devices."""
+        measured_names = [_without_zero(name) for name in self.boundaries.names] if self.boundaries else []
+        if self.boundaries is None or set(measured_names) != set(map(_without_zero, names)):
             return None
-        order = [known.index(_plain(name)) for name in names]
+        order = [measured_names.index(_without_zero(name)) for name in names]
         grid = np.ix_(order, order)
         return BoundaryCosts(
             tuple(names),
@@ -163,7 +185,11 @@ class ModelCosts:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes JSON, whole or not at all. Raises UserError where it cannot be written."""
+        """Writes the costs as JSON, atomically.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
         entries = {
             name: {
                 "identity": dict(costs.identity),
@@ -182,15 +208,19 @@ class ModelCosts:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ModelCosts:
-        """Reads what `save` wrote. Raises UserError where the file is none."""
+        """Reads costs that `save` wrote.
+
+        Raises:
+            UserError: the file cannot be read, or holds no measured costs of this format.
+        """
         try:
             document = read_json(path, TABLES)
             if document["version"] != FORMAT_VERSION:
                 raise UserError(
                     f"'{path}' has format {document['version']!r:.20} of measured costs, expected {FORMAT_VERSION}"
                 )
-            entries = {name: _device(entry) for name, entry in document["devices"].items()}
-            return cls(str(document["graph"]), entries, _boundaries(document.get("borders")))
+            entries = {name: _read_device(entry) for name, entry in document["devices"].items()}
+            return cls(str(document["graph"]), entries, _read_boundaries(document.get("borders")))
         except OSError as error:
             raise UserError(f"cannot read measured costs {path}: {error.strerror or error}") from error
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -199,12 +229,13 @@ class ModelCosts:
             ) from error
 
 
-_LONGEST_US = 1e15  # as in profiles
+_LONGEST_US = 1e15  # longest accepted time, µs, as in profiles; sums of such times are finite
 
+# Keys of the costs of boundaries in a file, and attributes of `BoundaryCosts`.
 _BOUNDARY_KEYS = ("submodel_us", "transfer_us", "transfer_us_per_byte")
 
 
-def _boundaries(entry: Mapping[str, Any] | None) -> BoundaryCosts | None:
+def _read_boundaries(entry: Mapping[str, Any] | None) -> BoundaryCosts | None:
     if entry is None:
         return None
     names = tuple(map(str, entry["names"]))
@@ -215,7 +246,7 @@ def _boundaries(entry: Mapping[str, Any] | None) -> BoundaryCosts | None:
     return BoundaryCosts(names, *arrays)
 
 
-def _device(entry: Mapping[str, Any]) -> DeviceCosts:
+def _read_device(entry: Mapping[str, Any]) -> DeviceCosts:
     us, penalty = (np.array(entry[key], np.float64) for key in ("node_us", "torn_us"))
     fused = np.array(entry["fused_with"], np.int32)
     sound = us.ndim == 1 and us.shape == penalty.shape == fused.shape
@@ -225,5 +256,5 @@ def _device(entry: Mapping[str, Any]) -> DeviceCosts:
 
 
 def _are_times(us: NDArray[np.float64]) -> bool:
-    """Whether times are such that sums of them are finite."""
+    """Whether all values are times whose sums are finite."""
     return bool(((us >= 0) & (us <= _LONGEST_US)).all())

@@ -1,7 +1,7 @@
 """Operation types that kinds of devices run, for devices that cannot be asked because they are not on this machine.
 
-The lists are closed: what is on none of them (operations of an application, of a library of extensions, of a frontend)
-runs on a CPU, where such operations bring their own implementation.
+The lists are closed. Operations that are on no list (of an application, an extension library or a frontend) run on a
+CPU, for which such operations bring an implementation.
 """
 
 GPU = frozenset({
@@ -34,8 +34,11 @@ GPU = frozenset({
     "SparseFillEmptyRows", "Split", "Sqrt", "SquaredDifference", "Squeeze", "StridedSlice", "Subtract", "Swish",
     "Tan", "Tanh", "TensorIterator", "Tile", "TopK", "Transpose", "Unique", "Unsqueeze", "VariadicSplit",
 })  # fmt: skip
-"""What the GPU plugin of OpenVINO 2026.4.1 registers (REGISTER_FACTORY in src/plugins/intel_gpu), and types that it
-replaces by those, as it was asked in tests/rig: Einsum, GRUCell, GroupConvolution and the like."""
+"""Types of the GPU plugin of OpenVINO 2026.4.1.
+
+It registers most of them (REGISTER_FACTORY in src/plugins/intel_gpu), and replaces others by those: Einsum, GRUCell,
+GroupConvolution and the like, as queries in tests/rig showed.
+"""
 
 NPU = frozenset({
     "Abs", "Acos", "Acosh", "Add", "Asin", "Asinh", "Atan", "Atanh", "AvgPool", "BatchNormInference", "BitwiseAnd",
@@ -57,8 +60,7 @@ NPU = frozenset({
     "Squeeze", "StridedSlice", "Subtract", "Swish", "Tan", "Tanh", "Tile", "TopK", "Transpose", "Unsqueeze",
     "VariadicSplit",
 })  # fmt: skip
-"""A careful assumption: OpenVINO's operation sets without control flow, states, results of dynamic size and what is
-rare."""
+"""A careful assumption: OpenVINO's operation sets, without control flow, states, dynamic results and rare types."""
 
 OF_KIND = {"GPU": GPU, "NPU": NPU}
-"""By kind of device; a CPU runs whatever there is."""
+"""Types by kind of device; a CPU runs every type."""

@@ -1,1 +1,1 @@
-"""Devices: names, what a machine has, virtual CPU devices."""
+"""Devices: their names, the devices of a machine, and virtual CPU devices."""

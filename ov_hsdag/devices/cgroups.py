@@ -1,4 +1,4 @@
-"""What a container may use: limits of the control groups that this process is in (Linux, versions 1 and 2)."""
+"""Limits of the control groups that this process is in (Linux, versions 1 and 2), such as those of a container."""
 
 from __future__ import annotations
 
@@ -6,43 +6,49 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-_GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+# The folder of the control groups, and the file with the groups of this process.
+_GROUPS, _PROCESS_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
-def cpu_limit(groups: Path = _GROUPS, own: Path = _OWN) -> float:
-    """CPUs whose time the process may use; inf without a limit. own: the groups that it is in, see cgroups(7)."""
-    found = [math.inf]
+def cpu_limit(groups: Path = _GROUPS, own: Path = _PROCESS_GROUPS) -> float:
+    """Number of CPUs whose time the process may use; inf without a limit.
+
+    Args:
+        groups: folder of the control groups.
+        own: file with the groups of this process, see cgroups(7).
+    """
+    limits = [math.inf]
     for folder in _folders("cpu", groups, own):
         limit = _numbers(folder / "cpu.max", 2) or tuple(
             number for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us") for number in _numbers(folder / name, 1)
         )
         quota, period = limit if len(limit) == 2 else (0.0, 0.0)
         if quota > 0 and period > 0:
-            found.append(quota / period)
-    return min(found)
+            limits.append(quota / period)
+    return min(limits)
 
 
-def memory_limit(groups: Path = _GROUPS, own: Path = _OWN) -> float:
-    """Bytes that the process may use; inf without a limit. Arguments as of `cpu_limit`."""
+def memory_limit(groups: Path = _GROUPS, own: Path = _PROCESS_GROUPS) -> float:
+    """Bytes that the process may use; inf without a limit. The arguments are those of `cpu_limit`."""
     return min((limit for limit, _ in _memory(groups, own)), default=math.inf)
 
 
-def free_memory(groups: Path = _GROUPS, own: Path = _OWN) -> float:
-    """Bytes that the process may still use, inf without a limit; files that the kernel would drop count as free."""
+def free_memory(groups: Path = _GROUPS, own: Path = _PROCESS_GROUPS) -> float:
+    """Bytes that the process may still use; inf without a limit. Files that the kernel would drop count as free."""
     return min((free for _, free in _memory(groups, own)), default=math.inf)
 
 
 def _memory(groups: Path, own: Path) -> Iterator[tuple[float, float]]:
-    """The limit of each control group that has one, and what is free of it, bytes."""
+    """Yields the limit of each control group that has one, and its free memory, in bytes."""
     for folder in _folders("memory", groups, own):
         for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             limit, used = (_numbers(folder / name, 1) for name in names)
             if limit and limit[0] > 0:
-                yield limit[0], max(limit[0] - used[0] + _dropped(folder), 0.0) if used else math.inf
+                yield limit[0], max(limit[0] - used[0] + _reclaimable_bytes(folder), 0.0) if used else math.inf
 
 
-def _dropped(folder: Path) -> float:
-    """Bytes of inactive files in memory, 0 where that is not known."""
+def _reclaimable_bytes(folder: Path) -> float:
+    """Bytes of inactive files in memory, which the kernel drops when needed; 0 if not known."""
     try:
         entries = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         return float(entries.get("total_inactive_file", entries.get("inactive_file", "0")))
@@ -51,7 +57,7 @@ def _dropped(folder: Path) -> float:
 
 
 def _folders(controller: str, groups: Path, own: Path) -> Iterator[Path]:
-    """The process's control group and those around it: the tightest limit holds.
+    """Yields the folders of the process's control group and of those around it; the tightest limit holds.
 
     A container sees its own group as the root, and its path in the host may not be there.
     """
@@ -70,9 +76,9 @@ def _folders(controller: str, groups: Path, own: Path) -> Iterator[Path]:
 
 
 def _numbers(file: Path, count: int) -> tuple[float, ...]:
-    """The numbers of a file, inf for "max"; none where it is not there, or has not so many."""
+    """The numbers of a file, inf for "max"; () if there is no such file, or it does not have `count` numbers."""
     try:
-        found = tuple(math.inf if word == "max" else float(word) for word in file.read_text().split())
+        numbers = tuple(math.inf if word == "max" else float(word) for word in file.read_text().split())
     except (OSError, ValueError):
         return ()
-    return found if len(found) == count else ()
+    return numbers if len(numbers) == count else ()

@@ -1,4 +1,4 @@
-"""CPU cores that several devices share: virtual devices, and the CPU itself, whose threads outnumber them."""
+"""CPU cores that several devices share: virtual devices, or the CPU itself with more threads than cores."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ov_hsdag.utils.lazy import ov
 
 @dataclass(frozen=True)
 class SharedCores:
-    """Devices whose threads, all at work, need more cores than this process may use."""
+    """CPU devices that have more threads together than this process has cores."""
 
-    threads: Mapping[str, int]  # that each device computes with, by name
-    usable: int  # cores: those of the affinity mask, no more than the control group's quota
+    threads: Mapping[str, int]  # number of threads that each device computes with, by name
+    usable: int  # number of cores in the affinity mask, at most the control group's quota
 
     @classmethod
     def of(cls, core: ov.Core, names: Sequence[str]) -> SharedCores | None:
-        """What the CPU devices among `names` share on this machine; None where each thread has a core of its own."""
+        """Finds the CPU devices among `names` that share this machine's cores; None if each thread has its own core."""
         here = [name for name in names if kind_of(name) == "CPU" and discovery.full_name(core, name) is not None]
         threads = {name: discovery.inference_threads(core, name) or 0 for name in here}
         if len(here) < 2 and not any(threads.values()):
@@ -32,11 +32,11 @@ class SharedCores:
         return cls(threads, usable) if sum(threads.values()) > usable else None
 
     def shares(self, names: Sequence[str]) -> NDArray[np.float64]:
-        """Share of the usable cores that each device takes while it works, 0 of what is no CPU, float64 [devices]."""
+        """Share of the usable cores that each device takes while it works, 0 for other devices, float64 [devices]."""
         return np.array([min(self.threads.get(name, 0), self.usable) / self.usable for name in names])
 
     def describe(self) -> str:
-        """A line for people."""
+        """Describes the shared cores in a line for users."""
         names, count = " and ".join(self.threads), sum(self.threads.values())
         have = "has" if len(self.threads) == 1 else "have"
         threads = f"{count} thread{'s' if count > 1 else ''}"

@@ -1,4 +1,4 @@
-"""The machine's CPU: cores that this process may use, and what they can do."""
+"""The machine's CPU: the cores that this process may use, and their capabilities."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from ov_hsdag.devices import cgroups
 def usable_cores() -> int:
     """Number of physical CPU cores that this process may use, at least one.
 
-    Counted by loky: physical cores (of whose hyper-threads OpenVINO uses one for a single request) within the CPU
-    affinity. Two cases differ from loky's own: the affinity is that of all threads of the process together, since a
-    library may have bound the calling thread to one core; and a control group's quota is rounded down where loky rounds
-    it up (2.5 CPUs keep two threads busy, not three), and is looked for in the groups around the process's own, too.
+    loky counts physical cores within the CPU affinity; OpenVINO uses one hyper-thread of each for a single request. Two
+    things differ from loky's own count. The affinity is that of all threads of the process together, because a library
+    may have bound the calling thread to one core. And a control group's quota is rounded down, while loky rounds it up
+    (2.5 CPUs keep two threads busy, not three), and is looked up in the groups around the process's own, too.
     """
-    # In a thread of its own: on Linux loky counts for the calling thread, whose affinity must not change.
+    # A separate thread, because loky counts for the calling thread on Linux, whose affinity must not change.
     with ThreadPoolExecutor(1) as pool:
         counted = pool.submit(_physical_cores).result()
     return int(min(counted, max(cgroups.cpu_limit(), 1)))
 
 
 def busy_cores() -> float:
-    """How many of the usable cores have worked in the last minute, on average; 0 where the system does not say."""
+    """Number of usable cores that have worked in the last minute, on average; 0 if the system does not report it."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return min(load, float(usable_cores()))
 
 
 def processor_seconds(cpus: Collection[int]) -> float:
-    """Processor time that programs have had on these CPUs since the system began, seconds.
+    """Processor time that programs have used on these CPUs since the system started, in seconds.
 
-    It is what idle time leaves: Linux counts that to the microsecond (and tells hundredths of a second of it), while it
-    only samples what runs, every few milliseconds.
+    It is computed from the idle time. Linux counts that to the microsecond (and reports hundredths of a second), while
+    it only samples running programs every few milliseconds.
 
     Returns:
-        0 where the system does not say, or where a control group lets this process use fewer CPUs: what others use is
-        none of its own then.
+        The time; 0 if the system does not report it, or if a control group limits this process to fewer CPUs, because
+        the time of other programs does not matter to it then.
     """
     idle, counted = 0, 0
     with contextlib.suppress(OSError, ValueError), open("/proc/stat", encoding="ascii") as file:
@@ -56,41 +56,41 @@ def processor_seconds(cpus: Collection[int]) -> float:
 
 def _physical_cores() -> int:
     """Physical cores within the affinity of all threads. Widens the affinity of the calling thread to that."""
-    # Takes 40 ms to import.
+    # Imported here, because that takes 40 ms.
     from loky import cpu_count
 
     if hasattr(os, "sched_setaffinity"):
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, usable_cpus())
-    # Where /proc/cpuinfo names no cores (on Arm) loky counts CPUs, and prints why with a traceback.
+    # Where /proc/cpuinfo names no cores (on Arm), loky counts CPUs and prints the reason with a traceback.
     with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
         warnings.simplefilter("ignore")
         return int(cpu_count(only_physical_cores=True))
 
 
 def alike() -> bool:
-    """Whether all cores of the machine are of one kind and near one memory, as far as Linux says; False elsewhere."""
+    """Whether all cores of the machine are of one kind and near one memory, as Linux reports it; False elsewhere."""
     devices = Path("/sys/devices")
     nodes = list((devices / "system/node").glob("node[0-9]*"))
     return len(nodes) == 1 and not (devices / "cpu_atom").exists()
 
 
 def usable_cpus() -> set[int]:
-    """Numbers of the CPUs (hyper-threads) that threads of this process may run on; empty but on Linux."""
+    """Numbers of the CPUs (hyper-threads) that threads of this process may run on; empty except on Linux."""
     if not hasattr(os, "sched_getaffinity"):
         return set()
     cpus = set(os.sched_getaffinity(0))
     with contextlib.suppress(OSError):
         for thread in Path("/proc/self/task").iterdir():
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the thread has ended
                 cpus |= os.sched_getaffinity(int(thread.name))
     return cpus
 
 
 def has_amx_bf16() -> bool:
-    """Whether this machine's CPU multiplies bf16 matrices in hardware tiles. Known on Linux only, else False.
+    """Whether this machine's CPU multiplies bf16 matrices in hardware tiles; False if that is not known (not on Linux).
 
-    OpenVINO's own OPTIMIZATION_CAPABILITIES says "BF16" with and without tiles, whose speed differs about four times.
+    OpenVINO's OPTIMIZATION_CAPABILITIES is "BF16" with and without tiles, though the speeds differ about four times.
     """
     try:
         return " amx_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Device names, and the list of devices that "HETERO:GPU,CPU" is."""
+"""Device names, and lists of devices such as "HETERO:GPU,CPU"."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from dataclasses import dataclass
 
 from ov_hsdag.utils.errors import UserError
 
+# Names of precisions that devices compute in.
 PRECISIONS = ("f32", "f16", "bf16", "i8")
 
-HETERO = "HETERO"
+HETERO = "HETERO"  # OpenVINO's name of the plugin that splits models
 MOST_DEVICES = 16
-"""Devices of a list, at most. Eight GPUs and a CPU are a real machine; more is untested."""
+"""Largest number of devices in a list. Eight GPUs and a CPU are a real machine; longer lists are untested."""
 
 TRY_OUT = 'export OV_HSDAG_VIRTUAL_DEVICES="CPU_A:INFERENCE_NUM_THREADS=1;CPU_B:INFERENCE_NUM_THREADS=1"'
-"""Makes two devices of a machine that has one, in a shell."""
+"""Shell command that makes two devices of a machine with one, for messages."""
 
+# The name of a device, with its numbers.
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9]+)*")
+
+# Names of OpenVINO's plugins that run models on other devices.
 META_DEVICES = ("HETERO", "AUTO", "MULTI", "BATCH")
 
 
@@ -26,14 +30,16 @@ META_DEVICES = ("HETERO", "AUTO", "MULTI", "BATCH")
 class DeviceSet:
     """The devices of a HETERO device string, in its order of priority."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # names of the devices
 
     @classmethod
     def parse(cls, text: str | Sequence[str]) -> DeviceSet:
-        """Read a device string such as "HETERO:GPU,CPU", or a list of names such as ["GPU", "CPU"]; in any case.
+        """Reads a device string such as "HETERO:GPU,CPU", or a list of names such as ["GPU", "CPU"], in any case.
 
-        Raises UserError: not a HETERO string or a list of names, an empty or malformed name, fewer than two devices or
-        more than `MOST_DEVICES`, or a device twice ("GPU" and "GPU.0" are the same device).
+        Raises:
+            UserError: the argument is not a HETERO string or a list of names, a name is empty or malformed, there are
+                fewer than two devices or more than `MOST_DEVICES`, or a device is there twice ("GPU" and "GPU.0" are
+                the same device).
         """
         example = 'give at least two devices, for example "HETERO:GPU,CPU"'
         if isinstance(text, Sequence) and not isinstance(text, str | bytes) and all(isinstance(n, str) for n in text):
@@ -68,7 +74,7 @@ class DeviceSet:
 
     @property
     def hetero(self) -> str:
-        """The device string that OpenVINO takes."""
+        """The device string for OpenVINO."""
         return f"{HETERO}:{','.join(self.names)}"
 
     def __len__(self) -> int:
@@ -79,7 +85,7 @@ class DeviceSet:
 
 
 def in_upper_case(text: str) -> str:
-    """A device string as OpenVINO knows it, where HETERO or names of CPUs, GPUs and NPUs are in lower case."""
+    """Converts HETERO and the names of CPUs, GPUs and NPUs in a device string to upper case, as OpenVINO knows them."""
 
     def known(part: str) -> str:
         name = part.strip().upper()
@@ -92,14 +98,14 @@ def in_upper_case(text: str) -> str:
 
 
 def closest_names(name: str, known: Collection[str]) -> str:
-    """What to say of a name that is none of those known: "; did you mean …?" where some are like it, else ""."""
-    by_case = {one.upper(): one for one in known}
+    """Suggests known names for an unknown one: "; did you mean …?", or "" if no name is similar."""
+    by_case = {similar_name.upper(): similar_name for similar_name in known}
     like = sorted(difflib.get_close_matches(name.upper(), by_case, 2))
-    return f"; did you mean {' or '.join(by_case[one] for one in like)}?" if like else ""
+    return f"; did you mean {' or '.join(by_case[similar_name] for similar_name in like)}?" if like else ""
 
 
 def kind_of(name: str) -> str | None:
-    """Kind of a device from its name: "CPU" (virtual ones too), "GPU", "NPU" or None."""
+    """Kind of a device, from its name: "CPU" (including virtual devices), "GPU", "NPU" or None."""
     base = name.partition(".")[0]
     if base in ("GPU", "NPU"):
         return base
@@ -107,5 +113,5 @@ def kind_of(name: str) -> str | None:
 
 
 def is_virtual(name: str) -> bool:
-    """Whether a device name can only be that of a CPU plugin registered again ("CPU_A", never "CPU" or "CPU.0")."""
+    """Whether a device name can only belong to a CPU plugin registered again ("CPU_A", never "CPU" or "CPU.0")."""
     return name.partition(".")[0] != "CPU" and kind_of(name) == "CPU"

@@ -1,7 +1,7 @@
-"""What OpenVINO says about the devices of this machine.
+"""Properties that OpenVINO reports about the devices of this machine.
 
-Three sizes of a device's memory are called for: `memory_bytes`, all that it has, is the limit of placements without
-`--memory`; `free_bytes` is what is free now; `usable_bytes`, most of that, is what `fit` lets a model have.
+There are three sizes of a device's memory. `memory_bytes` is all of it, the limit of placements without `--memory`;
+`free_bytes` is the part that is free now; `usable_bytes` is the share of the free part that `fit` allows a model.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ov_hsdag.utils.lazy import ov
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """What OpenVINO says about one device of the machine."""
+    """Properties of one device of the machine."""
 
-    name: str
-    full_name: str
+    name: str  # OpenVINO's name, such as "GPU.1"
+    full_name: str  # FULL_DEVICE_NAME, "" if not known
     kind: str | None  # "CPU", "GPU", "NPU", or None for a device of another kind
-    virtual: bool
+    virtual: bool  # whether it is a virtual CPU device
     capabilities: tuple[str, ...]  # OPTIMIZATION_CAPABILITIES: "FP32", "BF16", "INT8", …
     precision: str | None  # the floating-point precision that the device infers in
-    limits: Mapping[str, str] = field(default_factory=dict)  # of a virtual device
+    limits: Mapping[str, str] = field(default_factory=dict)  # declared properties of a virtual device
 
 
 def available(core: ov.Core) -> list[DeviceInfo]:
-    """The devices that a Core has, virtual ones included when they are registered, in OpenVINO's order.
+    """Lists the devices of a Core in OpenVINO's order, including registered virtual devices.
 
     A property that a device does not answer (a broken driver, an older plugin) is left empty.
     """
@@ -53,29 +53,29 @@ def available(core: ov.Core) -> list[DeviceInfo]:
 
 
 def absent(core: ov.Core, names: Iterable[str]) -> list[str]:
-    """Those of the devices that are not on this machine."""
+    """Selects the devices that are not on this machine."""
     return [name for name in names if full_name(core, name) is None]
 
 
 def full_name(core: ov.Core, name: str) -> str | None:
-    """FULL_DEVICE_NAME, or None when the Core does not have the device."""
+    """FULL_DEVICE_NAME, or None if the Core does not have the device."""
     value = _property(core, name, "FULL_DEVICE_NAME")
     return None if value is None else str(value)
 
 
 def capabilities(core: ov.Core, name: str) -> tuple[str, ...]:
-    """OPTIMIZATION_CAPABILITIES ("FP32", "BF16", "INT8", …); empty when the device does not say."""
+    """OPTIMIZATION_CAPABILITIES ("FP32", "BF16", "INT8", …); empty if the device does not report them."""
     return tuple(str(item) for item in _property(core, name, "OPTIMIZATION_CAPABILITIES") or ())
 
 
 def inference_precision(core: ov.Core, name: str) -> str | None:
-    """The precision that a device infers in ("f32", "f16", "bf16"), or None when it does not say."""
+    """The precision that a device infers in ("f32", "f16", "bf16"), or None if it does not report it."""
     text = property_text(core, name, "INFERENCE_PRECISION_HINT")
     return text if text in PRECISIONS else None
 
 
 def memory_bytes(core: ov.Core, name: str) -> int | None:
-    """Memory that a GPU or an NPU says it has, for CPUs this machine's or container's; None where it is not known."""
+    """Memory of a device: reported by GPUs and NPUs, the machine's or container's for CPUs; None if not known."""
     if (declared := virtual.declared_memory(name)) is not None:
         return declared
     if kind_of(name) == "CPU":
@@ -88,15 +88,16 @@ def memory_bytes(core: ov.Core, name: str) -> int | None:
 
 
 def free_bytes(core: ov.Core, name: str) -> int | None:
-    """Memory that can still be used: of a CPU (virtual ones too) the machine's or container's, else what a device has.
+    """Memory of a device that can still be used, in bytes; None if nothing is known.
 
-    A GPU or NPU does not say what other processes use of its memory; one that computes in the machine's memory has no
-    more than is free there. None where nothing is known.
+    For a CPU (and virtual ones) it is the free memory of the machine or container. A GPU or NPU does not report the
+    memory that other processes use, so it counts as free as a whole; one that computes in the machine's memory has at
+    most the free part of that.
     """
     if kind_of(name) != "CPU":
-        own = memory_bytes(core, name)
+        device_bytes = memory_bytes(core, name)
         host = free_bytes(core, "CPU") if uses_host_memory(core, name) else None
-        return own if host is None else host if own is None else min(own, host)
+        return device_bytes if host is None else host if device_bytes is None else min(device_bytes, host)
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file)
@@ -107,48 +108,57 @@ def free_bytes(core: ov.Core, name: str) -> int | None:
     return free if declared is None else min(free, declared)
 
 
-# Share of the memory that is free now that a model may have: other programs grow, too.
+# Share of the free memory that a model may have, as other programs may need more as well.
 USABLE = 0.9
 
 
 def usable_bytes(core: ov.Core, name: str, most: int) -> int | None:
-    """What a model may have of the memory that is free now, and of `most`, where that is positive; None: no limit."""
-    known = [bytes_ for bytes_ in (free_bytes(core, name), most) if bytes_ is not None and bytes_ > 0]
-    return int(USABLE * min(known)) if known else None
+    """Memory that a model may have on a device.
+
+    Args:
+        core: the Core.
+        name: name of the device.
+        most: a further limit in bytes; none if it is not positive.
+
+    Returns:
+        Bytes: `USABLE` of the free memory or of `most`, whichever is less; None if neither is known.
+    """
+    positive_limits = [bytes_ for bytes_ in (free_bytes(core, name), most) if bytes_ is not None and bytes_ > 0]
+    return int(USABLE * min(positive_limits)) if positive_limits else None
 
 
 def uses_host_memory(core: ov.Core, name: str) -> bool:
-    """Whether a device computes in this machine's memory: its CPU, virtual ones too, integrated GPUs and NPUs."""
+    """Whether a device computes in this machine's memory: CPUs (also virtual ones), integrated GPUs and NPUs."""
     if kind_of(name) == "CPU":
         return full_name(core, name) is not None
     return "INTEGRATED" in str(_property(core, name, "DEVICE_TYPE")).upper()
 
 
 def memory_of(core: ov.Core, name: str) -> str:
-    """The memory that a device computes in: "CPU" for this machine's, else its own, by the device's name."""
+    """Names the memory that a device computes in: "CPU" for this machine's, else the device's name."""
     return "CPU" if kind_of(name) == "CPU" or uses_host_memory(core, name) else name
 
 
 def inference_threads(core: ov.Core, name: str) -> int | None:
-    """The thread limit of a CPU device, or None when it has none (or does not say)."""
+    """The thread limit of a CPU device, or None if it has or reports none."""
     value = _property(core, name, "INFERENCE_NUM_THREADS")
     return int(value) if value else None
 
 
 def request_cores() -> int:
-    """Cores of the CPU that one request runs on: usable ones, and no more than OpenVINO gives it threads.
+    """Number of CPU cores that one request runs on: the usable cores, but at most the threads that OpenVINO gives it.
 
-    It leaves out hyper-threads on every system, and sockets but one. Where cores are alike and near one memory, all
-    usable ones are left; elsewhere OpenVINO is asked.
+    OpenVINO leaves out hyper-threads on every system, and all sockets but one. Where cores are alike and near one
+    memory, all usable ones remain; elsewhere OpenVINO is asked.
     """
     usable = cpu.usable_cores()
-    told = None if cpu.alike() else _threads_of_a_request(tuple(sorted(cpu.usable_cpus())))
-    return usable if told is None else max(min(usable, told), 1)
+    threads = None if cpu.alike() else _threads_of_a_request(tuple(sorted(cpu.usable_cpus())))
+    return usable if threads is None else max(min(usable, threads), 1)
 
 
-# Prints how many threads a request has: in a process of its own, as after compiling forked children hang
-# (docs/facts.md).
-_ASK = """
+# A program that prints the number of threads of a request. It runs in a separate process, because forked children of a
+# process that has compiled hang (docs/reference/facts.md).
+_THREADS_PROGRAM = """
 import openvino as ov
 from openvino import opset1
 number = opset1.parameter(ov.Shape([1]), ov.Type.f32)
@@ -158,23 +168,38 @@ threads, streams = (int(compiled.get_property(key)) for key in ("INFERENCE_NUM_T
 print(threads // max(streams, 1) if threads else "")
 """
 
-_ASKING = 60.0  # seconds that this may take
+_THREADS_PROGRAM_SECONDS = 60.0  # seconds after which that program is stopped
 
 
 @cache
 def _threads_of_a_request(cpus: tuple[int, ...]) -> int | None:
-    """Threads that OpenVINO gives a request on the CPU; None where it does not say. cpus: that this process may use."""
+    """Number of threads that OpenVINO gives a request on the CPU; None if it does not report it.
+
+    Args:
+        cpus: numbers of the CPUs that this process may use; the result is cached by them.
+    """
     try:
         environment = {**os.environ, "OV_HSDAG_DISABLE": "1"}
-        command = [sys.executable, "-c", _ASK]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_ASKING, check=False)
+        command = [sys.executable, "-c", _THREADS_PROGRAM]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_THREADS_PROGRAM_SECONDS, check=False
+        )
         return int(done.stdout.strip())
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
 
 
 def property_text(core: ov.Core, name: str, key: str) -> str | None:
-    """A property as text, a type by its name; None where the device does not say."""
+    """Reads a property as text.
+
+    Args:
+        core: the Core.
+        name: name of the device.
+        key: name of the property.
+
+    Returns:
+        The value as text, an element type by its name; None if the device does not report it.
+    """
     value = _property(core, name, key)
     return None if value is None else str(getattr(value, "get_type_name", lambda: value)())
 

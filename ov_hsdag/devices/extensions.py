@@ -1,4 +1,4 @@
-"""Libraries of custom operations that a Core has: processes that measure its models load them as well."""
+"""Libraries of custom operations that were added to a Core; processes that measure its models load them as well."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import os
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.lazy import ov
 
-# OpenVINO does not say what was added to a Core.
-_ADDED = "_ov_hsdag_extensions"
+# Attribute of a Core with the added libraries, because OpenVINO does not report them.
+_EXTENSIONS_ATTRIBUTE = "_ov_hsdag_extensions"
 
 
 def add(core: ov.Core, path: str) -> None:
-    """Load a library of custom operations. Raises UserError where it cannot be loaded."""
+    """Loads a library of custom operations.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
     if not os.path.isfile(path):
         raise UserError(f"no such extension library: {path}")
     try:
@@ -23,13 +27,13 @@ def add(core: ov.Core, path: str) -> None:
 
 
 def note(core: ov.Core, extension: object) -> None:
-    """Remember what ``Core.add_extension`` was called with; what is no path cannot be given to another process."""
+    """Remembers the argument of ``Core.add_extension`` if it is a path; other processes cannot load anything else."""
     if isinstance(extension, str | os.PathLike):
         path = os.path.abspath(os.fspath(extension))
         if path not in of(core):
-            setattr(core, _ADDED, (*of(core), path))
+            setattr(core, _EXTENSIONS_ATTRIBUTE, (*of(core), path))
 
 
 def of(core: ov.Core) -> tuple[str, ...]:
     """Paths of the libraries that were added to a Core."""
-    return getattr(core, _ADDED, ())
+    return getattr(core, _EXTENSIONS_ATTRIBUTE, ())

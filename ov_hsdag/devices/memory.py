@@ -11,20 +11,33 @@ import numpy as np
 from ov_hsdag.utils.errors import UserError
 
 MOST = 10**15
-"""Bytes; more than any device has, so that a larger limit does not limit."""
+"""Largest limit in bytes. It is more than any device has, so a larger one would not limit anything."""
 
-_LEAST_PLAIN = 2**20
+# Smallest number of bytes without a unit: the unit was probably forgotten in a smaller one.
+_SMALLEST_WITHOUT_UNIT = 2**20
 
+# Bytes of each unit.
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def parse_memory(text: str, devices: Collection[str]) -> dict[str, int]:
-    """Bytes by device. Raises UserError for what is no such list, and for a device that is not one of `devices`."""
+    """Reads memory limits.
+
+    Args:
+        text: such as "CPU=8GiB,GPU=2GiB".
+        devices: names of the devices.
+
+    Returns:
+        Bytes by device.
+
+    Raises:
+        UserError: the text is no such list, or a device is not among `devices`.
+    """
     limits: dict[str, int | str] = {}
     for part in text.split(","):
         name, equals, amount = (piece.strip() for piece in part.partition("="))
         if not name or not equals:
-            raise _refused(part.strip())
+            raise _unreadable_limit(part.strip())
         name = next((known for known in devices if known.upper() == name.upper()), name)
         if name in limits:
             raise UserError(f"memory is limited twice for device '{name}'")
@@ -33,7 +46,14 @@ def parse_memory(text: str, devices: Collection[str]) -> dict[str, int]:
 
 
 def memory_limits(memory: Mapping[str, int | str], devices: Collection[str]) -> dict[str, int]:
-    """Bytes by device, of numbers of bytes or texts such as "8GiB". Raises UserError as `parse_memory`."""
+    """Reads memory limits that are numbers of bytes or texts such as "8GiB".
+
+    Returns:
+        Bytes by device.
+
+    Raises:
+        UserError: an amount cannot be read or is not positive, or a device is not among `devices`.
+    """
     limits: dict[str, int] = {}
     for name, limit in memory.items():
         if name not in devices:
@@ -48,21 +68,25 @@ def memory_limits(memory: Mapping[str, int | str], devices: Collection[str]) -> 
 
 
 def parse_amount(amount: str, shown: str) -> int:
-    """The bytes of "8GiB". Raises UserError, which quotes `shown`."""
+    """Reads the bytes of "8GiB".
+
+    Raises:
+        UserError: it is no such amount; the message quotes `shown`.
+    """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", amount)
     number, unit = (match[1], match[2] or "B") if match else ("", "")
-    # Who writes GPU=2 means no two bytes.
-    forgotten = match is not None and not match[2] and Decimal(number) < _LEAST_PLAIN
+    # GPU=2 does not mean two bytes.
+    forgotten = match is not None and not match[2] and Decimal(number) < _SMALLEST_WITHOUT_UNIT
     if unit not in _UNITS or forgotten:
-        raise _refused(shown)
-    found = int(min(Decimal(number) * _UNITS[unit], Decimal(MOST)))
-    if not found:
+        raise _unreadable_limit(shown)
+    amount_bytes = int(min(Decimal(number) * _UNITS[unit], Decimal(MOST)))
+    if not amount_bytes:
         raise UserError(f"memory limit '{shown}' leaves no memory: give a positive amount")
-    return found
+    return amount_bytes
 
 
-def _refused(shown: str) -> UserError:
+def _unreadable_limit(shown: str) -> UserError:
     return UserError(
         f"memory limit '{shown}' is not DEVICE=AMOUNT: give one like GPU=2GiB ({', '.join(_UNITS)}), or a number of"
-        f" bytes of {_LEAST_PLAIN} and more"
+        f" bytes of {_SMALLEST_WITHOUT_UNIT} and more"
     )

@@ -1,7 +1,7 @@
-"""Values of OpenVINO's properties as plain Python ones, in whatever form programs give them.
+"""Reads values of OpenVINO's properties as plain Python values, in whatever form programs give them.
 
 ``openvino.properties.device.priorities("GPU", "CPU")`` and the like wrap values into ``OVAny``, whose text is that of
-the object and not of the value. So properties are read here, and nowhere else.
+the object and not of the value. So properties are read only here.
 """
 
 from __future__ import annotations
@@ -10,41 +10,45 @@ from collections.abc import Mapping
 from typing import Any
 
 PRIORITIES = "MULTI_DEVICE_PRIORITIES"
-"""OpenVINO's name of the property (ov::device::priorities) that lists the devices where the device string does not."""
+"""OpenVINO's name of the property (ov::device::priorities) that lists devices if the device string does not."""
 
 DEVICE_PROPERTIES = "DEVICE_PROPERTIES"
-"""OpenVINO's name of the property that has properties of single devices."""
+"""OpenVINO's name of the property with the properties of single devices."""
 
 
 def plain(value: Any) -> Any:
-    """The value inside of an OVAny; any other value as it is."""
+    """Returns the value inside of an OVAny; other values as they are."""
     return value.value if type(value).__name__ == "OVAny" else value
 
 
 def text(config: Mapping[str, Any] | None, key: str) -> str:
-    """A property of a configuration as OpenVINO writes it, an enumeration without its class; "" where it lacks it."""
+    """Returns a property of a configuration as OpenVINO writes it; "" if it is not there.
+
+    An enumeration's value is written without its class.
+    """
     value = plain((config or {}).get(key, ""))
     return str(getattr(value, "name", value))
 
 
 def listed_devices(config: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The devices that a configuration lists for HETERO; () where it lists none."""
+    """Returns the devices that a configuration lists for HETERO; () if it lists none."""
     return names_in(text(config, PRIORITIES))
 
 
 def names_in(listed: str) -> tuple[str, ...]:
-    """The names in "GPU,CPU"; OpenVINO ends a list of its own with a comma."""
+    """Splits "GPU,CPU" into names; OpenVINO ends its own lists with a comma."""
     return tuple(name.strip() for name in listed.split(",") if name.strip())
 
 
 def device_properties(config: Mapping[str, Any] | None) -> dict[str, dict[str, Any]] | None:
-    """DEVICE_PROPERTIES of a configuration in any form that OpenVINO's Python API takes (dictionary, JSON, OVAny).
+    """Reads DEVICE_PROPERTIES of a configuration, in any form of OpenVINO's Python API (dictionary, JSON, OVAny).
 
-    Empty where it has none; None where it has something else, which OpenVINO will refuse.
+    Returns:
+        Properties by device; {} if there are none; None for any other value, which OpenVINO will refuse.
     """
     value = plain((config or {}).get(DEVICE_PROPERTIES))
     if isinstance(value, str):
-        import json  # which the hook for OpenVINO does without
+        import json  # imported here, because the hook for OpenVINO usually does not need it
 
         try:
             value = json.loads(value)

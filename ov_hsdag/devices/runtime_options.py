@@ -1,8 +1,8 @@
-"""What a model wants of the devices that run it: its runtime_options, which HETERO loses.
+"""The runtime_options of a model, which are properties for the devices that run it, and which HETERO loses.
 
 optimum-intel writes options such as KV_CACHE_PRECISION into a model's rt_info, and a device that compiles the model
-takes them as properties. HETERO compiles submodels, which have no such entry: unless it is given the options as
-properties, a language model keeps its states in another precision than on one device, and computes other tokens.
+takes them as properties. HETERO compiles submodels, which have no such entry. Unless it gets the options as properties,
+a language model keeps its states in another precision than on one device, and computes other tokens.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ov_hsdag.devices.property_values import DEVICE_PROPERTIES, device_propertie
 from ov_hsdag.utils.lazy import ov
 
 RUNTIME_OPTIONS = "runtime_options"
-"""The model-level rt_info entry that plugins read properties from."""
+"""The model-level rt_info entry from which plugins read properties."""
 
 
 def runtime_options(model: ov.Model) -> dict[str, str]:
-    """The options that a model carries: name of a property → its value as text. Empty where it carries none."""
+    """Returns the options of a model: values as text by property. Empty if the model has none."""
     if not model.has_rt_info([RUNTIME_OPTIONS]):
         return {}
     options = plain(model.get_rt_info([RUNTIME_OPTIONS]))
@@ -32,35 +32,47 @@ def runtime_options(model: ov.Model) -> dict[str, str]:
 def compile_properties(
     core: ov.Core, model: ov.Model, device: str, config: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A compile_model configuration with which HETERO runs a model as a single device does.
+    """Completes a compile_model configuration so that HETERO runs a model as a single device does.
 
-    HETERO hands a property to every device that knows it, so the model's options are added to the configuration. What
-    the caller configures wins, for all devices or for one, as does what was set on the Core for a device. Virtual
-    devices get their limits (`virtual.compile_properties`). On other devices options are left to the plugin.
+    HETERO hands a property to every device that knows it, so the model's options are added to the configuration.
+    Options that the caller configured, for all devices or for one, take precedence; so do those that were set on the
+    Core for a device. Virtual devices get their limits (`virtual.compile_properties`). On other devices than HETERO,
+    options are left to the plugin.
+
+    Args:
+        core: the Core that will compile the model.
+        model: the model.
+        device: device string to compile for.
+        config: the caller's configuration.
+
+    Returns:
+        The completed configuration.
     """
     completed = virtual.compile_properties(device, config)
     names = virtual.hetero_names(device, completed)
     options = {name: value for name, value in runtime_options(model).items() if name not in completed}
     if not names or not options:
         return completed
-    own = _set_on_core(core, names, options)
-    given = device_properties(completed)
-    if own and given is not None:
-        for name, properties in own.items():
-            given[name] = {**properties, **given.get(name, {})}
-        completed[DEVICE_PROPERTIES] = given
+    core_properties = _options_set_on_core(core, names, options)
+    per_device = device_properties(completed)
+    if core_properties and per_device is not None:
+        for name, properties in core_properties.items():
+            per_device[name] = {**properties, **per_device.get(name, {})}
+        completed[DEVICE_PROPERTIES] = per_device
     return {**options, **completed}
 
 
-def _set_on_core(core: ov.Core, devices: Sequence[str], options: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Of the options those set on the Core for a device, which go first: it has other values than a new one."""
-    found: dict[str, dict[str, Any]] = {}
-    fresh: ov.Core | None = None
+def _options_set_on_core(
+    core: ov.Core, devices: Sequence[str], options: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Selects the options that were set on the Core for a device: their values differ from those of a new Core."""
+    set_values: dict[str, dict[str, Any]] = {}
+    new_core: ov.Core | None = None
     for device in devices:
         for name in options:
             with contextlib.suppress(RuntimeError):  # the device does not know the property
                 value = core.get_property(device, name)
-                fresh = fresh or virtual.new_core()
-                if value != fresh.get_property(device, name):
-                    found.setdefault(device, {})[name] = value
-    return found
+                new_core = new_core or virtual.new_core()
+                if value != new_core.get_property(device, name):
+                    set_values.setdefault(device, {})[name] = value
+    return set_values

@@ -1,12 +1,12 @@
-"""Virtual CPU devices: OpenVINO's CPU plugin registered again under another name, with properties of its own.
+"""Virtual CPU devices: OpenVINO's CPU plugin registered again under other names, with their own properties.
 
-So a machine with one CPU has several truly different devices (threads, precision). They are declared in the environment
-variable ``OV_HSDAG_VIRTUAL_DEVICES``::
+So a machine with one CPU has several really different devices (threads, precision). They are declared in the
+environment variable ``OV_HSDAG_VIRTUAL_DEVICES``::
 
     CPU_A:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=bf16;CPU_B:INFERENCE_NUM_THREADS=1,MEMORY=2GiB
 
-All properties but ``MEMORY`` are OpenVINO's. ``MEMORY`` says how much memory the device has, as placing counts it; the
-CPU plugin does not know of it.
+All properties except ``MEMORY`` are OpenVINO's. ``MEMORY`` is the device's memory that placing counts with; the CPU
+plugin does not know it.
 """
 
 from __future__ import annotations
@@ -25,36 +25,45 @@ from ov_hsdag.devices.property_values import DEVICE_PROPERTIES, device_propertie
 from ov_hsdag.utils.errors import RunError, UserError, one_line, shortened
 from ov_hsdag.utils.lazy import ov
 
-VIRTUAL_DEVICES_VARIABLE = "OV_HSDAG_VIRTUAL_DEVICES"
+VIRTUAL_DEVICES_VARIABLE = "OV_HSDAG_VIRTUAL_DEVICES"  # environment variable with the declaration
 
 MEMORY = "MEMORY"
 """Property of a virtual device that is not OpenVINO's: its memory, as "2GiB"."""
 
+# Names that OpenVINO's CPU plugin accepts.
 _VIRTUAL_NAME = re.compile(r"[A-Za-z0-9_]*CPU[A-Za-z0-9_]*")
 
-# What OpenVINO is given comes from here, and each device is a plugin of its own.
-_MOST_TEXT = 10_000
+# Longest declaration, in characters: OpenVINO gets values from it, and each declared device loads a plugin.
+_LONGEST_DECLARATION = 10_000
 
-_VIRTUAL_PRECISIONS = ("f32", "f16", "bf16")
+_VIRTUAL_PRECISIONS = ("f32", "f16", "bf16")  # precisions in which a CPU can infer
 
-# Of a device that a file defines.
-_KEPT = ("INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", MEMORY)
+# Properties that are taken from the definition in a placed model's file; all others are ignored.
+_DEFINABLE_PROPERTIES = ("INFERENCE_NUM_THREADS", "INFERENCE_PRECISION_HINT", MEMORY)
 
-# What a split model does to the CPU plugin unless its properties say otherwise, see docs/profiles.md: HETERO sets
-# EXCLUSIVE_ASYNC_REQUESTS on every submodel, which drops INFERENCE_NUM_THREADS; and pinned threads of two one-core
-# devices both land on the machine's first core, so that the devices never run at the same time.
+# Properties that keep virtual devices apart in a split model, see docs/reference/profiles.md. HETERO sets
+# EXCLUSIVE_ASYNC_REQUESTS on every submodel, which drops INFERENCE_NUM_THREADS. And pinned threads
+# (`_VIRTUAL_DEFAULTS`) of two one-core devices are both on the machine's first core, so that the devices never run at
+# the same time.
 _SPLIT_MODEL_PROPERTIES = {"EXCLUSIVE_ASYNC_REQUESTS": False}
 
-# Of a Core, what was registered on it.
-_REGISTERED = "_ov_hsdag_plugins"
+# Attribute of a Core with the plugins that were registered on it.
+_PLUGINS_ATTRIBUTE = "_ov_hsdag_plugins"
 
-_VIRTUAL_DEFAULTS = {"ENABLE_CPU_PINNING": "NO"}
+_VIRTUAL_DEFAULTS = {"ENABLE_CPU_PINNING": "NO"}  # for the reason above
 
 
 def virtual_devices(text: str | None = None) -> dict[str, dict[str, str]]:
-    """Declared virtual devices: name → properties, from ``text`` or else ``OV_HSDAG_VIRTUAL_DEVICES``.
+    """Reads the declared virtual devices.
 
-    UserError: malformed text, a name twice, a name that OpenVINO's CPU plugin cannot have, or a bad limit.
+    Args:
+        text: the declaration; by default that of ``OV_HSDAG_VIRTUAL_DEVICES``.
+
+    Returns:
+        Properties of each device, by its name.
+
+    Raises:
+        UserError: the text is malformed, a name is there twice or cannot be one of a CPU plugin, or a limit is bad.
     """
     source = VIRTUAL_DEVICES_VARIABLE if text is None else "the virtual devices in the placed model"
     try:
@@ -64,9 +73,9 @@ def virtual_devices(text: str | None = None) -> dict[str, dict[str, str]]:
 
 
 def _parse(text: str) -> dict[str, dict[str, str]]:
-    if not (text.isascii() and text.isprintable()) or len(text) > _MOST_TEXT:
+    if not (text.isascii() and text.isprintable()) or len(text) > _LONGEST_DECLARATION:
         raise ValueError(
-            f"expected at most {_MOST_TEXT} printable ASCII characters, such as CPU_A:INFERENCE_NUM_THREADS=1"
+            f"expected at most {_LONGEST_DECLARATION} printable ASCII characters, such as CPU_A:INFERENCE_NUM_THREADS=1"
         )
     devices: dict[str, dict[str, str]] = {}
     for entry in filter(None, (part.strip() for part in text.split(";"))):
@@ -103,31 +112,37 @@ def _parse_properties(name: str, text: str) -> dict[str, str]:
 
 
 def declared_memory(name: str) -> int | None:
-    """Bytes of memory that a declared virtual device has; None where its declaration does not say."""
+    """Bytes of memory of a declared virtual device; None if its declaration has none."""
     amount = virtual_devices().get(name, {}).get(MEMORY)
     return None if amount is None else parse_amount(amount, MEMORY)
 
 
-def _of_openvino(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties that the CPU plugin knows."""
+def _openvino_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """Selects the properties that the CPU plugin knows."""
     return {key: value for key, value in properties.items() if key != MEMORY}
 
 
 def definition(names: Collection[str]) -> str:
-    """The declaration of those of the declared virtual devices that have these names; "" where there are none."""
-    found = {name: properties.items() for name, properties in virtual_devices().items() if name in names}
-    return ";".join(f"{name}:{','.join(map('='.join, properties))}" for name, properties in found.items())
+    """Formats the declarations of the declared virtual devices with these names; "" if there are none."""
+    selected = {name: properties.items() for name, properties in virtual_devices().items() if name in names}
+    return ";".join(f"{name}:{','.join(map('='.join, properties))}" for name, properties in selected.items())
 
 
 def register_defined(core: ov.Core, text: str, names: Collection[str]) -> None:
-    """Register virtual devices that the environment does not declare, as the file of a placed model defines them.
+    """Registers virtual devices that the file of a placed model defines and the environment does not declare.
 
-    text: of `definition`, where the model was placed; only threads and precision are taken from it. names: of those
-    that are wanted. Raises as `register`.
+    Args:
+        core: the Core.
+        text: result of `definition` where the model was placed; only threads, precision and memory are taken from it.
+        names: names of the devices that are needed.
+
+    Raises:
+        UserError: the text is malformed, or the CPU plugin refuses a property.
+        RunError: the plugin cannot be registered.
     """
     present = virtual_devices()
     defined = {
-        name: {key: value for key, value in properties.items() if key in _KEPT}
+        name: {key: value for key, value in properties.items() if key in _DEFINABLE_PROPERTIES}
         for name, properties in virtual_devices(text).items()
         if name in names and name not in present
     }
@@ -135,9 +150,14 @@ def register_defined(core: ov.Core, text: str, names: Collection[str]) -> None:
 
 
 def check_declared(text: str, names: Collection[str]) -> None:
-    """Raise UserError, with what to do, where virtual devices are wanted that the environment does not declare.
+    """Checks that the environment declares the virtual devices that are needed.
 
-    text: of `definition`, where the model was placed; "" where that is not known.
+    Args:
+        text: result of `definition` where the model was placed; "" if it is not known.
+        names: names of the devices that are needed.
+
+    Raises:
+        UserError: one is not declared; the message has the command that declares it.
     """
     missing = [name for name in names if name in virtual_devices(text) and name not in virtual_devices()]
     if missing:
@@ -148,11 +168,20 @@ def check_declared(text: str, names: Collection[str]) -> None:
 
 
 def register(core: ov.Core, declared: Mapping[str, Mapping[str, str]] | None = None) -> tuple[str, ...]:
-    """Register virtual devices on a Core and set their properties; names of those devices.
+    """Registers virtual devices on a Core and sets their properties.
 
-    Safe to call again, and on a Core that already has them: only the properties are then set again. declared: name →
-    properties; by default those that the environment declares. Raises UserError where the declaration is malformed or
-    the CPU plugin refuses a property, RunError where the plugin cannot be registered.
+    It may be called again, and for a Core that already has them: then it only sets the properties.
+
+    Args:
+        core: the Core.
+        declared: properties of each device, by its name; by default those that the environment declares.
+
+    Returns:
+        Names of the devices.
+
+    Raises:
+        UserError: the declaration is malformed, or the CPU plugin refuses a property.
+        RunError: the plugin cannot be registered.
     """
     declared = virtual_devices() if declared is None else declared
     plugin = f"openvino_{'arm' if platform.machine().lower() in ('arm64', 'aarch64') else 'intel'}_cpu_plugin"
@@ -164,8 +193,8 @@ def register(core: ov.Core, declared: Mapping[str, Mapping[str, str]] | None = N
             if "already registered" not in str(error):
                 raise RunError(f"cannot register virtual device {name}: {one_line(error)}") from error
         try:
-            core.set_property(name, {**_VIRTUAL_DEFAULTS, **_of_openvino(properties)})
-            _load(core, name)  # which is when it checks the properties
+            core.set_property(name, {**_VIRTUAL_DEFAULTS, **_openvino_properties(properties)})
+            _load_plugin(core, name)  # the plugin checks the properties when it is loaded
         except RuntimeError as error:
             refused = shortened(f"OpenVINO refuses the properties of {name}: {one_line(error)}", 500)
             raise UserError(f"{VIRTUAL_DEVICES_VARIABLE}: {refused}") from error
@@ -173,57 +202,64 @@ def register(core: ov.Core, declared: Mapping[str, Mapping[str, str]] | None = N
 
 
 def note_plugin(core: ov.Core, plugin: str, name: str) -> None:
-    """Remember what ``Core.register_plugin`` was called with: OpenVINO does not say it."""
-    setattr(core, _REGISTERED, {**registered(core), name: plugin})
+    """Remembers the arguments of ``Core.register_plugin``, because OpenVINO does not report them.
+
+    Args:
+        core: the Core.
+        plugin: name or path of the plugin's library.
+        name: name of the device.
+    """
+    setattr(core, _PLUGINS_ATTRIBUTE, {**registered(core), name: plugin})
 
 
 def registered(core: ov.Core) -> dict[str, str]:
     """Plugins that were registered on a Core, by the names of their devices."""
-    return dict(getattr(core, _REGISTERED, {}))
+    return dict(getattr(core, _PLUGINS_ATTRIBUTE, {}))
 
 
-def _load(core: ov.Core, name: str) -> None:
+def _load_plugin(core: ov.Core, name: str) -> None:
     """Loads the plugin of a virtual device, in a thread that ends at once.
 
-    The CPU plugin gives the thread that loads it a stack for signals, and at its own end gives back the one before,
-    which may be another plugin's that has ended already (docs/facts.md): a signal would then end the process.
+    The CPU plugin gives the thread that loads it a stack for signals. At its own end it restores the stack from before,
+    which may belong to another plugin that has ended already (docs/reference/facts.md): a signal would then end the
+    process.
     """
     with ThreadPoolExecutor(1) as thread:
         thread.submit(core.get_property, name, "INFERENCE_NUM_THREADS").result()
 
 
 def new_core() -> ov.Core:
-    """A Core with the declared virtual devices. Raises as `register`."""
+    """Makes a Core with the declared virtual devices. Raises the errors of `register`."""
     core = ov.Core()
     register(core)
     return core
 
 
 def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Complete a compile_model configuration so that virtual devices keep their limits in split models.
+    """Completes a compile_model configuration so that virtual devices keep their limits in split models.
 
     Every virtual device of a HETERO device string, or of MULTI_DEVICE_PRIORITIES, gets an entry in DEVICE_PROPERTIES
-    with its declared limits and EXCLUSIVE_ASYNC_REQUESTS off. What the caller configures wins: a property of the device
-    first, then one given for all devices. Anything else, without such a device, comes back as it was.
+    with its declared limits and EXCLUSIVE_ASYNC_REQUESTS off. The caller's configuration takes precedence: a property
+    for the device first, then one for all devices. A configuration without such a device is returned as it is.
     """
     completed = dict(config or {})
     names = hetero_names(device, completed)
     virtual = {name: limits for name, limits in virtual_devices().items() if name in names} if names else {}
     if not virtual:
         return completed
-    given = device_properties(completed)
-    if given is None:  # OpenVINO says what is wrong with it
+    per_device = device_properties(completed)
+    if per_device is None:  # OpenVINO will report the error
         return completed
     for name, limits in virtual.items():
-        wanted: dict[str, Any] = {**_VIRTUAL_DEFAULTS, **_SPLIT_MODEL_PROPERTIES, **_of_openvino(limits)}
-        kept = {key: value for key, value in wanted.items() if key not in completed}
-        given[name] = {**kept, **given.get(name, {})}
-    completed[DEVICE_PROPERTIES] = given
+        wanted: dict[str, Any] = {**_VIRTUAL_DEFAULTS, **_SPLIT_MODEL_PROPERTIES, **_openvino_properties(limits)}
+        defaults = {key: value for key, value in wanted.items() if key not in completed}
+        per_device[name] = {**defaults, **per_device.get(name, {})}
+    completed[DEVICE_PROPERTIES] = per_device
     return completed
 
 
 def hetero_names(device: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Devices of a HETERO device string, or of MULTI_DEVICE_PRIORITIES; () for another device."""
+    """Devices of a HETERO device string, or of MULTI_DEVICE_PRIORITIES; () for other devices."""
     head, _, tail = device.partition(":")
     if head != HETERO:
         return ()

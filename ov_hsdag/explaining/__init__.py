@@ -1,1 +1,1 @@
-"""What runs where in a placed model, what it costs there and elsewhere, and why it is there."""
+"""Explains a placed model: the device of each operation, its cost there and elsewhere, and the reason."""

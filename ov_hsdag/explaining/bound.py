@@ -1,4 +1,4 @@
-"""What bounds a placement where devices stay empty, or where more of them gain little."""
+"""Finds the bottleneck of a placement for throughput that leaves devices empty or gains little from them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
 
 FAR_BELOW = 0.75
-"""A gain below this share of what the devices together could have is far below their number."""
+"""Share of the highest possible gain, with all devices perfectly busy; a gain below it is explained to the user."""
 
 DECIDES = 0.8
-"""An operation bounds the time between results where it takes at least this share of it."""
+"""Share of the time between results; a colocation group that takes at least so much is named as the bottleneck."""
 
-_LEAST_US = 1e-9  # in place of a time of nothing, µs
+_LEAST_US = 1e-9  # µs; replaces a total of 0, by which nothing can be divided
 
 
 def describe_bound(explained: Explanation) -> str:
-    """A line that says why no split gains more; "" where every device is used and the gain is near their number.
+    """A line that says why no split gains more; "" where all devices are used and the gain is near their number.
 
-    For throughput the busiest device decides, and it has at least the longest operation, or the longest ones that must
-    stay together. Where these are short, what the split itself costs is named. For the latency of one request devices
-    take turns, so that empty ones are no wonder, and there is no line.
+    Throughput is limited by the busiest device, whose work is at least that of the longest colocation group. Where
+    that group is short, the line names the costs of the split itself. There is no line for latency: devices take turns
+    in a single request, so that empty ones are normal.
     """
     problem = explained.problem
     if problem.objective != "throughput" or len(problem.devices) < 2 or explained.evaluation.infeasible[0]:
@@ -41,8 +41,9 @@ def describe_bound(explained: Explanation) -> str:
     if longest >= DECIDES * explained.score_us:
         most = float(singles.min() / longest)
         return (
-            f"bound: {where}{_called(explained, group)} {longest / explained.score_us:.0%} of the time between results"
-            f" on the fastest device for it, so that no split gives more than {most:.2f}x the best single device"
+            f"bound: {where}{_as_subject(explained, group)} {longest / explained.score_us:.0%} of the time between"
+            " results on the fastest device for it, so that no split gives more than"
+            f" {most:.2f}x the best single device"
         )
     return _bound_of_split(explained, where)
 
@@ -56,14 +57,14 @@ def _empty_devices(explained: Explanation) -> list[str]:
 
 
 def _longest_group(problem: PlacementProblem) -> tuple[int, float]:
-    """The colocation group that takes longest on the device that is fastest for it, and that time, µs."""
+    """The colocation group with the longest time on its fastest device, and that time in µs."""
     least: NDArray[np.float64] = problem.group_us.min(axis=1)
     group = int(least.argmax())
     return group, float(least[group])
 
 
-def _called(explained: Explanation, group: int) -> str:
-    """A colocation group as the subject of a sentence, with its verb."""
+def _as_subject(explained: Explanation, group: int) -> str:
+    """A colocation group as the subject of a sentence, with the verb "takes" or "take"."""
     graph = explained.problem.graph
     operations = (graph.kinds == NodeKind.OP) & ~graph.legality.constant
     members = np.flatnonzero((explained.problem.groups == group) & operations)
@@ -74,7 +75,7 @@ def _called(explained: Explanation, group: int) -> str:
 
 
 def _bound_of_split(explained: Explanation, where: str) -> str:
-    """The line where no operation is too long: what the busiest device does beside operations, and how full it is."""
+    """The line for placements without a long group: the shares of the busiest device's time that splitting costs."""
     problem = explained.problem
     by_device = explained.breakdown.busy_us[0]
     total = by_device.sum(axis=1)

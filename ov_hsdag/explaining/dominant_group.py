@@ -1,4 +1,4 @@
-"""The dominant colocation group, which has most of a model's operations and keeps it from being split, and why."""
+"""The dominant colocation group: it has more than half of a model's operations and prevents a useful split."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from ov_hsdag.utils.lazy import ov
 
 
 def dominant_group(graph: ComputationGraph, groups: NDArray[np.int32]) -> tuple[NDArray[np.int64], int]:
-    """Nodes of the colocation group with more than half of the operations, if any; and the count of operations."""
+    """The operations of the dominant colocation group, and the number of all operations.
+
+    The first is an empty array where no group has more than half of the operations, and at least two.
+    """
     operations = np.flatnonzero((graph.kinds == NodeKind.OP) & ~graph.legality.constant)
     if not len(operations):
         return operations, 0
@@ -30,10 +33,16 @@ def describe_dominant_group(
     model: ov.Model | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> str:
-    """A line about the operations of `dominant_group`: how many, why, and the remedy; "" where there are none.
+    """A line about the dominant colocation group: its size, why its operations belong together, and a remedy.
 
-    model: from which the graph is; where it is given, fixed sizes of its inputs, from the example `shapes`, are tried
-    as a remedy. groups: its colocation groups, int32 [nodes].
+    Args:
+        graph: the graph of the model.
+        groups: colocation group of each node, int32 [nodes].
+        model: the model; if given, fixing the sizes of its inputs is tried as a remedy.
+        shapes: example shapes for that, by input name; the others are assumed.
+
+    Returns:
+        The line; "" where no group dominates.
     """
     nodes, total = dominant_group(graph, groups)
     if not len(nodes):
@@ -52,10 +61,13 @@ def describe_dominant_group(
 
 
 def _remedy(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None, share: float) -> str:
-    """Fixed sizes with which fewer operations are together, as ovc takes them; "" where that does not help."""
+    """The advice to convert the model with fixed sizes, as ovc takes them; "" where that does not shrink the group.
+
+    share: the dominant group's share of the operations as the model is.
+    """
     fixed = model.clone()
     sizes = counted_input_shapes(model, shapes)
-    given = [
+    input_specs = [
         f"{input_name(port)}[{','.join(map(str, size))}]"
         for port, size in zip(model.inputs, sizes, strict=True)
         if port.get_partial_shape().is_dynamic
@@ -66,4 +78,4 @@ def _remedy(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None, share: 
     except RuntimeError:
         return ""
     nodes, total = dominant_group(graph, graph.legality.groups)
-    return f"with fixed sizes they need not: ovc --input {','.join(given)}" if len(nodes) < share * total else ""
+    return f"with fixed sizes they need not: ovc --input {','.join(input_specs)}" if len(nodes) < share * total else ""

@@ -1,4 +1,4 @@
-"""Explains the placement of a model: the model and a placement in, an explained model out."""
+"""The entry point of explanations: prices a model and its placement, and returns an `ExplainedModel`."""
 
 from __future__ import annotations
 
@@ -43,22 +43,27 @@ def explain(
     workload: Workload | str | None = None,
     context: int | None = None,
 ) -> ExplainedModel:
-    """Explains the placement inside a model, or one that is given.
+    """Explains the placement that a model carries, or another one.
+
+    The settings with which the placement was made (example shapes, memory limits, workload) are defaults for the
+    arguments below.
 
     Args:
-        model: any; not changed.
+        model: any model; it is not changed.
         device: the devices, in HETERO's order; by default those of the placement.
-        affinity: a placement of the model; by default the one that it carries, or affinities of its nodes. Of the one
-            that it carries, nodes that are gone since it was made are left out, with a warning.
+        affinity: a placement of the model; by default the one that it carries, or affinities of its nodes. Nodes of a
+            carried placement that the model has lost are left out, with a warning.
         objective: "latency" or "throughput"; by default the placement's.
         profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
         core: asked what the devices support, where it has them. A new one by default.
-        shapes: example shapes of dynamic inputs, by input name. Of inputs without one, and so of `memory` and
-            `workload`, what the placement was made with counts.
+        shapes: example shapes of dynamic inputs, by input name.
         memory: as in `ov_hsdag.place`.
-        costs: measured costs of the model, used for the devices that they hold for.
+        costs: measured costs of the model, used for those devices for which they are valid.
         workload: as in `ov_hsdag.place`.
         context: as in `ov_hsdag.place`.
+
+    Returns:
+        The explained model.
 
     Raises:
         UserError: bad input, a model without a placement, or one that knows none of the model's nodes.
@@ -66,16 +71,16 @@ def explain(
     """
     check_in_memory("explain", model)
     model = model.clone()  # shares the weights
-    given = placement_of(model) if affinity is None else affinity
-    given = given if given is None or isinstance(given, Placement) else _by_name(given)
-    if given is None:
+    placement = placement_of(model) if affinity is None else affinity
+    placement = placement if placement is None or isinstance(placement, Placement) else _by_name(placement)
+    if placement is None:
         raise UserError("the model carries no placement: place it first, with ov_hsdag.place or ov-hsdag place")
-    devices = DeviceSet(given.devices) if device is None else DeviceSet.parse(device)
+    devices = DeviceSet(placement.devices) if device is None else DeviceSet.parse(device)
     names = devices.names
-    if names != given.devices:
-        given = given.map_to(names)
+    if names != placement.devices:
+        placement = placement.map_to(names)
     core = core or new_core()
-    made_with = given.settings or {}
+    made_with = placement.settings or {}
     register_defined(core, made_with.get("virtual_devices", ""), names)
     if profile is None and "profile" in made_with:
         warnings.warn(
@@ -88,34 +93,34 @@ def explain(
     if workload is None and context is None:
         workload, context = made_with.get("workload"), made_with.get("context")
         shapes = with_earlier_shapes(model, shapes or {}, made_with.get("shapes", {}))
-    asked = Workload.asked(workload, context)
-    phases = asked.phases_with(model, shapes) if asked else ()
+    parsed_workload = Workload.asked(workload, context)
+    phases = parsed_workload.phases_with(model, shapes) if parsed_workload else ()
     original = {node.get_friendly_name() for node in model.get_ops()}
     restore_shapes(model)
-    fix_npu_sizes(model, given.used(), shapes)
+    fix_npu_sizes(model, placement.used(), shapes)
     stored = {node.get_friendly_name() for node in operations_of(model)}
-    placed = affinity is None and model.has_rt_info([RT_INFO]) and stored <= given.affinity.keys()
+    placed = affinity is None and model.has_rt_info([RT_INFO]) and stored <= placement.affinity.keys()
     analysis = session.analyse(model, shapes, phases, placed=placed)
-    known = original.union(analysis.graph.names)
-    if affinity is None and not known.isdisjoint(given.affinity):
-        if gone := given.missing(known):
+    known_names = original.union(analysis.graph.names)
+    if affinity is None and not known_names.isdisjoint(placement.affinity):
+        if gone := placement.missing(known_names):
             warnings.warn(f"the placement names operations that are gone from the model: {listed(gone)}", stacklevel=2)
     else:
-        given.check_nodes(known)
-    problem = session.price(analysis, objective or given.objective, costs, phases).problem
-    whole = complete.complete(model, given.affinity, names, problem.graph)
+        placement.check_nodes(known_names)
+    problem = session.price(analysis, objective or placement.objective, costs, phases).problem
+    whole = complete.complete(model, placement.affinity, names, problem.graph)
     measured = tuple(costs.of(problem.graph, names, core)) if costs and not phases else ()
-    request = f"an inference (the mean of {asked.describe()})" if asked else "one request"
+    request = f"an inference (the mean of {parsed_workload.describe()})" if parsed_workload else "one request"
     explanation = Explanation(
         problem, problem.placement_of(whole), _pins_kept(problem, whole, made_with.get("pin", ()))
     )
-    return ExplainedModel(explanation, given, session.profile, measured, request, analysis, tuple(phases))
+    return ExplainedModel(explanation, placement, session.profile, measured, request, analysis, tuple(phases))
 
 
 def _pins_kept(problem: PlacementProblem, affinity: Mapping[str, str], pins: Sequence[str]) -> dict[int, str]:
-    """Pins that a placement was made with, by the numbers of their nodes; those that it does not keep are left out.
+    """The pins of a placement by the numbers of their nodes, without those that it does not satisfy.
 
-    A model may have changed since, may be explained on other devices, and a file may say anything.
+    A pin may be violated because the model has changed, other devices are given, or the file was edited.
     """
     kept: dict[int, str] = {}
     for text in pins:
@@ -129,7 +134,7 @@ def _pins_kept(problem: PlacementProblem, affinity: Mapping[str, str], pins: Seq
 
 
 def placement_of(model: ov.Model) -> Placement | None:
-    """The placement that a model carries, or else the affinities of its nodes; None where it has neither."""
+    """The placement that a model carries, or one made of its nodes' affinities; None where it has neither."""
     carried = Placement.of(model)
     if carried is not None:
         return carried

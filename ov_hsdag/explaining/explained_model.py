@@ -1,4 +1,4 @@
-"""What an explanation says of a model's operations, submodels and cuts, in JSON's types."""
+"""The explanation of a placed model as objects in JSON's types: operations, submodels, cuts and moves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ov_hsdag.problem.copies import copies_summary
 from ov_hsdag.problem.pricing import ModelAnalysis
 from ov_hsdag.utils.errors import UserError
 
-_FEW = 3  # cuts and moves that a summary names
+_FEW = 3  # moves, and types of a submodel's operations, that a summary names
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,24 +31,24 @@ class ExplainedModel:
     """A placed model and the explanation of its placement."""
 
     explanation: Explanation  # of the placement that HETERO would run
-    placement: Placement  # with what was stored about it
-    profile: Profile  # that the costs are from
+    placement: Placement  # the placement with its stored predictions and measurements
+    profile: Profile  # source of the costs
     measured: tuple[str, ...]  # devices whose operations were measured
-    request: str = "one request"  # what times are of
-    analysis: ModelAnalysis | None = None  # of the model, normalized; None where a placing explains what it made
-    phases: tuple[Phase, ...] = ()  # of its workload
+    request: str = "one request"  # the unit to which times refer
+    analysis: ModelAnalysis | None = None  # of the normalized model; None in the report that follows a placing
+    phases: tuple[Phase, ...] = ()  # phases of its workload
 
     @property
     def profiles(self) -> dict[str, str]:
-        """Device → name of its built-in profile; "" where the figures are of a file."""
+        """The name of each device's built-in profile; "" where its figures come from a file."""
         return {name: self.profile.device(name).builtin for name in self.explanation.problem.devices}
 
     def __repr__(self) -> str:
-        """The first line of what the command prints."""
+        """The headline, as in the output of the command."""
         return self.headline("the model")
 
     def headline(self, model: str) -> str:
-        """What a request takes, in one line."""
+        """One line with the times of a request. model: the name to begin with."""
         problem, found = self.explanation.problem, self.explanation.evaluation
         latency, period = (f"{float(us[0]) / 1e3:,.3f} ms" for us in (found.latency_us, found.period_us))
         return (
@@ -57,11 +57,11 @@ class ExplainedModel:
         )
 
     def summary(self, moves: bool = True) -> dict[str, Any]:
-        """Devices, submodels, cuts, gains and the moves that come closest to paying, in JSON's types; times in µs.
+        """The model as a whole: devices, submodels, cuts, gains and the best moves, in JSON's types; times in µs.
 
-        "together" says how many operations must share a device and why, where that is most of them, and "bound" why no
-        split gains more, where devices stay empty or gain little. moves: whether
-        moves are looked for, which takes a simulation for each group on each other device; else they are None.
+        "together" is the line of `describe_dominant_group`, and "bound" that of `describe_bound`.
+
+        moves: whether the best moves are computed, which simulates each group on each other device; None otherwise.
         """
         explained, problem = self.explanation, self.explanation.problem
         result = explained.evaluation
@@ -95,7 +95,7 @@ class ExplainedModel:
         }
 
     def operation(self, node: int) -> dict[str, Any]:
-        """All that is known of a node: device, costs here and elsewhere, submodel, and why it is here."""
+        """One node: its device, its costs there and elsewhere, its submodel, and the reason for its device."""
         explained, problem = self.explanation, self.explanation.problem
         reason: Reason = explained.reason(node)
         total = max(explained.parts.total, 1e-30)
@@ -119,24 +119,24 @@ class ExplainedModel:
         }
 
     def nodes(self, names: Sequence[str] = (), types: Sequence[str] = ()) -> list[int]:
-        """Nodes with one of the names or types; all operations, in the order of the graph, where neither is given.
+        """The nodes that match one of the names or types, in the order of the graph; without any, all operations.
 
-        In friendly names, `*` and `?` stand for any characters, as in file names. UserError: no node has one of them.
+        Names and types may have `*` and `?`, as in file names. Raises UserError where one matches no node.
         """
         graph = self.explanation.problem.graph
         if not names and not types:
             return [int(node) for node in np.flatnonzero(np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK)))]
-        found: set[int] = set()
+        matched: set[int] = set()
         for patterns, candidates, what in ((names, graph.names, "node"), (types, graph.types, "type")):
             for pattern in patterns:
                 nodes = matching(candidates, pattern)
                 if not nodes:
                     raise UserError(f"the model has no {what} '{pattern}'; {similar(pattern, candidates)}")
-                found.update(nodes)
-        return sorted(found)
+                matched.update(nodes)
+        return sorted(matched)
 
     def _gains(self) -> dict[str, float | None]:
-        """How many times better than each device alone, and than a copy on each; None where that is impossible."""
+        """The gain over each single device and over copies, as a ratio; None where a device cannot run the model."""
         explained, problem = self.explanation, self.explanation.problem
         gains: dict[str, float | None] = {
             name: float(score / explained.score_us) if np.isfinite(score) else None
@@ -151,7 +151,7 @@ class ExplainedModel:
         explained, problem = self.explanation, self.explanation.problem
         operations = problem.graph.kinds == NodeKind.OP
         us, places = submodel_us(explained), {one: place for place, one in enumerate(execution_order(explained), 1)}
-        found = []
+        submodels = []
         for number, device in enumerate(explained.submodel_device.tolist()):
             inside = np.flatnonzero((explained.submodel == number) & operations)
             names = problem.graph.names
@@ -164,8 +164,8 @@ class ExplainedModel:
                 "last": names[inside[-1]] if len(inside) else None,
                 "types": dict(Counter(problem.graph.types[node] for node in inside).most_common(_FEW)),
             }
-            found.append(submodel)
-        return found
+            submodels.append(submodel)
+        return submodels
 
     def _experts(self) -> list[dict[str, Any]]:
         explained, problem = self.explanation, self.explanation.problem

@@ -1,6 +1,6 @@
-"""Why a placement is as it is: what operations cost here and elsewhere, and what moving them would cost.
+"""Explains a placement by the costs of its operations, and by the change of the objective when groups move.
 
-Every figure is the simulator's: a move is judged by evaluating the placement with the move made.
+All figures come from the simulator, which evaluates the placement again for each move.
 """
 
 from __future__ import annotations
@@ -19,35 +19,36 @@ from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.problem.problem import OVER_MEMORY, Breakdown, Evaluation, PlacementProblem
 from ov_hsdag.utils.byte_sizes import format_bytes
 
-# Moves that change the objective by less than this share of it make no difference.
-_NOTHING = 1e-6
+# Share of the objective below which a change counts as rounding error.
+_ROUNDING = 1e-6
 
-# Characters of a name that people still read; those of nodes that nobody named grow with the model.
+# Characters of a name in a text; generated names of fused nodes may be much longer.
 _LONGEST_NAME = 160
 
-# Steps (some nanoseconds each) that the cycles of all moves of a placement may take, and the least that each has.
+# Limits on separating submodels in cycles, in steps of some nanoseconds: for all moves of a placement together, which
+# is a few seconds, and at least for each move.
 _ALL_WORK, _LEAST_WORK = 5 * 10**8, 10**5
 
-_BATCH = 256  # placements that are simulated at a time
+_BATCH = 256  # placements in one call of the simulator, which spreads them over the cores
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A tensor that goes from one device to another."""
+    """A tensor that is transferred from one device to another."""
 
-    node: int  # that computes it
+    node: int  # the node that computes it
     output: int  # its number among the graph's outputs
     source: int  # device number
     target: int  # device number
-    bytes: int  # that move
+    bytes: int  # bytes transferred
     us: float  # time of the transfer, µs
-    source_us: float  # in which the source is busy with it, µs
-    target_us: float  # in which the target is, µs
+    source_us: float  # part of it that keeps the source busy, µs
+    target_us: float  # part of it that keeps the target busy, µs
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The time of one request, µs, by what it is spent on; for a move, what each part grows by."""
+    """The time of one request in µs, by the terms of the cost model; for a move, the change of each term."""
 
     nodes: float
     fusions: float
@@ -61,57 +62,63 @@ class Parts:
 
 @dataclass(frozen=True)
 class Move:
-    """A colocation group on another device, everything else where it is."""
+    """A change of the placement: one colocation group goes to another device."""
 
-    group: int  # that moves
-    device: int  # where it goes, a device number
-    cost_us: float  # what the objective grows by, µs; negative where the move pays, inf where it is infeasible
-    parts: Parts  # what the time of one request grows by, feasible or not
+    group: int  # the group that moves
+    device: int  # number of its new device
+    cost_us: float  # change of the objective, µs; negative for an improvement, inf where it is infeasible
+    parts: Parts  # change of the time of one request, feasible or not
     infeasible: int  # as in `Evaluation.infeasible`
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a node is on its device."""
+    """The reason for a node's device."""
 
-    # "pinned" (a pin keeps it, or `other` with which it must share a device), "consumer" (it must be where its consumer
-    # is), "only" (no other device runs it), "shared" (no other device runs `other`, with which it must share a device),
-    # "submodel" (elsewhere it would not share a submodel with `other`), "order" (elsewhere HETERO could not order the
-    # submodels), "nothing" (elsewhere a submodel would compute nothing), "memory" (it would not fit elsewhere),
-    # "dearer" (every move costs time), "together" (a move takes most of the model with it, and does not pay), "equal"
-    # (a move changes nothing) or "better" (a move pays)
+    # One of:
+    # "pinned": a pin keeps the node here, or keeps `other`, which must share its device
+    # "consumer": it must be on the device of its consumer `other`
+    # "only": no other device runs it
+    # "shared": no other device runs `other`, which must share its device
+    # "submodel": on another device it would not share a submodel with `other`
+    # "order": on another device HETERO could not order the submodels
+    # "nothing": on another device a submodel would compute nothing
+    # "memory": it does not fit on another device
+    # "dearer": every move takes longer
+    # "together": a move takes most of the model with it, and is no improvement
+    # "equal": a move changes nothing
+    # "better": a move is an improvement
     kind: str
-    text: str  # the same for people
-    other: int = -1  # a node that the reason is about, -1 for none
-    move: Move | None = None  # the best other device; None where no move is possible but for memory
+    text: str  # the reason as a phrase for people
+    other: int = -1  # the node that the reason refers to, -1 for none
+    move: Move | None = None  # the best move; None where moves are impossible for another reason than memory
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """One feasible or infeasible placement of a problem, and all that can be said of it."""
+    """A placement of a problem, feasible or not, with everything that can be derived about it on demand."""
 
     problem: PlacementProblem
     placement: NDArray[np.uint8]  # device numbers, uint8 [groups]
     pinned: Mapping[int, str] = field(default_factory=dict)  # pins, as people type them, by the numbers of their nodes
-    # What was worked out, by group and device, as nodes of a group share it: moves that were asked for, what `_tried`
-    # returns, and what `_parted_by` does, by group alone.
+    # Caches: moves by group and device, results of `_evaluate_move` alike, and of `_separated_by` by group.
     _moves: dict[tuple[int, int], Move] = field(default_factory=dict, init=False, repr=False)
     _outcomes: dict[tuple[int, int], tuple[float, int, int]] = field(default_factory=dict, init=False, repr=False)
     _parted: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def breakdown(self) -> Breakdown:
-        """The terms of what the simulator says of the placement, of a batch of one."""
+        """The simulator's result for the placement, split by terms; a batch of one."""
         return self.problem.breakdown(self.placement)
 
     @property
     def evaluation(self) -> Evaluation:
-        """What the simulator says of the placement, of a batch of one."""
+        """The simulator's result for the placement; a batch of one."""
         return self.breakdown.evaluation
 
     @cached_property
     def score_us(self) -> float:
-        """The objective, feasible or not, µs."""
+        """The value of the objective in µs, even where the placement is infeasible."""
         result = self.evaluation
         return float((result.latency_us if self.problem.objective == "latency" else result.period_us)[0])
 
@@ -127,7 +134,7 @@ class Explanation:
 
     @cached_property
     def node_us(self) -> NDArray[np.float64]:
-        """Time of each node where it is, penalties of broken fusions included, µs, float64 [nodes]."""
+        """Time of each node on its device, including penalties of broken fusions, µs, float64 [nodes]."""
         return self.breakdown.node_us[0] + self.breakdown.fusion_us[0]
 
     @cached_property
@@ -145,28 +152,28 @@ class Explanation:
 
     @cached_property
     def parts(self) -> Parts:
-        """The time of one request by what it is spent on."""
+        """The time of one request by terms of the cost model."""
         return Parts(*self.breakdown.latency_us[0].tolist())
 
     def move(self, group: int, device: int) -> Move:
-        """What moving a colocation group would change. Raises ValueError for the device that it is on."""
+        """Evaluates the move of a colocation group to another device. Raises ValueError for its present device."""
         if self.placement[group] == device:
             raise ValueError(f"group {group} is on device {device} already")
         if (group, device) in self._moves:
             return self._moves[group, device]
         problem = self.problem
-        found = problem.breakdown(self._with(group, device))
-        result = found.evaluation
+        breakdown = problem.breakdown(self._with(group, device))
+        result = breakdown.evaluation
         cost = float(result.score(problem.objective)[0]) - self.score_us
-        parts = Parts(*(found.latency_us[0] - self.breakdown.latency_us[0]).tolist())
+        parts = Parts(*(breakdown.latency_us[0] - self.breakdown.latency_us[0]).tolist())
         self._moves[group, device] = Move(group, device, cost, parts, int(result.infeasible[0]))
         return self._moves[group, device]
 
     @cached_property
     def move_us(self) -> NDArray[np.float64]:
-        """What the objective grows by where one group moves, µs, inf where infeasible, float64 [groups, devices].
+        """Change of the objective for each move of one group, µs, inf where infeasible, float64 [groups, devices].
 
-        The device that a group is on has 0. Takes a simulation for each group and other device.
+        It is 0 for the device of the group. Computing it takes one simulation per group and other device.
         """
         cost = np.full((self.problem.group_count, len(self.problem.devices)), np.inf)
         cost[np.arange(len(cost)), self.placement] = 0.0
@@ -177,10 +184,12 @@ class Explanation:
         return cost
 
     def _try_moves(self, groups: NDArray[np.int64], devices: NDArray[np.int64]) -> NDArray[np.float64]:
-        """What the objective grows by where a group moves to a device, µs, inf where infeasible, float64 [moves].
+        """Change of the objective for moves of single groups, µs, inf where infeasible, float64 [moves].
 
-        A move with so many submodels in cycles that separating them takes long counts as one that HETERO cannot order:
-        of a decoder of thousands of operations nearly every move is like that.
+        Where a move makes so many submodels with cycles that separating them takes too long, it counts as one that
+        HETERO cannot order. In a decoder of thousands of operations nearly every move does.
+
+        groups, devices: int64 [moves].
         """
         problem = self.problem
         moved = np.repeat(self.placement[None], len(groups), axis=0)
@@ -193,14 +202,17 @@ class Explanation:
         self._outcomes.update(zip(zip(groups.tolist(), devices.tolist(), strict=True), found, strict=True))
         return cost
 
-    def _tried(self, group: int, device: int) -> tuple[float, int, int]:
-        """Of a move: what the objective grows by, µs, why it is infeasible, and bytes that exceed a limit."""
+    def _evaluate_move(self, group: int, device: int) -> tuple[float, int, int]:
+        """Evaluates a move: change of the objective in µs, bits of infeasibility, and bytes above a memory limit."""
         if (group, device) not in self._outcomes:
             self._try_moves(np.array([group]), np.array([device]))
         return self._outcomes[group, device]
 
     def closest_moves(self, count: int = 3) -> list[Move]:
-        """The feasible moves of single groups that cost least, best first; those of constants alone left out."""
+        """The feasible moves of single groups with the smallest cost, best first.
+
+        Groups that are pinned, or have no operation, are left out. count: moves, at most.
+        """
         operations = np.zeros(self.problem.group_count, bool)
         operations[self.problem.groups[self.problem.graph.kinds == NodeKind.OP]] = True
         operations[list(self._pinned_groups)] = False
@@ -211,7 +223,7 @@ class Explanation:
         return [self.move(group, device) for group, device in found]
 
     def reason(self, node: int) -> Reason:
-        """Why a node is where it is: the first rule that leaves no choice, or what the best move would cost."""
+        """The reason for a node's device: the first rule that leaves no choice, or else the cost of the best move."""
         problem, graph = self.problem, self.problem.graph
         group, here = int(problem.groups[node]), int(self.device[node])
         name = problem.devices[here]
@@ -236,25 +248,25 @@ class Explanation:
             if inside := consumers.intersection(members.tolist()):
                 other = min(inside)
                 return Reason("consumer", f"it is where its consumer is, {self.called(other)}", other)
-        tried = {d: self._tried(group, d) for d in able}
+        tried = {d: self._evaluate_move(group, d) for d in able}
         nearest = min(tried, key=lambda d: (tried[d][0], bool(tried[d][1] & ~int(OVER_MEMORY)), tried[d][2]))
         if tried[nearest][1]:
             return self._infeasible(node, group, nearest, tried[nearest][1])
         best = self.move(group, nearest)
         there = problem.devices[best.device]
         share = best.cost_us / max(self.score_us, 1e-30)
-        if share < -_NOTHING:
+        if share < -_ROUNDING:
             text = f"on {there} the {self._objective} would be {-best.cost_us:,.1f} µs ({-share:.2%}) shorter"
             return Reason("better", f"{text}: {describe_parts(best.parts)}", move=best)
         if node in self._together:
             return Reason("together", f"it must share a device with {len(self._together) - 1:,} others", move=best)
-        if share <= _NOTHING:
+        if share <= _ROUNDING:
             return Reason("equal", f"on {there} the {self._objective} would be the same", move=best)
         text = f"on {there} the {self._objective} would be {best.cost_us:,.1f} µs ({share:.2%}) longer"
         return Reason("dearer", f"{text}: {describe_parts(best.parts)}", move=best)
 
     def called(self, node: int) -> str:
-        """A node as people read it: its name, with its type where the name does not have it."""
+        """A node's name for people, shortened if it is long, with its type where the name does not contain that."""
         name, kind = self.problem.graph.names[node], self.problem.graph.types[node]
         if len(name) > _LONGEST_NAME:
             name = f"{name[: _LONGEST_NAME // 4]}…{name[-3 * _LONGEST_NAME // 4 :]}"
@@ -266,7 +278,7 @@ class Explanation:
         return {int(self.problem.groups[node]): node for node in sorted(self.pinned, reverse=True)}
 
     def _pinned_by(self, node: int, first: int) -> Reason:
-        """The reason where a node is pinned, or is in the colocation group of `first`, which is."""
+        """The reason for a node that is pinned, or shares a colocation group with the pinned node `first`."""
         if node in self.pinned:
             return Reason(
                 "pinned", f"the pin {self.pinned[node]} keeps it on {self.problem.devices[self.device[node]]}"
@@ -276,7 +288,7 @@ class Explanation:
 
     @cached_property
     def _together(self) -> frozenset[int]:
-        """The operations that must share a device where they are more than half of the model."""
+        """The operations of the dominant colocation group; empty where there is none."""
         return frozenset(dominant_group(self.problem.graph, self.problem.groups)[0].tolist())
 
     @property
@@ -288,7 +300,10 @@ class Explanation:
         return self.problem.split(self.placement)
 
     def _infeasible(self, node: int, group: int, device: int, infeasible: int) -> Reason:
-        """The reason where no other device may have the node's group, and `device` would be the nearest to one."""
+        """The reason for a node whose group can go to no other device.
+
+        device: the one that comes closest; infeasible: why it cannot, as in `Evaluation.infeasible`.
+        """
         problem, there = self.problem, self.problem.devices[device]
         if infeasible & 1:
             text = (
@@ -296,7 +311,7 @@ class Explanation:
             )
             return Reason("order", f"on {there} {text}")
         if infeasible & 16:
-            one, other = self._parted_by(group, device)
+            one, other = self._separated_by(group, device)
             text = f"on {there} HETERO would part {self.called(one)} and {self.called(other)}, which share a submodel"
             return Reason("submodel", text, other if node == one else one)
         if infeasible & 8:
@@ -310,8 +325,8 @@ class Explanation:
         saved = -move.parts.total
         return Reason("memory", f"{text} (and {saved:,.1f} µs less)" if saved > 0 else text, move=move)
 
-    def _parted_by(self, group: int, device: int) -> tuple[int, int]:
-        """Two nodes that share a submodel, and would not with a group on another device."""
+    def _separated_by(self, group: int, device: int) -> tuple[int, int]:
+        """Two nodes that must share a submodel, and would not if the group were on `device`."""
         if group not in self._parted:
             submodel = self.problem.split(self._with(group, device))["submodel"]
             pairs = self.problem.same_submodel
@@ -320,14 +335,14 @@ class Explanation:
         return self._parted[group]
 
     def _with(self, group: int, device: int) -> NDArray[np.uint8]:
-        """The placement with one group elsewhere, uint8 [groups]."""
+        """A copy of the placement with one group on another device, uint8 [groups]."""
         moved = self.placement.copy()
         moved[group] = device
         return moved
 
 
 def describe_parts(parts: Parts) -> str:
-    """What a move changes, for people: "operations +3.0 µs, transfers -1.2 µs"; parts that stay are left out."""
+    """The changes of a move for people: "operations +3.0 µs, transfers -1.2 µs"; unchanged terms are left out."""
     names = ("operations", "broken fusions", "calls of submodels", "transfers")
     changes = zip(names, astuple(parts), strict=True)
     texts = [f"{name} {value:+,.1f} µs" for name, value in changes if abs(value) >= 0.05]

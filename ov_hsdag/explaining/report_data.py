@@ -1,6 +1,7 @@
-"""All that a report shows of a placement, as one object in JSON's types.
+"""Collects the data of a report as one object in JSON's types.
 
-Arrays of nodes are columns, and texts are numbers in a table of texts: 20,000 operations make a file to send around.
+Nodes are stored as columns, and repeated texts as numbers in a table of texts, so that the file stays small enough to
+send even with 20,000 operations.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.plain import plain
 
 FORMAT = 1
-"""Of the object; a page reads only its own."""
+"""Version of the object's format; a page reads only its own."""
 
 REQUESTS = 4
-"""Requests in flight of the second timeline."""
+"""Requests in the second timeline: enough to show that devices work on several at once."""
 
-_DIGITS = 6  # of floats
+_DIGITS = 6  # significant digits of floats, to keep the file small
 
-# Columns of cuts.
+# Columns of cuts in a report, and the attributes of `Cut` that they come from.
 _CUTS = {"from": "source", "to": "target", "bytes": "bytes", "us": "us"}
 
-# What is stored about a placement, as far as reports show it.
+# Attributes of a placement that a report has under the same names.
 _RECORD = ("predicted", "measured", "baselines", "chosen", "policy", "why", "notes", "seconds")
 
 
 @dataclass(frozen=True, eq=False)
 class ReportSource:
-    """What `Placement.report` draws from: the problem of a placement, and where the costs come from."""
+    """The data for `Placement.report`: the explanation of a placement, and the source of its costs."""
 
     explanation: Explanation
     profile: Profile
@@ -58,12 +59,22 @@ class ReportSource:
     def write(
         self, placement: Placement, path: str | PathLike[str], title: str, done: Mapping[str, Any] | None = None
     ) -> None:
+        """Writes the report of the placement.
+
+        Args:
+            placement: the placement that was made.
+            path: the file; its suffix decides the format, see `write`.
+            title: name of the model.
+            done: see `report_data`.
+        """
         write(path, ExplainedModel(self.explanation, placement, self.profile, self.measured), title, done)
 
     def bound(self) -> str:
+        """The line of `describe_bound`."""
         return describe_bound(self.explanation)
 
     def image(self, placement: Placement) -> str:
+        """The picture of the split as an HTML element, for notebooks."""
         return image(picture_data(self.explanation, placement, "model"))
 
 
@@ -74,7 +85,15 @@ def write(
     done: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Writes a report in the format of the file's name; arguments as of `report_data`. Raises as `write_report`."""
+    """Writes a report in the format of the file's suffix. Raises what `write_report` raises.
+
+    Args:
+        path: an .html for the whole report, or an .svg or .png for the picture of the split.
+        found: the explained model.
+        title: name of the model.
+        done: see `report_data`.
+        tell: called with a line of progress now and then.
+    """
     check_report(path)
     if Path(path).suffix.lower() == ".html":
         write_report(path, report_data(found, title, done, tell))
@@ -83,11 +102,20 @@ def write(
 
 
 def picture_data(explained: Explanation, placement: Placement, title: str) -> dict[str, Any]:
-    """The part of a report that takes a single simulation; all that pictures need. title: what the model is called."""
+    """The data for pictures, the part of a report that takes a single simulation.
+
+    Args:
+        explained: the explanation of the placement.
+        placement: the placement with its stored predictions and measurements.
+        title: name of the model.
+
+    Returns:
+        An object of JSON's types; times in µs, memory in bytes.
+    """
     sequence = stages(explained)
     problem, result = explained.problem, explained.evaluation
     operations = np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))
-    found = {
+    data = {
         "format": FORMAT,
         "title": title,
         "devices": problem.devices,
@@ -98,7 +126,7 @@ def picture_data(explained: Explanation, placement: Placement, title: str) -> di
         "busy_us": result.busy_us[0],
         "runs": _runs(explained),
         "submodels": {"device": explained.submodel_device.tolist(), "us": submodel_us(explained)},
-        "cuts": {name: [getattr(cut, own) for cut in explained.cuts] for name, own in _CUTS.items()},
+        "cuts": {name: [getattr(cut, attribute) for cut in explained.cuts] for name, attribute in _CUTS.items()},
         "stages": {name: [getattr(stage, name) for stage in sequence] for name in ("submodel", "cut", "us")},
         "starts": {"one": one_request(sequence), "several": pipelined(sequence, REQUESTS)},
         "memory": _memory(explained),
@@ -111,7 +139,7 @@ def picture_data(explained: Explanation, placement: Placement, title: str) -> di
             },
         },
     }
-    return dict(plain(found, _DIGITS))
+    return dict(plain(data, _DIGITS))
 
 
 def report_data(
@@ -120,19 +148,26 @@ def report_data(
     done: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """All that a report shows of a placed model, called `title`, in JSON's types; times in µs, infinities as None.
+    """The data of a whole report.
 
-    What `picture_data` has, and more: "summary", as of `ExplainedModel.summary`; "nodes", columns with a value for each
-    node; "names", the tree of their names; "edges", pairs of nodes with the bytes of their tensors; "texts"; "done".
-    Constants, and what is computed of them alone, are no nodes: their bytes are with the node that reads them.
+    Constants, and nodes that are computed from constants alone, are not listed; their bytes count for the first node
+    that reads them.
 
-    done: what else is known of how the placement was made, such as {"command": "ov-hsdag place …"}. tell: called with
-    one line of progress now and then.
+    Args:
+        found: the explained model.
+        title: name of the model.
+        done: further facts about how the placement was made, such as {"command": "ov-hsdag place …"}.
+        tell: called with a line of progress now and then.
+
+    Returns:
+        An object of JSON's types; times in µs, infinities as None. It has the keys of `picture_data`, "summary" (see
+        `ExplainedModel.summary`), "nodes" (columns with a value for each node), "names" (the tree of their names),
+        "edges" (pairs of nodes with the bytes of their tensors), "texts" and "done".
     """
     explained = found.explanation
     problem = explained.problem
     shown = ~problem.graph.legality.constant & (problem.graph.kinds != NodeKind.CONSTANT)
-    # A model, or an output of one, may be of constants alone.
+    # Results are drawn in any case, as an output may be computed from constants alone.
     drawn = np.flatnonzero(shown | (problem.graph.kinds == NodeKind.RESULT))
     texts: defaultdict[str, int] = defaultdict()
     texts.default_factory = texts.__len__
@@ -179,7 +214,7 @@ def _nodes(
         why.append(texts[reason.text])
         kinds.append(texts[reason.kind])
         other.append(position.get(reason.other, -1))
-    weights, states = _held(explained)
+    weights, states = _stored_bytes(explained)
     return {
         "type": [texts[graph.types[node]] for node in drawn],
         "output": [texts[_output(graph, node)] for node in drawn.tolist()],
@@ -189,7 +224,7 @@ def _nodes(
         "us": explained.node_us[drawn],
         "us_on": np.where(problem.supported[drawn], problem.node_us[drawn], np.inf).T,
         "move_us": [explained.move_us[problem.groups[drawn], device] for device in range(len(problem.devices))],
-        "weights": _of_readers(graph, weights, drawn),
+        "weights": _bytes_by_reader(graph, weights, drawn),
         "states": states[drawn],
         "why": why,
         "reason": kinds,
@@ -206,7 +241,7 @@ def _output(graph: ComputationGraph, node: int) -> str:
 
 
 def _edges(explained: Explanation, position: NDArray[np.int64]) -> dict[str, Any]:
-    """Tensors between nodes that are shown, each pair of nodes once."""
+    """Tensors between nodes of the report as columns, each pair of nodes once."""
     graph, problem = explained.problem.graph, explained.problem
     moved = graph.output_bytes if problem.moved_bytes is None else problem.moved_bytes
     source, target = position[graph.input_source], position[graph.input_node]
@@ -215,8 +250,8 @@ def _edges(explained: Explanation, position: NDArray[np.int64]) -> dict[str, Any
     return {"from": pairs[:, 0], "to": pairs[:, 1], "bytes": moved[graph.input_output[shown][first]]}
 
 
-def _held(explained: Explanation) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bytes that devices keep for each node, as they store them: weights (of Constants), and states; int64 [nodes]."""
+def _stored_bytes(explained: Explanation) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Bytes of weights (of Constants) and of states that the device of each node stores for it, int64 [nodes]."""
     problem = explained.problem
     nodes = np.arange(problem.graph.nodes)
     held = problem.node_held[nodes, explained.device].astype(np.float64)
@@ -226,12 +261,14 @@ def _held(explained: Explanation) -> tuple[NDArray[np.int64], NDArray[np.int64]]
     return np.where(weights, held, 0).astype(np.int64), np.where(weights, 0, held).astype(np.int64)
 
 
-def _of_readers(graph: ComputationGraph, weights: NDArray[np.int64], drawn: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Bytes of the constants that each shown node is the first to read, int64 [drawn]."""
+def _bytes_by_reader(
+    graph: ComputationGraph, weights: NDArray[np.int64], drawn: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Bytes of constants for each node of the report, those for which it is the first reader, int64 [drawn]."""
     bytes_ = weights.copy()
     reader = np.full(graph.nodes, -1)
     order = np.argsort(graph.input_node, kind="stable")[::-1]
-    reader[graph.input_source[order]] = graph.input_node[order]  # the last to write is the first to read
+    reader[graph.input_source[order]] = graph.input_node[order]  # readers in reverse order: the first one stays
     for node in np.setdiff1d(np.arange(graph.nodes), drawn).tolist():
         if reader[node] >= 0:
             bytes_[reader[node]] += bytes_[node]
@@ -239,21 +276,21 @@ def _of_readers(graph: ComputationGraph, weights: NDArray[np.int64], drawn: NDAr
 
 
 def _memory(explained: Explanation) -> list[dict[str, Any]]:
-    """Of each device: bytes of weights, of states, and of tensors at the most; the limit, None where there is none."""
+    """Bytes on each device of weights, of states, of tensors at the peak, and in total; with the limit or None."""
     problem = explained.problem
     total = problem.stored_bytes(explained.evaluation.memory_bytes[0])
-    weights, states = _held(explained)
-    found = []
+    weights, states = _stored_bytes(explained)
+    rows = []
     for device in range(len(problem.devices)):
         here = explained.device == device
-        own = {"weights": int(weights[here].sum()), "states": int(states[here].sum())}
-        tensors, limit = max(total[device] - sum(own.values()), 0), problem.stored_limits[device]
-        found.append({**own, "tensors": tensors, "total": total[device], "limit": limit})
-    return found
+        stored = {"weights": int(weights[here].sum()), "states": int(states[here].sum())}
+        tensors, limit = max(total[device] - sum(stored.values()), 0), problem.stored_limits[device]
+        rows.append({**stored, "tensors": tensors, "total": total[device], "limit": limit})
+    return rows
 
 
 def _runs(explained: Explanation) -> dict[str, Any]:
-    """Runs of operations on one device in the order of the model: device, operations and time of each."""
+    """Runs of operations on one device in the order of the model, as columns: device, operations and time in µs."""
     graph = explained.problem.graph
     nodes = np.flatnonzero((graph.kinds == NodeKind.OP) & ~graph.legality.constant)
     device = explained.device[nodes]

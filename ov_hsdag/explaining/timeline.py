@@ -1,4 +1,4 @@
-"""When each submodel and each transfer of a placement runs, by the costs and the rules of the simulator."""
+"""Schedules the submodels and transfers of a placement in time, with the costs and rules of the simulator."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """What a request waits for: a submodel that runs, or a tensor that moves."""
+    """A step of a request: a submodel that runs, or a tensor that is transferred."""
 
-    submodel: int  # its number, -1 for a transfer
+    submodel: int  # number of the submodel, -1 for a transfer
     cut: int  # number among `Explanation.cuts`, -1 for a submodel
-    us: float  # how long it takes, µs
-    busy: dict[int, float]  # device number → µs of this stage during which the device can do nothing else
+    us: float  # duration, µs
+    busy: dict[int, float]  # device number → µs of this stage that keep the device busy
 
 
 def submodel_us(explained: Explanation) -> list[float]:
-    """What one request spends in each submodel, with its start, transfers left out, µs, [submodels]."""
+    """Time of one request in each submodel, including the call and without transfers, µs, [submodels]."""
     return list(_busy_us(explained).sum(axis=1).tolist())
 
 
 def _busy_us(explained: Explanation) -> NDArray[np.float64]:
-    """What each submodel takes of each device, µs, float64 [submodels, devices].
+    """Time that each submodel keeps each device busy, µs, float64 [submodels, devices].
 
-    All but nothing is of the submodel's own device: a Result has a device of its own, which HETERO does not ask for.
+    Nearly all of it is on the submodel's device. A Result may have another one, which HETERO ignores.
     """
     busy = np.zeros((len(explained.submodel_device), len(explained.problem.devices)))
     inside = explained.submodel >= 0
@@ -44,9 +44,9 @@ def _busy_us(explained: Explanation) -> NDArray[np.float64]:
 
 
 def stages(explained: Explanation) -> list[Stage]:
-    """What one request goes through, one after another: each submodel, and before it the tensors that move to it.
+    """The stages of one request in sequence: each submodel, preceded by the transfers of tensors that it reads.
 
-    The times sum up to the simulator's latency, and those in which a device is busy to its work.
+    The durations sum to the simulator's latency, and the times in `busy` to the busy time of each device.
     """
     problem = explained.problem
     device = explained.submodel_device.tolist()
@@ -57,28 +57,30 @@ def stages(explained: Explanation) -> list[Stage]:
         readers = np.unique(explained.submodel[problem.graph.consumers(cut.output)])
         first = [position[one] for one in readers.tolist() if one >= 0 and device[one] == cut.target]
         arriving[min(first, default=len(order) - 1)].append(number)
-    own = _busy_us(explained)
-    found = []
+    busy_us = _busy_us(explained)
+    sequence = []
     for place, submodel in enumerate(order):
         for number in arriving[place]:
             cut = explained.cuts[number]
-            found.append(Stage(-1, number, cut.us, {cut.source: cut.source_us, cut.target: cut.target_us}))
-        busy = {one: us for one, us in enumerate(own[submodel].tolist()) if us}
-        found.append(Stage(submodel, -1, sum(busy.values()), busy))
-    return found
+            sequence.append(Stage(-1, number, cut.us, {cut.source: cut.source_us, cut.target: cut.target_us}))
+        busy = {one: us for one, us in enumerate(busy_us[submodel].tolist()) if us}
+        sequence.append(Stage(submodel, -1, sum(busy.values()), busy))
+    return sequence
 
 
 def one_request(stages: list[Stage]) -> list[float]:
-    """When the stages of a single request begin, µs, [stages]: each after the one before it."""
+    """Begin of each stage of a single request, µs, [stages]; a stage begins when the one before it ends."""
     return list(accumulate((stage.us for stage in stages[:-1]), initial=0.0)) if stages else []
 
 
 def pipelined(stages: list[Stage], requests: int) -> list[list[float]]:
-    """When the stages of requests begin that follow each other in a steady state, µs, [requests][stages].
+    """Begin of each stage of requests that follow each other in a steady state, µs, [requests][stages].
 
-    Each stage has a fixed slot in a period that repeats, and a request waits for the slots of its stages, so that no
-    device works at two stages at once. On two devices the period is the work of the busiest one, which is the
-    simulator's; on more, transfers between different pairs may need a little longer.
+    Each stage has a fixed slot in a repeating period, and a request waits for the slots of its stages, so that no
+    device works on two stages at once. With two devices the period equals the simulator's, the work of the busiest
+    device; with more, transfers between different pairs of devices may make it slightly longer.
+
+    requests: number of requests.
     """
     slots, period = _slots(stages)
     begins: list[float] = []
@@ -90,16 +92,16 @@ def pipelined(stages: list[Stage], requests: int) -> list[list[float]]:
     return [[begin + request * period for begin in begins] for request in range(requests)]
 
 
-_ROUNDING = 1e-9  # share of a period that sums of times may be off by
+_ROUNDING = 1e-9  # share of a period that counts as rounding error of summed times
 
 
 def _slots(stages: list[Stage]) -> tuple[list[float | None], float]:
-    """When each stage begins within a period, µs, None for one that keeps no device busy; and the period."""
+    """Begin of each stage within the period in µs, None for one that keeps no device busy; and the period."""
     slots: list[float | None] = [None] * len(stages)
     end: dict[int, float] = defaultdict(float)
     gaps: dict[int, list[tuple[float, float]]] = defaultdict(list)
     busy = [{device: us for device, us in stage.busy.items() if us > 0} for stage in stages]
-    # What occupies several devices comes first: the devices' own stages then fill the gaps that are left.
+    # Stages on several devices come first; those on a single device then fill the gaps between them.
     for number in sorted(range(len(stages)), key=lambda one: (len(busy[one]) == 1, one)):
         needs = busy[number]
         if not needs:
@@ -119,7 +121,7 @@ def _slots(stages: list[Stage]) -> tuple[list[float | None], float]:
 
 
 def execution_order(explained: Explanation) -> list[int]:
-    """Submodels in an order in which they can run: of those that can, and in cycles, what begins first in the model."""
+    """An order in which the submodels can run; ties, and cycles, go by the first node in the order of the model."""
     graph, submodel = explained.problem.graph, explained.submodel
     source, target = submodel[graph.input_source], submodel[graph.input_node]
     between = (source >= 0) & (target >= 0) & (source != target)
@@ -128,16 +130,16 @@ def execution_order(explained: Explanation) -> list[int]:
     inside = np.flatnonzero(submodel >= 0)
     np.minimum.at(first, submodel[inside], inside)
     waits, follow = [0] * count, defaultdict(list)
-    for one, other in np.unique(np.stack([source[between], target[between]], axis=1), axis=0).tolist():
+    for current, other in np.unique(np.stack([source[between], target[between]], axis=1), axis=0).tolist():
         waits[other] += 1
-        follow[one].append(other)
-    ready = [(int(first[one]), one) for one in range(count) if not waits[one]]
+        follow[current].append(other)
+    ready = [(int(first[current]), current) for current in range(count) if not waits[current]]
     heapq.heapify(ready)
     order: list[int] = []
     while ready:
-        _, one = heapq.heappop(ready)
-        order.append(one)
-        for other in follow[one]:
+        _, current = heapq.heappop(ready)
+        order.append(current)
+        for other in follow[current]:
             waits[other] -= 1
             if not waits[other]:
                 heapq.heappush(ready, (int(first[other]), other))

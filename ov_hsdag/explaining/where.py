@@ -1,4 +1,4 @@
-"""What runs where in a compiled model, as its plugins tell it, whoever chose the devices."""
+"""The device of each operation in a compiled model, as its plugins report it, however the devices were chosen."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from ov_hsdag.utils.errors import one_line
 from ov_hsdag.utils.lazy import ov
 
 HOMES = "_ov_hsdag_homes"
-"""Attribute of a compiled model: the affinity of each operation, by name, that our compile_model gave HETERO."""
+"""Attribute of a compiled model: the affinity of each operation, by name, that our compile_model passed to HETERO."""
 
 _SUBMODEL = re.compile(r"subgraph(\d+): ")
 _DEVICE = re.compile(rb'<compiled_submodel device="([^"]*)"')
 
-# Layers of a runtime model that compute nothing when it runs, and those that differ each time, whatever they read.
+# Layers of a runtime model that compute nothing, and those whose results vary even if all of their inputs are constant.
 _SILENT = ("Input", "Output", "Parameter", "Result")
 _CHANGING = ("MemoryInput", "ReadValue", "RandomUniform", "Multinomial")
-_LINES = 12  # runs of operations that people still read
+_LINES = 12  # runs of operations that a text lists: more do not fit on a screen
 
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of the model, and where it runs.
+    """An operation of the model and its device.
 
     Attributes:
         name: friendly name of the node.
-        device: "GPU.0 or CPU" where requests are shared out; None where it is folded, or not known.
-        submodel: HETERO's number, in the order in which they run; None where that is not known.
-        folded: no layer names it: it was computed while compiling, removed, or is part of others.
+        device: name of the device; "GPU.0 or CPU" where requests are distributed; None where it is folded or unknown.
+        submodel: HETERO's number of its submodel, in execution order; None where that is not known.
+        folded: no layer names the operation: it was computed while compiling, removed, or merged into others.
     """
 
     name: str
@@ -48,9 +48,9 @@ class Where:
     """The device of each operation of a compiled model. Constants, inputs and outputs are no operations.
 
     Attributes:
-        operations: in the order of the model.
+        operations: all operations in the order of the model.
         submodels: devices of HETERO's submodels in their order, () where that is not known.
-        notes: what could not be known, and what it takes to know it.
+        notes: for people: facts that could not be determined, and how they could be.
     """
 
     operations: tuple[Operation, ...]
@@ -59,21 +59,21 @@ class Where:
 
     @property
     def counted(self) -> tuple[Operation, ...]:
-        """The operations without folded ones: what shares are of."""
+        """The operations that are not folded; shares refer to these."""
         return tuple(one for one in self.operations if not one.folded)
 
     @property
     def devices(self) -> dict[str, int]:
-        """How many of the counted operations run on each device; those that are not known are on none."""
+        """Number of counted operations on each device; those on unknown devices are left out."""
         homes = [one.device for one in self.operations]
         return {name: homes.count(name) for name in dict.fromkeys((*self.submodels, *homes)) if name is not None}
 
     def on(self, device: str) -> int:
-        """How many of the counted operations always run on a device. "GPU" also means GPU.0, GPU.1 and so on."""
+        """Number of counted operations that always run on a device. "GPU" includes GPU.0, GPU.1 and so on."""
         return sum(count for name, count in self.devices.items() if re.fullmatch(rf"{re.escape(device)}(\.\w+)*", name))
 
     def to_dict(self) -> dict[str, Any]:
-        """The same in JSON's types, names in the order of the model."""
+        """Everything in JSON's types, names in the order of the model."""
         return {
             "operations": {one.name: one.device for one in self.counted if one.device is not None},
             "folded": [one.name for one in self.operations if one.folded],
@@ -101,15 +101,23 @@ class Where:
 
 
 def where(compiled: ov.CompiledModel, model: ov.Model | None = None) -> Where:
-    """Tell the device of each operation of a compiled model, as executed.
+    """Finds the device of each operation of a compiled model.
 
-    compiled: by Core.compile_model or Core.import_model, for any device: HETERO with a placement or without one, AUTO,
-    MULTI, BATCH or a single device. model: what was compiled. Without it, and where our compile_model did not follow a
-    placement, names are those that plugins tell, and folded operations are not known.
+    Nothing is run and nothing is guessed; `Where.notes` says what could not be determined. A HETERO model gets an infer
+    request. Where HETERO itself chose several devices, the model is also exported, which needs the memory of the
+    weights once more. A GPU lists the layers of its submodels only with PERF_COUNT.
 
-    Makes an infer request of a HETERO model, and runs nothing. Where HETERO itself chose several devices it also
-    exports the model, which takes the memory of the weights once more. A GPU tells what is in its submodels only with
-    PERF_COUNT. Nothing is guessed: see `Where.notes`. Raises RuntimeError where a plugin does not tell its devices.
+    Args:
+        compiled: result of Core.compile_model or Core.import_model for any device: HETERO with or without a placement,
+            AUTO, MULTI, BATCH or a single device.
+        model: the model that was compiled. Without it, and where our compile_model did not follow a placement, names
+            are those of the plugins, and folded operations are unknown.
+
+    Returns:
+        The devices of the operations.
+
+    Raises:
+        RuntimeError: a plugin does not report its devices.
     """
     notes: list[str] = []
     homes: Mapping[str, str] = getattr(compiled, HOMES, {})
@@ -132,18 +140,20 @@ def where(compiled: ov.CompiledModel, model: ov.Model | None = None) -> Where:
     def home(name: str) -> Operation:
         if layers is not None and name not in layers:
             return Operation(name, None, None, folded=True)
-        found = numbers.get(name) or set().union(*(numbers.get(one, ()) for one in (layers or {}).get(name, ())))
-        number = min(found) if len(found) == 1 else None
+        submodel_numbers = numbers.get(name) or set().union(
+            *(numbers.get(one, ()) for one in (layers or {}).get(name, ()))
+        )
+        number = min(submodel_numbers) if len(submodel_numbers) == 1 else None
         if not hetero or len(devices) == 1:
             return Operation(name, " or ".join(devices), number, folded=False)
-        on = {homes[name]} if name in homes else {submodels[one] for one in found} if submodels else set()
+        on = {homes[name]} if name in homes else {submodels[one] for one in submodel_numbers} if submodels else set()
         return Operation(name, on.pop() if len(on) == 1 else None, number, folded=False)
 
     return Where(tuple(map(home, names)), submodels, tuple(notes))
 
 
 def homes_of(model: ov.Model) -> dict[str, str]:
-    """What `HOMES` has of a model whose nodes have affinities."""
+    """The value of `HOMES` for a model whose nodes have affinities: the device of each operation by name."""
     return {node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str) for node in _operations(model)}
 
 
@@ -152,33 +162,35 @@ def _operations(model: ov.Model) -> list[ov.Node]:
 
 
 def _layers(compiled: ov.CompiledModel, names: Sequence[str]) -> dict[str, set[str]]:
-    """The executed layers that name each operation, in the order of execution; names: of operations, [] for any.
+    """The executed layers of each operation, by its name, in execution order.
 
-    Plugins show layers that read constants alone, and have computed them while compiling: these are left out. Raises
+    Layers that read only constants are left out: plugins list them, but have computed them while compiling. Raises
     RuntimeError where there is no runtime model.
+
+    names: operations to look for; [] for all that layers name.
     """
-    found: dict[str, set[str]] = {}
-    known, commas = frozenset(names), [name for name in names if "," in name]
+    layers: dict[str, set[str]] = {}
+    wanted_names, commas = frozenset(names), [name for name in names if "," in name]
     constant: set[int] = set()
     for layer in compiled.get_runtime_model().get_ordered_ops():
         info = {key: str(getattr(value, "value", value)) for key, value in layer.get_rt_info().items()}
-        kind, own = info.get("layerType", layer.get_type_name()), layer.get_friendly_name()
+        kind, layer_name = info.get("layerType", layer.get_type_name()), layer.get_friendly_name()
         sources = [value.get_node().get_instance_id() for value in layer.input_values()]
         if kind.startswith("Const") or (sources and constant.issuperset(sources) and kind not in _CHANGING):
             constant.add(layer.get_instance_id())
         elif kind not in _SILENT and layer.get_type_name() not in _SILENT:
             text = info.get("originalLayersNames", "")
             originals = {*text.split(","), *(name for name in commas if f",{name}," in f",{text},")}
-            # A layer that is called after an operation computes it, though it need not name it once more.
-            for name in known & (originals | {own}) if names else originals - {""}:
-                found.setdefault(name, set()).add(own)
-    return found
+            # A layer with the name of an operation computes it, even if it does not list it among its originals.
+            for name in wanted_names & (originals | {layer_name}) if names else originals - {""}:
+                layers.setdefault(name, set()).add(layer_name)
+    return layers
 
 
 def _submodels(
     compiled: ov.CompiledModel, devices: Sequence[str], homes: Mapping[str, str], notes: list[str]
 ) -> tuple[dict[str, set[int]], tuple[str, ...]]:
-    """Numbers of HETERO's submodels with a layer of each name, and their devices; empty where that is not known."""
+    """Numbers of HETERO's submodels by names of their layers, and the devices of the submodels; empty if unknown."""
     numbers: dict[str, set[int]] = {}
     try:
         for item in compiled.create_infer_request().profiling_info:
@@ -191,7 +203,7 @@ def _submodels(
     every = sorted(set().union(*numbers.values()))
     if len(devices) == 1:
         return numbers, (*devices,) * len(every)
-    # Affinities tell that already, and exporting takes memory.
+    # Where affinities determine all devices, the model need not be exported, which takes memory.
     placed = {number: homes[name] for name, found in numbers.items() if name in homes for number in found}
     if len(placed) == len(every):
         return numbers, tuple(placed[number] for number in every)
@@ -201,5 +213,6 @@ def _submodels(
     except RuntimeError as error:
         notes.append(f"devices of submodels are not known: the model cannot be exported ({one_line(error)})")
     stream.seek(0)
-    told = _DEVICE.findall(stream.read(1 << 24).partition(b"</compiled_submodels>")[0])  # it begins with the list
+    # The blob begins with the list of submodels, so that its first 16 MiB suffice.
+    told = _DEVICE.findall(stream.read(1 << 24).partition(b"</compiled_submodels>")[0])
     return numbers, tuple(name.decode() for name in told) if len(told) >= len(every) else ()

@@ -1,1 +1,1 @@
-"""Commands on other machines: what a machine has, a command as a job, and Ray, which brings the two together."""
+"""Runs commands on other machines: descriptions of machines, commands as jobs, and Ray, which connects the two."""

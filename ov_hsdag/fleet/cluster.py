@@ -1,8 +1,8 @@
-"""Jobs and tasks on a Ray cluster. Nothing but this module, `ov_hsdag.fleet.node` and what they start imports Ray.
+"""Runs jobs and tasks on a Ray cluster. Only this module and `ov_hsdag.fleet.node` import or start Ray.
 
-A job (`ov_hsdag.fleet.job`) goes to any machine of its kind, to one that is free or to the first that becomes free. A
-machine that is lost costs what it was doing: the job begins again on another of its kind, from what it had saved. Tasks
-are functions that compute, on any node with a free core (`Cluster.map`).
+A job (`ov_hsdag.fleet.job`) goes to a free machine of its kind, or waits for one. Where the machine of a job is lost,
+the job starts again on another of its kind, from the files that it had saved. Tasks are functions that only compute, on
+any node with a free core (`Cluster.map`).
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from ov_hsdag.fleet.node import check_ray
 from ov_hsdag.storage.files import write_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 
-_PIECE = 8 << 20  # bytes of a file in one message
+_PIECE = 8 << 20  # bytes of a file in one message: large files must fit into neither machine's memory as a whole
 
-# Seconds between looks at whether there is a machine left that a job can wait for.
+# Seconds between checks that a machine of the kind still exists while a job waits.
 _LOOK = 2.0
 
-_LIVES = 4  # machines that a job may cost: perhaps it is the job that ends them
+_LIVES = 4  # machines on which a job is tried: after so many losses, the job itself may be what ends them
 
-# Seconds in which Ray's table of nodes learns that one is gone, and one that restarts is back.
+# Seconds until Ray's table of nodes shows that one is gone, or a restarted one is back.
 _PATIENCE = 30.0
 
-_ANSWER = 10.0  # seconds in which a cluster answers
+_ANSWER = 10.0  # seconds to wait for a connection to the cluster; Ray itself tries for a quarter of an hour
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 class Cluster(AbstractContextManager["Cluster"]):
-    """A Ray cluster, until the end of a `with` block."""
+    """A connection to a Ray cluster, until the end of a `with` block."""
 
     def __init__(self, address: str) -> None:
-        """Connect to what `ray.init` takes: "10.0.0.1:6379", "auto", "ray://10.0.0.1:10001".
+        """Connects to an address that `ray.init` takes: "10.0.0.1:6379", "auto", "ray://10.0.0.1:10001".
 
         Raises UserError where Ray is not installed, or nothing answers at that address.
         """
@@ -57,34 +57,49 @@ class Cluster(AbstractContextManager["Cluster"]):
         self.ray: Any = ray
         try:
             ray.init(address, logging_level="error", log_to_driver=False)
-        except Exception as error:  # of many kinds: no connection, other versions, no token
+        except Exception as error:  # Ray has several types: no connection, other versions, no token
             raise UserError(f"cannot use the Ray cluster at {address}: {one_line(error)}") from error
 
     def __exit__(self, *_: object) -> None:
-        """Leaves the cluster; what of this driver still runs there ends."""
+        """Leaves the cluster, which ends all jobs and tasks of this connection."""
         self.ray.shutdown()
 
     def machines(self) -> list[Machine]:
-        """Those that take jobs, by their names."""
-        found = [
+        """The machines that take jobs, sorted by their names."""
+        machines = [
             Machine.of(node["NodeID"], node["NodeManagerHostname"], node.get("Labels", {}))
             for node in self.ray.nodes()
             if node["Alive"]
         ]
-        return sorted((one for one in found if one), key=lambda one: (one.host, one.node))
+        return sorted((one for one in machines if one), key=lambda one: (one.host, one.node))
 
     def kinds(self, devices: Sequence[str], openvino: str, on: Sequence[str]) -> tuple[list[Kind], list[Machine]]:
-        """See `ov_hsdag.fleet.machines.kinds`; and the machines that are left out for their versions."""
+        """Groups the machines of the cluster into kinds, see `ov_hsdag.fleet.machines.kinds`.
+
+        Args:
+            devices: devices that a machine must have.
+            openvino: release of OpenVINO on this machine, which the others must have as well.
+            on: values of --on; none for all kinds.
+
+        Returns:
+            The kinds, and the machines that are left out because of their versions.
+        """
         there = self.machines()
         return kinds(there, devices, openvino, on), others(there, devices, openvino)
 
     def run(
         self, jobs: Sequence[tuple[Kind, Job, Path]], tell: Callable[[str], None], log: Callable[[str], None]
     ) -> list[str | UserError | RunError]:
-        """Run jobs, each on a machine of its kind, as many at a time as there are machines; what they print, or errors.
+        """Runs jobs on machines of their kinds, all at once as far as there are machines, and waits for them.
 
-        jobs: with the kind, and a folder here that gets the files that the job leaves in `OUT`. tell takes what a job
-        does, log a line that is to be kept: a warning, a machine that was lost.
+        Args:
+            jobs: each job with its kind of machine, and with the folder on this machine for the files that it leaves
+                in `OUT`.
+            tell: called with a line of progress, which the next one may replace.
+            log: called with a line that should stay visible: a warning, or the loss of a machine.
+
+        Returns:
+            In the order of `jobs`, the standard output of each, or the error that ended it.
         """
         over = threading.Event()
         digests = {file: digest_of(file) for file in dict.fromkeys(f for _, job, _ in jobs for f in job.files.values())}
@@ -104,12 +119,12 @@ class Cluster(AbstractContextManager["Cluster"]):
             workers.shutdown(wait=True)
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """Call a function for each item on the cluster's cores; results in the order of the items. Raises RunError.
+        """Calls a function for each item on the cluster's cores; yields results in the order of the items.
 
-        Each call should take a second or so. A call whose node is lost is made again elsewhere, so functions must only
-        compute; nodes must have their module. Calls under way when one has failed, or when nobody wants more, end with
-        the cluster: Ray 2.60 may end the process that cancels a call whose result is just arriving ("Tried to complete
-        task that was not pending").
+        Each call should take a second or so. A call whose node is lost is repeated elsewhere, so the function must have
+        no side effects; all nodes must have its module. Pending calls are not cancelled after a failure, and end with
+        the connection: Ray 2.60 may end a process that cancels a call whose result is just arriving ("Tried to complete
+        task that was not pending"). Raises UserError or RunError where a call fails.
         """
         remote = self.ray.remote(num_cpus=1, max_retries=-1)(_call)
         shared = self.ray.put(function)
@@ -117,7 +132,7 @@ class Cluster(AbstractContextManager["Cluster"]):
             yield self._result(reference)
 
     def _result(self, reference: Any) -> Any:
-        """What a task returned. Raises UserError or RunError."""
+        """Waits for the result of a task. Raises the task's UserError or RunError, and RunError for any other."""
         exceptions = self.ray.exceptions
         try:
             return self.ray.get(reference)
@@ -131,14 +146,14 @@ class Cluster(AbstractContextManager["Cluster"]):
 
 
 def _check_reachable(address: str) -> None:
-    """Raises UserError where nothing listens at HOST:PORT: Ray itself would go on trying for a quarter of an hour."""
+    """Raises UserError where nothing listens at HOST:PORT. Ray itself would retry for a quarter of an hour."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise UserError(f"invalid address of a Ray cluster '{address}': {error}") from error
     if host is None or port is None:
-        return  # "auto" and the like, of which Ray knows more
+        return  # "auto" and similar, which only Ray can resolve
     try:
         socket.create_connection((host, port), timeout=_ANSWER).close()
     except OSError as error:
@@ -150,12 +165,12 @@ def _call(function: Callable[[Item], Result], item: Item) -> Result:
 
 
 class _Lost(Exception):
-    """The machine of a job has gone."""
+    """The machine of a job was lost."""
 
 
 @dataclass
 class _RemoteJob:
-    """One job on its way to a machine, and to others where that one is lost."""
+    """Runs one job on a machine of its kind, and on another where that one is lost."""
 
     cluster: Cluster
     kind: Kind
@@ -165,16 +180,16 @@ class _RemoteJob:
     over: threading.Event
     tell: Callable[[str], None]
     log: Callable[[str], None]
-    where: str = ""  # it is carried out, for people
-    saved: dict[str, bytes] = field(default_factory=dict)  # what it goes on from where its machine is lost
+    where: str = ""  # the machine, as messages name it
+    saved: dict[str, bytes] = field(default_factory=dict)  # files by path from which another machine can continue
 
     def run(self) -> str:
-        """Carries the job out; what it printed. Raises UserError or RunError where it cannot be done."""
+        """Runs the job and returns its standard output. Raises UserError or RunError where it fails."""
         self.where = self.kind.describe()
         ray, labels = self.cluster.ray, dict(self.kind.labels)
         runners = ray.remote(num_cpus=0, resources={RESOURCE: 1}, label_selector=labels, max_restarts=0)(JobRunner)
         for _ in range(_LIVES):
-            runner = runners.remote()  # on the first machine of the kind that is free; others wait in Ray's queue
+            runner = runners.remote()  # starts on the first free machine of the kind; Ray queues it until then
             try:
                 return self._carry_out(runner)
             except _Lost as error:
@@ -187,7 +202,7 @@ class _RemoteJob:
         raise RunError(f"{self.kind.describe()}: {_LIVES} machines were lost with this job, perhaps by what it does")
 
     def _await_machine(self) -> None:
-        """Waits until there is a machine of the kind. Raises RunError where none comes."""
+        """Waits until there is a machine of the kind. Raises RunError where there is none within `_PATIENCE`."""
         end = time.monotonic() + _PATIENCE
         wanted = tuple(self.kind.labels[key] for key in (KIND, OPENVINO, VERSION))
         while not any((one.kind, one.openvino, one.version) == wanted for one in self.cluster.machines()):
@@ -197,7 +212,10 @@ class _RemoteJob:
                 return
 
     def _ask(self, reference: Any, waiting: str = "") -> Any:
-        """What a call of the job runner returns. Raises _Lost where its machine is gone."""
+        """Waits for the result of a call of the job runner. Raises _Lost where its machine is gone.
+
+        waiting: line of progress while it waits; "" for none.
+        """
         ray, exceptions = self.cluster.ray, self.cluster.ray.exceptions
         while True:
             if self.over.is_set():
@@ -214,9 +232,9 @@ class _RemoteJob:
                 raise _Lost(_reason(error)) from error
 
     def _carry_out(self, runner: Any) -> str:
-        """What the job printed."""
+        """Sends the files, runs the job, fetches its output files, and returns its standard output."""
         job = self.job
-        # What was saved since has other contents, and goes with `begin`.
+        # Files saved by an earlier attempt replace those of the same names; `begin` sends their contents.
         sent = {name: path for name, path in job.files.items() if name not in self.saved}
         files = {name: self.digests[path] for name, path in sent.items()}
         paths = {self.digests[path]: path for path in sent.values()}
@@ -247,7 +265,7 @@ class _RemoteJob:
         return str(events["out"])
 
     def _send(self, runner: Any, digest: str, path: Path) -> None:
-        """A file, in pieces: none of the two machines holds it in memory."""
+        """Sends a file in pieces, so that neither machine holds all of it in memory."""
         size = path.stat().st_size
         with open(path, "rb") as file:
             for sent in range(0, max(size, 1), _PIECE):
@@ -255,7 +273,7 @@ class _RemoteJob:
                 self._ask(runner.take.remote(digest, sent, file.read(_PIECE), sent + _PIECE >= size))
 
     def _fetch(self, runner: Any) -> None:
-        """Brings what the job wrote."""
+        """Copies the output files of the job to its folder on this machine."""
         listings = [self._ask(runner.listing.remote(one)) for one in (OUT, *self.job.beside)]
         for name, size in itertools.chain.from_iterable(listing.items() for listing in listings):
             target = self.folder / came_as(name)
@@ -265,7 +283,7 @@ class _RemoteJob:
 
 
 def _raise(status: int, text: str, where: str) -> NoReturn:
-    """Raises what a command's exit status means."""
+    """Raises the error that an exit status means. text: the last line on standard error; where: the machine."""
     reason = text.removeprefix("error: ") if text.startswith("error: ") else ""
     if status == 2 and reason:
         raise UserError(f"{where}: {reason}")
@@ -277,5 +295,5 @@ def _raise(status: int, text: str, where: str) -> NoReturn:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of what Ray says, which says most."""
+    """The first line of an error of Ray, at most 200 characters; the others are details."""
     return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

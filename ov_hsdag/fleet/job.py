@@ -1,4 +1,4 @@
-"""A command of ours as a job for another machine: its words, the files that it reads and those that it writes."""
+"""A command of ov-hsdag as a job for another machine: its words, the files that it reads and those that it writes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.reading import file_digest
 
 OUT = "out"
-"""Folder of a job that its command writes to; what is in there comes back."""
+"""Folder of a job for its output files, which are copied back."""
 
-# What stands beside a model and belongs to it, by its stem: weights of IR, Paddle and TensorFlow, measured costs.
+# Suffixes of weights of IR, Paddle and TensorFlow, which lie in the model's folder under the model's stem.
 _BESIDE = (".bin", ".pdiparams", ".pdiparams.info", ".index")
 
 
@@ -26,18 +26,18 @@ _BESIDE = (".bin", ".pdiparams", ".pdiparams.info", ".index")
 class Job:
     """A command for another machine."""
 
-    # after "ov-hsdag"; files are named relative to the job's folder, as in `files`, and outputs are in `OUT`
+    # words after "ov-hsdag"; paths are relative to the job's folder, as in `files`, and outputs are in `OUT`
     words: tuple[str, ...]
-    # what is there when it begins: path in the job's folder → file here
+    # files that it reads: path in the job's folder → file on this machine
     files: Mapping[str, Path] = field(default_factory=dict)
-    # path in the job's folder → what it is called here, in messages
+    # path in the job's folder → the path on this machine, for messages
     shown: Mapping[str, str] = field(default_factory=dict)
-    beside: tuple[str, ...] = ()  # files outside of `OUT` that come back as well, where they are
-    saved: str = ""  # a file of the job, or a folder, that comes back whenever it changes; "" for none
-    resumed: tuple[str, ...] = ()  # words that go on from `saved`
+    beside: tuple[str, ...] = ()  # output files outside of `OUT` that are copied back as well, where they exist
+    saved: str = ""  # a file or folder of the job that is copied back whenever it changes; "" for none
+    resumed: tuple[str, ...] = ()  # words of the command that continues from `saved`
 
     def translated(self, text: str) -> str:
-        """A message of the job with the names that files have here."""
+        """A message of the job in which files have their paths on this machine."""
         for path in sorted(self.shown, key=len, reverse=True):
             text = text.replace(path, self.shown[path])
         return text
@@ -51,48 +51,51 @@ class Inputs:
     shown: dict[str, str] = field(default_factory=dict)
 
     def file(self, path: Path | None) -> str | None:
-        """A file or a folder that is only read; what it is called in the job. None stays None."""
+        """Adds a file or folder that the job only reads; returns its path in the job, and None for None."""
         return None if path is None else self.folder(path, [path])
 
     def named_file(self, text: str) -> str:
-        """The same for "NAME=FILE", or FILE alone."""
+        """Adds the file of "NAME=FILE", or of FILE alone; returns the text with the path in the job."""
         ((name, (path,)),) = parse_inputs([text]).items()
         return f"{name}={self.file(Path(path))}" if name else str(self.file(Path(path)))
 
     def model(self, path: Path) -> str:
-        """A model with the files that belong to it; what it is called in the job."""
+        """Adds a model with the files that belong to it; returns its path in the job."""
         return self.folder(path, model_files_of(path))
 
     def folder(self, path: Path, files: Sequence[Path]) -> str:
-        """Some files of a folder; what it is called in the job. Files keep their places relative to that of `path`."""
-        known = next((name for name, shown in self.shown.items() if shown == str(path)), None)
-        if known is not None:
-            return known
-        folder, given = f"in{len(self.shown)}", Path(os.path.abspath(path))
+        """Adds some files of a folder; returns the folder's path in the job.
+
+        path: the folder, or a file; `files` keep their paths relative to it.
+        """
+        existing = next((name for name, shown in self.shown.items() if shown == str(path)), None)
+        if existing is not None:
+            return existing
+        folder, absolute = f"in{len(self.shown)}", Path(os.path.abspath(path))
         for file in files:
-            for one in sorted(file.rglob("*")) if file.is_dir() else [file]:
-                if one.is_file():
-                    self.files[f"{folder}/{_near(Path(os.path.abspath(one)), given)}"] = one
-        name = f"{folder}/{given.name}"
+            for source in sorted(file.rglob("*")) if file.is_dir() else [file]:
+                if source.is_file():
+                    self.files[f"{folder}/{_relative_to_model(Path(os.path.abspath(source)), absolute)}"] = source
+        name = f"{folder}/{absolute.name}"
         self.shown[name] = str(path)
         return name
 
 
 def model_files_of(path: Path) -> list[Path]:
-    """A model's file, or folder, and the files that belong to it."""
+    """A model's file with its weights, costs and configuration, as far as they exist; for a folder, just that."""
     if path.is_dir():
         return [path]
     stem = path.stem
-    found = [path, path_beside(path), *(path.parent / name for name in CONFIGURATIONS)]
-    found += [path.with_name(stem + suffix) for suffix in _BESIDE]
-    found += path.parent.glob(f"{glob.escape(stem)}.data-*-of-*")
-    found += [data for data in external_data(path) if data.is_relative_to(path.parent.resolve())]
-    # os.path, since a Path raises of a name that is too long, as a model may say.
-    return list(dict.fromkeys(file for file in found if os.path.isfile(file)))
+    candidates = [path, path_beside(path), *(path.parent / name for name in CONFIGURATIONS)]
+    candidates += [path.with_name(stem + suffix) for suffix in _BESIDE]
+    candidates += path.parent.glob(f"{glob.escape(stem)}.data-*-of-*")
+    candidates += [data for data in external_data(path) if data.is_relative_to(path.parent.resolve())]
+    # os.path, as methods of Path raise OSError for a name that is too long, which a model may contain.
+    return list(dict.fromkeys(file for file in candidates if os.path.isfile(file)))
 
 
 def came_as(name: str) -> PurePosixPath:
-    """What a file that comes back is called here: without `OUT`. Raises ValueError as `safe`."""
+    """The relative path on this machine of a job's output file: without `OUT`. Raises ValueError as `safe` does."""
     path = safe(name)
     return path.relative_to(OUT) if path.is_relative_to(OUT) else path
 
@@ -106,15 +109,15 @@ def digest_of(path: Path) -> str:
 
 
 def safe(name: str) -> PurePosixPath:
-    """A path inside a folder, from another machine. Raises ValueError where it leads out of it."""
+    """Checks a relative path that another machine sent. Raises ValueError where it leads out of its folder."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name or "\\" in name:
         raise ValueError(f"a name that leads out of its folder: {name!r:.100}")
     return path
 
 
-def _near(file: Path, model: Path) -> str:
-    """The name of a file beside a model, or below the model's folder."""
+def _relative_to_model(file: Path, model: Path) -> str:
+    """The path of a file relative to the model's folder; the bare name where it is elsewhere."""
     for base in (model.parent, model.parent.resolve()):
         if file.is_relative_to(base):
             return file.relative_to(base).as_posix()

@@ -1,8 +1,8 @@
-"""A job on the machine that has the devices: the other end of `ov_hsdag.fleet.cluster`, without Ray in it.
+"""Runs jobs on the machine that has the devices, for `ov_hsdag.fleet.cluster`; does not use Ray itself.
 
-The command runs in a process of its own, so that a crash of a device's driver ends the job and nothing else. The
-process ends with this one, whatever ends that. Files are kept by their content as long as `ov-hsdag worker` runs, so
-that a model travels to a machine once.
+The command runs in a process of its own, so that a crash of a device's driver ends only the job. That process ends with
+this one, however this one ends. Files are stored by their digest as long as `ov-hsdag worker` runs, so that a model is
+sent to a machine only once.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from ov_hsdag.storage.files import PREFIX
 from ov_hsdag.utils.reading import file_digest
 
 FOLDER = "OV_HSDAG_WORKER_FOLDER"
-"""Environment variable: where files are kept while `ov-hsdag worker` runs, which sets it."""
+"""Environment variable, set by `ov-hsdag worker`: the folder for files of jobs while it runs."""
 
 _STORE, _JOB = "files", "job-"
 
-_PRINTED = "printed"  # what a job prints, in its folder
+_PRINTED = "printed"  # file in a job's folder with its standard output
 
-_MOST = 64 << 30  # bytes of files that are kept beyond a job
+_MOST = 64 << 30  # bytes of stored files; beyond it, those that no job has used for longest are removed
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
-# Bytes of a file that is saved while a job runs: a larger one is no record of what has been done.
+# Largest file, in bytes, that is sent back while a job runs: checkpoints are smaller, and larger files are outputs.
 _RECORD = 64 << 20
 
-# The process finds packages where this one does. It ends with the pipe from its parent.
+# Runs our command line with the search path of this process, and ends when the pipe from its parent closes.
 _PROGRAM = """
 import json, os, sys, threading
 pipe, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
@@ -53,18 +53,18 @@ from ov_hsdag.cli import main
 main()
 """
 
-# What Ray sets in its workers, for programs that share a machine; a job has the machine for itself.
-_RAYS = ("OMP_NUM_THREADS",)
+# Variables that Ray sets in its workers because they share a machine; a job has the machine to itself.
+_VARIABLES_OF_RAY = ("OMP_NUM_THREADS",)
 
 
 class JobRunner:
-    """One job after the other; `begin` starts one."""
+    """Runs one job at a time; `begin` starts it."""
 
     def __init__(self) -> None:
         self._root = Path(os.environ[FOLDER])
         self._store = self._root / _STORE
         self._store.mkdir(parents=True, exist_ok=True)
-        for left in self._root.glob(f"{_JOB}*"):  # of a driver that has gone: there is one job at a time
+        for left in self._root.glob(f"{_JOB}*"):  # leftovers of a driver that has gone, as jobs do not overlap
             shutil.rmtree(left, ignore_errors=True)
         for left in self._store.glob("*.part"):
             left.unlink(missing_ok=True)
@@ -72,18 +72,28 @@ class JobRunner:
         self._process: subprocess.Popen[bytes] | None = None
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader: threading.Thread | None = None
-        self._stamps: dict[str, tuple[int, int]] = {}  # of the files that were reported as saved
+        self._stamps: dict[str, tuple[int, int]] = {}  # modification time and inode of each file reported as saved
 
     def host(self) -> str:
         """The name of this machine."""
         return gethostname()
 
     def lacking(self, digests: Sequence[str]) -> list[str]:
-        """Those of the contents that are not kept here."""
+        """The digests among these whose files are not stored here."""
         return [digest for digest in dict.fromkeys(digests) if not self._kept(digest).is_file()]
 
     def take(self, digest: str, offset: int, data: bytes, last: bool) -> None:
-        """Take a piece of a content; pieces come in order. ValueError: the whole is not what its digest says."""
+        """Stores a piece of a file; pieces come in order.
+
+        Args:
+            digest: SHA-256 of the whole file, in hexadecimal.
+            offset: position of the piece in bytes.
+            data: the piece.
+            last: whether it is the last one.
+
+        Raises:
+            ValueError: the whole file has another digest.
+        """
         kept = self._kept(digest)
         part = kept.with_suffix(".part")
         with open(part, "r+b" if offset else "wb") as file:
@@ -98,10 +108,12 @@ class JobRunner:
         os.replace(part, kept)
 
     def begin(self, words: Sequence[str], files: Mapping[str, str], saved: Mapping[str, bytes] | None = None) -> None:
-        """Start the command.
+        """Starts a command in a new folder.
 
-        files: path in the job's folder → digest of its content, which is kept here. saved: path → content, of what
-        `events` has reported elsewhere.
+        Args:
+            words: the words after "ov-hsdag".
+            files: path in the job's folder → digest of a stored file.
+            saved: path in the job's folder → content, for files that `events` reported on another machine.
         """
         self._forget(set(files.values()))
         self._job, self._stamps = Path(tempfile.mkdtemp(prefix=_JOB, dir=self._root)), {}
@@ -110,11 +122,11 @@ class JobRunner:
         for name, digest in files.items():
             kept = self._kept(digest)
             os.utime(kept)
-            # What is only read may be the very file that is kept.
+            # A file that is only read is a hard link to the stored one; files in `OUT` are copies, as they may change.
             _place(kept, self._job / safe(name), link=not safe(name).is_relative_to(OUT))
         for name, data in (saved or {}).items():
             (self._job / safe(name)).write_bytes(data)
-        environment = {name: value for name, value in os.environ.items() if name not in _RAYS}
+        environment = {name: value for name, value in os.environ.items() if name not in _VARIABLES_OF_RAY}
         with open(self._job / _PRINTED, "wb") as printed:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), *words],
@@ -129,10 +141,12 @@ class JobRunner:
         self._reader.start()
 
     def events(self, seconds: float, saved: str = "") -> dict[str, Any]:
-        """What has happened since the last call; waits for something at most so many seconds.
+        """The events of the job since the last call; waits for one, at most `seconds`.
 
-        "lines": of its standard error; "status": of the exit, negative for a signal, None while it runs; "saved":
-        contents of those files of what is saved that have changed; "out": its standard output, once it has ended.
+        Returns:
+            "lines" of its standard error; "status", its exit status, negative for a signal, None while it runs;
+            "saved", contents of the files below `saved` that have changed; "out", its standard output once it has
+            ended.
         """
         assert self._process is not None and self._reader is not None
         end = time.monotonic() + seconds
@@ -157,17 +171,26 @@ class JobRunner:
         return {"lines": lines, "status": status, "saved": changed, "out": out}
 
     def listing(self, folder: str) -> dict[str, int]:
-        """Sizes of the files below a folder of the job, or of the file of that name; by their paths in the job."""
+        """Sizes in bytes, by path in the job, of the files below a folder, or of the one file of that name."""
         return {name: status.st_size for name, status in self._below(folder)}
 
     def read(self, name: str, offset: int = 0, size: int = -1) -> bytes:
-        """A piece of a file of the job."""
+        """Reads a piece of a file of the job.
+
+        Args:
+            name: path in the job.
+            offset: position in bytes.
+            size: bytes, at most; -1 for the rest of the file.
+
+        Returns:
+            The bytes.
+        """
         with open(self._job / safe(name), "rb") as file:
             file.seek(offset)
             return file.read(size)
 
     def end(self) -> None:
-        """Ends the process, if it still runs, and forgets the job."""
+        """Ends the process, if it still runs, and removes the job's folder."""
         if self._process is not None:
             if self._process.stdin is not None:
                 with contextlib.suppress(OSError):
@@ -183,15 +206,15 @@ class JobRunner:
             self._job = self._root
 
     def _below(self, folder: str) -> Iterator[tuple[str, os.stat_result]]:
-        """The files below a folder of the job, or the file of that name: paths in the job, and what they are."""
+        """Yields path in the job and status of the regular files below a folder, or of the one file of that name."""
         base = self._job / safe(folder)
-        for one in sorted(base.rglob("*")) or [base]:
+        for path in sorted(base.rglob("*")) or [base]:
             try:
-                status = one.lstat()
-            except OSError:  # it is not there, or no longer
+                status = path.lstat()
+            except OSError:  # the file does not exist, or was removed meanwhile
                 continue
             if stat.S_ISREG(status.st_mode):
-                yield one.relative_to(self._job).as_posix(), status
+                yield path.relative_to(self._job).as_posix(), status
 
     def _kept(self, digest: str) -> Path:
         if not _DIGEST.fullmatch(digest):
@@ -199,7 +222,10 @@ class JobRunner:
         return self._store / digest
 
     def _forget(self, needed: set[str]) -> None:
-        """Removes what was not needed for longest, where more is kept than may be."""
+        """Removes the files that were unused for longest while more than `_MOST` bytes are stored.
+
+        needed: digests of files that stay.
+        """
         kept = sorted(self._store.iterdir(), key=lambda path: path.stat().st_mtime)
         total = sum(path.stat().st_size for path in kept)
         for path in kept:
@@ -215,7 +241,7 @@ class JobRunner:
 
 
 def _place(kept: Path, target: Path, link: bool) -> None:
-    """Gives a job a file that is kept."""
+    """Puts a stored file into a job's folder, as a hard link where `link` is true and the file system has them."""
     if link:
         with contextlib.suppress(OSError):
             os.link(kept, target)

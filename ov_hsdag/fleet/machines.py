@@ -1,7 +1,8 @@
-"""What a machine of a fleet says of itself, as labels of its Ray node, and which machines somebody means.
+"""Describes machines by labels of their Ray nodes, groups them into kinds, and selects kinds by --on.
 
-Machines of one kind have the same devices, cores and about the same memory: what is measured on one holds for all.
-A label's value has at most 63 letters, digits, dots, dashes and underscores: names of devices are written with dashes.
+Machines of one kind have the same devices, the same cores and about the same memory, so that measurements on one hold
+for all. A label's value has at most 63 letters, digits, dots, dashes and underscores, so that names of devices are
+written with dashes.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 
 RESOURCE = "ov-hsdag"
-"""Ray's resource, of which each machine has one: so one job runs on a machine at a time."""
+"""Name of a resource in Ray. Each machine has 1 of it and each job takes 1, so that jobs do not overlap."""
 
 KIND = "ov-hsdag/kind"
 OPENVINO = "ov-hsdag/openvino"
 VERSION = "ov-hsdag/version"
 _DEVICE = "ov-hsdag/device."
 
-_LONGEST = 63
+_LONGEST = 63  # characters of a label's value that Ray accepts
 
-# Machines whose memory differs by less than about a fifth are alike: firmware and kernels keep some of it.
+# Steps per factor of 2 to which memory sizes are rounded, so that sizes within about a fifth mostly count as equal:
+# firmware and kernels reserve different amounts.
 _STEPS_OF_MEMORY = 4
 
 
@@ -35,136 +37,163 @@ _STEPS_OF_MEMORY = 4
 class Machine:
     """A machine that takes jobs."""
 
-    node: str  # Ray's number of it
-    host: str  # its name
-    kind: str  # equal for machines on which the same is measured
-    devices: Mapping[str, str]  # names of what its devices are, as labels have them, by OpenVINO's names ("GPU.0")
-    openvino: str  # its release
-    version: str  # of ov-hsdag
+    node: str  # id of its Ray node
+    host: str  # name of the machine
+    kind: str  # hash of its devices, cores and memory, see `announcement`
+    devices: Mapping[str, str]  # models of its devices, as labels spell them, by OpenVINO's names ("GPU.0")
+    openvino: str  # release of OpenVINO
+    version: str  # release of ov-hsdag
 
     @classmethod
     def of(cls, node: str, host: str, labels: Mapping[str, str]) -> Machine | None:
-        """The machine behind a Ray node; None where the labels are of a node that measures nothing."""
+        """Makes a machine from a Ray node.
+
+        Args:
+            node: id of the node.
+            host: name of the machine.
+            labels: labels of the node, see `announcement`.
+
+        Returns:
+            The machine; None where the node takes no jobs.
+        """
         if KIND not in labels:
             return None
         devices = {key[len(_DEVICE) :]: value for key, value in labels.items() if key.startswith(_DEVICE)}
         return cls(node, host, labels[KIND], devices, labels.get(OPENVINO, ""), labels.get(VERSION, ""))
 
     def device(self, name: str) -> str | None:
-        """What a device is; None where there is none. "GPU" and "GPU.0" are the same."""
+        """The model of a device, None where the machine lacks it. "GPU" and "GPU.0" mean the same."""
         known = (name, f"{name}.0", name.removesuffix(".0"))
         return next((self.devices[one] for one in known if one in self.devices), None)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Machines that are alike, with the devices that were asked for."""
+    """A group of equal machines that have the devices of a command."""
 
     number: str  # see `Machine.kind`
-    devices: Mapping[str, str]  # what the devices that were asked for are, by the names they were asked for by
-    machines: int  # how many there are
-    labels: Mapping[str, str]  # that all of them have, and no others
+    devices: Mapping[str, str]  # models of the command's devices, by the names in its device list
+    machines: int  # number of machines
+    labels: Mapping[str, str]  # labels that exactly these machines have
 
     @property
     def name(self) -> str:
-        """For names of files: the first device, and the beginning of the number."""
+        """A name for files: the model of the first device, and the beginning of the number."""
         return f"{next(iter(self.devices.values()))}-{self.number[:6]}"
 
     def describe(self) -> str:
-        """For people."""
+        """The devices and the beginning of the number, for messages."""
         listed = ", ".join(f"{name} {text}" for name, text in self.devices.items())
         return f"{listed} ({self.number[:6]})"
 
 
 def announcement(core: ov.Core) -> dict[str, str]:
-    """The labels of this machine."""
+    """The labels of this machine: its kind, versions, and the model of each device."""
     from ov_hsdag.devices.cpu import usable_cores
     from ov_hsdag.devices.discovery import available, memory_bytes
 
-    found = available(core)
-    memory = {one.name: memory_bytes(core, one.name) for one in found}
+    devices = available(core)
+    memory = {device.name: memory_bytes(core, device.name) for device in devices}
     described = [
         [
-            one.name,
-            one.full_name,
-            sorted(one.capabilities),
-            one.precision,
-            dict(one.limits),
-            round(_STEPS_OF_MEMORY * math.log2(size)) if (size := memory[one.name]) else None,
+            device.name,
+            device.full_name,
+            sorted(device.capabilities),
+            device.precision,
+            dict(device.limits),
+            round(_STEPS_OF_MEMORY * math.log2(size)) if (size := memory[device.name]) else None,
         ]
-        for one in found
+        for device in devices
     ]
     text = json.dumps([sorted(described, key=str), usable_cores()], sort_keys=True)
     return {
         KIND: hashlib.sha256(text.encode()).hexdigest()[:16],
         OPENVINO: label(ov.__version__),
         VERSION: label(__version__),
-        **{f"{_DEVICE}{one.name}": label(one.full_name or one.name) for one in found},
+        **{f"{_DEVICE}{device.name}": label(device.full_name or device.name) for device in devices},
     }
 
 
 def label(text: str) -> str:
-    """A text as a label can have it: "Intel(R) Arc(TM) A770 Graphics" is "Intel-Arc-A770-Graphics"."""
+    """Converts a text into a value of a label: "Intel(R) Arc(TM) A770 Graphics" into "Intel-Arc-A770-Graphics"."""
     words = re.findall(r"[A-Za-z0-9._]+", re.sub(r"\((R|TM|C)\)", " ", text, flags=re.IGNORECASE))
     return "-".join(words)[:_LONGEST].strip("-._") or "unknown"
 
 
 def parse_on(text: str) -> dict[str, str]:
-    """What "GPU=Arc A770,CPU=Xeon" says of devices. Raises UserError where it says nothing."""
-    found: dict[str, str] = {}
+    """Parses a value of --on, "GPU=Arc A770,CPU=Xeon", into words by device. Raises UserError where it is malformed."""
+    words_by_device: dict[str, str] = {}
     for part in text.split(","):
         name, equals, words = (piece.strip() for piece in part.partition("="))
-        if not name or not equals or not _words(words) or name in found:
+        if not name or not equals or not _words(words) or name in words_by_device:
             raise UserError(f"invalid --on '{text}': expected DEVICE=MODEL, such as \"GPU=Arc A770\"")
-        found[name] = words
-    return found
+        words_by_device[name] = words
+    return words_by_device
 
 
 def kinds(machines: Iterable[Machine], devices: Sequence[str], openvino: str, on: Sequence[str]) -> list[Kind]:
-    """The kinds of machines that are meant, each once; in the order of `on`, or of their devices. Raises UserError.
+    """Groups machines into kinds, and selects those that --on names.
 
-    devices, openvino: that they must have; another release may split and price models differently. on: texts for
-    `parse_on`, each of which names one kind; none: all kinds.
+    Args:
+        machines: the machines of the cluster.
+        devices: devices that a machine must have.
+        openvino: the release of OpenVINO that it must have, as another may split and price models differently.
+        on: values of --on, each for one kind; none for all kinds.
+
+    Returns:
+        Each selected kind once, in the order of `on`, or else sorted by devices.
+
+    Raises:
+        UserError: no machine has the devices or the versions, or a value of --on means none or several kinds.
     """
     there = list(machines)
     having = [one for one in there if all(one.device(name) for name in devices)]
     if not having:
-        known = sorted({", ".join(f"{name} {text}" for name, text in one.devices.items()) for one in there})
-        listed = f"there are {'; '.join(known)}" if known else "none has started ov-hsdag worker"
+        existing = sorted({", ".join(f"{name} {text}" for name, text in one.devices.items()) for one in there})
+        listed = f"there are {'; '.join(existing)}" if existing else "none has started ov-hsdag worker"
         raise UserError(f"no machine of the cluster has {', '.join(devices)}: {listed}")
     if not on:
-        return _alike(having, devices, openvino)
-    found = []
+        return _group_into_kinds(having, devices, openvino)
+    selected = []
     for text in on:
         meant = {name: _words(words) for name, words in parse_on(text).items()}
         matching = [
             one for one in having if all(words <= _words(one.device(name) or "") for name, words in meant.items())
         ]
         if not matching:
-            known = sorted({f"{name}={one.device(name)}" for one in having for name in meant if one.device(name)})
-            raise UserError(f"no machine of the cluster is '{text}': there are {', '.join(known) or 'others'}")
-        alike = _alike(matching, devices, openvino)
+            existing = sorted({f"{name}={one.device(name)}" for one in having for name in meant if one.device(name)})
+            raise UserError(f"no machine of the cluster is '{text}': there are {', '.join(existing) or 'others'}")
+        alike = _group_into_kinds(matching, devices, openvino)
         if len(alike) > 1:
             listed = "; ".join(kind.describe() for kind in alike)
             raise UserError(f"--on '{text}' is several kinds of machines: say more, or leave it out for all: {listed}")
-        found += alike
-    return list({kind.number: kind for kind in found}.values())
+        selected += alike
+    return list({kind.number: kind for kind in selected}.values())
 
 
 def others(machines: Iterable[Machine], devices: Sequence[str], openvino: str) -> list[Machine]:
-    """Machines that have the devices, and are left out for their versions."""
+    """Finds the machines that `kinds` leaves out because of their versions.
+
+    Args:
+        machines: the machines of the cluster.
+        devices: devices that a machine must have.
+        openvino: the release of OpenVINO on this machine.
+
+    Returns:
+        Machines that have the devices, and another release of OpenVINO or ov-hsdag.
+    """
     having = [one for one in machines if all(one.device(name) for name in devices)]
     return [one for one in having if (one.openvino, one.version) != _versions(openvino)]
 
 
 def _versions(openvino: str) -> tuple[str, str]:
-    """What labels say of the versions of this machine."""
+    """The versions of OpenVINO and ov-hsdag on this machine, as labels spell them."""
     return label(openvino), label(__version__)
 
 
-def _alike(machines: Sequence[Machine], devices: Sequence[str], openvino: str) -> list[Kind]:
-    """The kinds of some machines, without those of other versions. Raises UserError where all have others."""
-    ours, other, found = _versions(openvino), machines[0], []
+def _group_into_kinds(machines: Sequence[Machine], devices: Sequence[str], openvino: str) -> list[Kind]:
+    """Groups machines into kinds, without those of other versions. Raises UserError where none has ours."""
+    ours, other, grouped = _versions(openvino), machines[0], []
     same = [one for one in machines if (one.openvino, one.version) == ours]
     if not same:
         raise UserError(
@@ -174,8 +203,8 @@ def _alike(machines: Sequence[Machine], devices: Sequence[str], openvino: str) -
     for number in dict.fromkeys(one.kind for one in same):
         alike = [one for one in same if one.kind == number]
         labels = {KIND: number, OPENVINO: ours[0], VERSION: ours[1]}
-        found.append(Kind(number, {name: alike[0].device(name) or "" for name in devices}, len(alike), labels))
-    return sorted(found, key=lambda kind: (*kind.devices.values(), kind.number))
+        grouped.append(Kind(number, {name: alike[0].device(name) or "" for name in devices}, len(alike), labels))
+    return sorted(grouped, key=lambda kind: (*kind.devices.values(), kind.number))
 
 
 def _words(text: str) -> set[str]:

@@ -1,4 +1,4 @@
-"""A machine as a node of a Ray cluster, for as long as its command runs."""
+"""Makes this machine a node of a Ray cluster for as long as `ov-hsdag worker` runs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ov_hsdag.fleet.job_runner import FOLDER
 from ov_hsdag.fleet.machines import RESOURCE
 from ov_hsdag.utils.errors import RunError, UserError
 
-# Bytes of Ray's shared memory: pieces of files pass through it, and memory is what models are measured in.
+# Bytes of Ray's shared memory. Only pieces of files pass through it, and models need the memory of the machine.
 _OBJECTS = 256 << 20
 
 _PREFIX = "ov-hsdag-worker-"
-"""What names of workers' folders begin with."""
+"""Prefix of the names of workers' folders."""
 
-_GRACE = 15.0  # seconds in which Ray ends what it has started
+_GRACE = 15.0  # seconds for Ray to end the processes that it has started, before they are killed
 
-_LOOK = 0.25  # seconds between looks at whether it has, or is to
+_LOOK = 0.25  # seconds between checks of the process and of signals
 
-# `ray start`. It ends at once, and all that it has started, with the pipe from its parent: whatever ends that.
+# Runs `ray start`. When the pipe from its parent closes, it kills itself and all processes that it has started.
 _PROGRAM = """
 import os, runpy, signal, threading
 pipe, nothing = os.dup(0), os.open(os.devnull, os.O_RDONLY)
@@ -49,20 +49,27 @@ def check_ray() -> None:
 
 
 def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
-    """Make this machine a node with these labels (`machines.announcement`); returns when the cluster has gone.
+    """Makes this machine a node of a Ray cluster; returns when the cluster has gone.
 
-    cores: that tasks of other kinds may use beside the jobs; what is measured is then disturbed. Raises UserError
-    without Ray, RunError where the node could not join or was ended, KeyboardInterrupt once all of it has ended.
+    Args:
+        address: the head of the cluster, "HOST:6379".
+        labels: labels of the node, from `machines.announcement`.
+        cores: cores for tasks (`Cluster.map`) at the same time as jobs; they disturb measurements.
+
+    Raises:
+        UserError: Ray is not installed.
+        RunError: the node could not join, or ended with an error.
+        KeyboardInterrupt: a signal asked the worker to end, and all processes of the node have ended.
     """
     check_ray()
     remove_abandoned_folders()
-    with _asked_to_end() as signals, worker_folder() as folder:
+    with _collect_signals() as signals, worker_folder() as folder:
         command = [sys.executable, "-c", _PROGRAM, "start", "--address", address]
         command += ["--num-cpus", str(cores), "--num-gpus", "0", "--object-store-memory", str(_OBJECTS)]
         listed = ",".join(f"{name}={value}" for name, value in labels.items())
         command += ["--resources", json.dumps({RESOURCE: 1}), "--labels", listed]
         command += ["--disable-usage-stats", "--block"]
-        # Without this Ray hides devices from what does not ask it for some.
+        # Without this variable Ray hides accelerators from jobs that do not request them from Ray.
         environment = {**os.environ, FOLDER: folder, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=sys.stderr, start_new_session=True
@@ -74,7 +81,7 @@ def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
                 process.terminate()
                 _wait(process, _GRACE, lambda: len(signals) > 1)
         finally:
-            # `ray start` leaves what it started where it is killed; all of it is in its session.
+            # A killed `ray start` leaves its processes behind; all of them are in its session.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -85,10 +92,12 @@ def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
 
 
 def token_advice(environment: Mapping[str, str], home: Path) -> str:
-    """A line where a node of Ray runs without a token; "" where it asks for one.
+    """A warning where a node of Ray would run without a token; "" where it demands one.
 
-    Processes of Ray listen on all interfaces, and run what anybody sends them who reaches their ports. As Ray does, a
-    token that is there is used unless RAY_AUTH_MODE says otherwise (ray/_private/authentication).
+    Processes of Ray listen on all interfaces, and execute code from anyone who reaches their ports. Like Ray, this
+    assumes that an existing token is used unless RAY_AUTH_MODE says otherwise (ray/_private/authentication).
+
+    environment: environment variables; home: the user's home directory.
     """
     given = any(environment.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     there = given or (home / ".ray/auth_token").is_file()
@@ -103,7 +112,7 @@ def token_advice(environment: Mapping[str, str], home: Path) -> str:
 
 @contextlib.contextmanager
 def worker_folder() -> Iterator[str]:
-    """A folder for what is sent to this worker, locked while this process lives and removed at its end."""
+    """Yields a folder for the files of jobs, locked while this process lives and removed at its end."""
     with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder:
         descriptor = _lock(Path(folder))
         try:
@@ -114,9 +123,9 @@ def worker_folder() -> Iterator[str]:
 
 
 def remove_abandoned_folders() -> None:
-    """Removes the folders, models included, of this user's workers that were killed: nothing holds their locks."""
+    """Removes the folders, models included, of this user's killed workers, whose locks nobody holds any more."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        # A folder of somebody else, or a link that lies in wait, is none of ours.
+        # Folders of other users, and symbolic links, which others may have planted, are left alone.
         if folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != os.getuid():
             continue
         descriptor = _lock(folder)
@@ -126,7 +135,7 @@ def remove_abandoned_folders() -> None:
 
 
 def _lock(folder: Path) -> int | None:
-    """Locks a folder; the open descriptor that holds the lock, None where another process has it."""
+    """Locks a folder and returns the open descriptor that holds the lock; None where another process has it."""
     try:
         import fcntl
 
@@ -142,21 +151,21 @@ def _lock(folder: Path) -> int | None:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float, enough: Callable[[], bool]) -> None:
-    """Until the process has ended, the time is over, or enough has happened."""
+    """Waits until the process has ended, the time is over, or `enough()` is true."""
     end = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < end and not enough():
         time.sleep(_LOOK)
 
 
 @contextlib.contextmanager
-def _asked_to_end() -> Iterator[list[int]]:
-    """Signals that ask to end, as they come: Ctrl-C, SIGTERM (services), SIGHUP (a terminal that closes).
+def _collect_signals() -> Iterator[list[int]]:
+    """Collects Ctrl-C, SIGTERM (services) and SIGHUP (a closing terminal) in the list that it yields.
 
-    They interrupt nothing. An exception in the middle of the start of a process leaves one that nobody knows.
+    They raise no exception inside the block: one during the start of a process would leave that process behind.
     """
     signals: list[int] = []
     wanted = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    # What is ignored stays so: `nohup`, and jobs in the background of a script.
+    # Signals that are ignored stay ignored, as under `nohup` and in background jobs of a script.
     before = {number: signal.getsignal(number) for number in wanted}
     before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     for number in before:

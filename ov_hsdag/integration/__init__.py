@@ -1,1 +1,1 @@
-"""Where ov-hsdag meets OpenVINO: Core.compile_model, the ovc command and openvino.passes."""
+"""The hooks into OpenVINO: Core.compile_model and its neighbours, the ovc command and openvino.passes."""

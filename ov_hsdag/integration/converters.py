@@ -1,7 +1,8 @@
-"""``ovc MODEL --placement HETERO:…``, and the same of ``mo`` (openvino-dev 2024.6): converters with a placement step.
+"""``ovc MODEL --placement HETERO:…``, and the same for ``mo`` (openvino-dev 2024.6): converters with a placement step.
 
-They have no plug-in point, but both are argparse: their parsers get our options, which are checked at once and leave
-the namespace then, and their convert functions get a step behind them. Without ``--placement`` nothing differs.
+The converters have no plug-in point, but both use argparse. Their parsers get our options, which are checked and
+removed from the namespace right after parsing, and their convert functions get a further step. Without ``--placement``
+nothing changes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _REQUEST = "__ov_hsdag_request__"
 
 @dataclass(frozen=True)
 class _Request:
-    """What the command line asks for, checked."""
+    """The placement options of a command line, checked."""
 
     device: str
     options: PlaceOptions
@@ -46,7 +47,7 @@ Output = Callable[[argparse.Namespace], str]
 def wrap_parser(
     original: Callable[..., argparse.ArgumentParser], output: Output
 ) -> Callable[..., argparse.ArgumentParser]:
-    """The function that makes a converter's parser, with our options in what it makes."""
+    """Wraps the function that makes a converter's parser; the parser then has our options and checks them."""
 
     @functools.wraps(original)
     def get_all_cli_parser(*args: Any, **kwargs: Any) -> argparse.ArgumentParser:
@@ -80,9 +81,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_when_parsed(parser: argparse.ArgumentParser, output: Output) -> None:
-    """Check our options as soon as they are parsed: before the conversion, which can take minutes.
+    """Makes a parser check our options right after parsing, as the conversion can take minutes.
 
-    They are taken out of the namespace: converters report and store in the IR whatever options they find there.
+    The options are removed from the namespace: converters print and store in the IR all options that they find there.
     """
     parse_args = parser.parse_args
 
@@ -104,11 +105,23 @@ def _source(namespace: argparse.Namespace) -> str | None:
     return next((os.fspath(one) for one in names if isinstance(one, str | os.PathLike) and os.path.isfile(one)), None)
 
 
-def _checked(output: Callable[[], str], source: str | None, given: dict[str, Any]) -> _Request | None:
-    """The request that the options make, None without ``--placement``. Raises UserError for what cannot work."""
-    device, report = given.pop("placement"), given.pop("placement_report")
+def _checked(output: Callable[[], str], source: str | None, values: dict[str, Any]) -> _Request | None:
+    """Checks our options and makes a request of them.
+
+    Args:
+        output: returns the .xml that the converter will write.
+        source: the file that it reads, if that is known.
+        values: values of our options by their names in the namespace.
+
+    Returns:
+        The request; None without ``--placement``.
+
+    Raises:
+        UserError: an option is wrong, or another one is given without ``--placement``.
+    """
+    device, report = values.pop("placement"), values.pop("placement_report")
     if device is None:
-        for name, value in {**given, "placement_report": report}.items():
+        for name, value in {**values, "placement_report": report}.items():
             if value is not None:
                 raise UserError(f"--{name} needs --placement HETERO:…, the devices to place on")
         return None
@@ -120,12 +133,12 @@ def _checked(output: Callable[[], str], source: str | None, given: dict[str, Any
     from ov_hsdag.report.write import check_report
 
     names = DeviceSet.parse(device).names
-    options = PlaceOptions.of(None, {name.removeprefix("placement_"): value for name, value in given.items()})
+    options = PlaceOptions.of(None, {name.removeprefix("placement_"): value for name, value in values.items()})
     check_objective(options.objective)
-    profile = Profile.load(given["placement_profile"]) if given["placement_profile"] is not None else None
+    profile = Profile.load(values["placement_profile"]) if values["placement_profile"] is not None else None
     for name in names:
-        (profile or builtin_profile([name])).device(name)  # raises where there are no speeds of that device
-    policy_placers(options.policy)  # raises where the policy cannot be used
+        (profile or builtin_profile([name])).device(name)  # raises UserError where the profile lacks that device
+    policy_placers(options.policy)  # raises UserError where the policy cannot be used
     files.check_model_output(output(), source)
     if report is not None:
         check_report(report)
@@ -140,7 +153,10 @@ def _checked(output: Callable[[], str], source: str | None, given: dict[str, Any
 
 
 def wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Callable[..., Any]:
-    """A converter's ``_convert(parser, …) → (model, …)`` with placing behind it; what was placed goes to ``placed``."""
+    """Wraps a converter's ``_convert(parser, …) → (model, …)``: the model is placed afterwards.
+
+    placed: the list to which placed models are appended, see `wrap_save`.
+    """
 
     @functools.wraps(original)
     def _convert(cli_parser: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
@@ -185,7 +201,16 @@ def _place(model: ov.Model, request: _Request, core: ov.Core) -> Placement:
 def wrap_save(
     original: Callable[..., None], placed: list[ov.Model], compress: Callable[..., bool]
 ) -> Callable[..., None]:
-    """A converter's saving of a model, whole or not at all if we placed it. compress: to f16, of its arguments."""
+    """Wraps a converter's function that saves a model: a model that we placed is written whole or not at all.
+
+    Args:
+        original: called with (model, path, …).
+        placed: the models that `wrap_convert` has placed; all others are saved by `original`.
+        compress: gets the arguments after the path; returns whether weights are compressed to FP16.
+
+    Returns:
+        The wrapped function.
+    """
 
     @functools.wraps(original)
     def save(model: ov.Model, path: Any, *args: Any, **kwargs: Any) -> None:
@@ -200,9 +225,10 @@ def wrap_save(
 
 @contextlib.contextmanager
 def _errors_end_the_command() -> Iterator[None]:
-    """Ends the process with one line and our exit status where ours is at fault; OpenVINO's errors are left alone.
+    """Ends the process with one line and an exit status where placing fails inside the block.
 
-    Converters catch Exception and call everything that they do not know an internal error of their own.
+    Converters catch Exception and report unknown ones as internal errors of their own, so SystemExit is raised: with
+    status 2 for bad input, 1 for other errors, 130 for an interrupt.
     """
     try:
         yield
@@ -221,10 +247,11 @@ def _errors_end_the_command() -> Iterator[None]:
 
 
 def patch(module: Any) -> None:
-    """Replace what a converter calls; ``module`` is openvino.tools.ovc.main or openvino.tools.mo.convert_impl.
+    """Replaces the functions that a converter calls; a second call does nothing.
 
-    A second call does nothing. mo runs its main.py as a script in a second process, whose first import that module is:
-    what the script takes from there and from two other modules is replaced where it is defined.
+    module: openvino.tools.ovc.main or openvino.tools.mo.convert_impl. The latter is the first import of mo's main.py,
+    which runs as a script in a second process; the functions that this script imports are replaced where they are
+    defined.
     """
     if getattr(module._convert, "__ov_hsdag__", False):
         return
@@ -259,12 +286,14 @@ def _output_of_ovc(namespace: argparse.Namespace) -> str:
 def _output_of_mo(namespace: argparse.Namespace) -> str:
     from openvino.tools.mo.utils.cli_parser import get_model_name_from_args
 
-    # A copy: the function stores the name, and mo would then take it for an option that the user gave.
+    # The function stores the name in the namespace, and mo would take it for an option of the user; so it gets a copy.
     name = get_model_name_from_args(argparse.Namespace(**vars(namespace)))
     return os.path.join(namespace.output_dir, f"{name}.xml")
 
 
 def _noting(original: Callable[..., Any], compressed: list[bool]) -> Callable[..., Any]:
+    """Wraps mo's ``_convert`` so that ``compressed`` holds whether FP16 weights were asked for in the latest call."""
+
     @functools.wraps(original)
     def _convert(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)

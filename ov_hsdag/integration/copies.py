@@ -1,4 +1,4 @@
-"""The whole model on each of several devices, which share the requests: `ov_hsdag.Copies`."""
+"""`ov_hsdag.Copies`: runs the whole model on each of several devices, which share the requests."""
 
 from __future__ import annotations
 
@@ -11,29 +11,32 @@ from ov_hsdag.integration.requests import OPTIMAL_NUMBER
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 
-# Requests of each device: while Python hands the outputs of one over, the device works at the other.
+# Requests in flight on each device, at least: while Python handles the outputs of one, the device computes the other.
 _REQUESTS = 2
 
 
 class Copies:
-    """Compiled models of one model that are used like one `openvino.AsyncInferQueue`.
+    """A queue of requests, used like `openvino.AsyncInferQueue`, over one model compiled for several devices.
 
-    Each next request goes to whichever device is free. A device that is twice as fast gets twice as many.
+    The next request goes to the first device that is free, so that a device twice as fast gets twice as many.
     """
 
     def __init__(self, compiled: Sequence[ov.CompiledModel], requests: int = 0) -> None:
-        """Args:
-            compiled: the model on each device: ``[core.compile_model(model, name) for name in ("GPU", "CPU")]``.
-            requests: in flight on each device; 0: as many as the device asks for, and two at least.
+        """Makes the queue, and the requests on each device.
 
-        Raises UserError: no compiled models, or a model with states: what one request leaves in them is for the next
-        one of its conversation, which may go to another device.
+        Args:
+            compiled: the model on each device: ``[core.compile_model(model, name) for name in ("GPU", "CPU")]``.
+            requests: requests in flight on each device; 0 for as many as the device asks for, and two at least.
+
+        Raises:
+            UserError: there is no compiled model, or the model has states. The next request of a conversation may go to
+                another device, whose states do not have what the previous request stored.
         """
         if not compiled:
             raise UserError("Copies needs the model compiled for at least one device, got none")
         counts = [requests or max(int(one.get_property(OPTIMAL_NUMBER)), _REQUESTS) for one in compiled]
         self._free: SimpleQueue[ov.InferRequest] = SimpleQueue()
-        # In turns, so that the first requests go to all devices.
+        # Requests of all devices alternate in the queue, so that the first ones occupy every device.
         for number in range(max(counts)):
             for one, count in zip(compiled, counts, strict=True):
                 if number < count:
@@ -47,27 +50,27 @@ class Copies:
         self._callback: Callable[[ov.InferRequest, Any], object] | None = None
 
     def __len__(self) -> int:
-        """Requests in flight at most."""
+        """The number of requests that can be in flight."""
         return self._count
 
     def set_callback(self, callback: Callable[[ov.InferRequest, Any], object]) -> None:
-        """Sets what is called with each request that has ended and its userdata, in a thread of its own.
+        """Sets the function that is called, in another thread, with each finished request and its userdata.
 
-        The request's `results` hold until it returns.
+        The request's `results` are valid until the function returns.
         """
         self._callback = callback
 
     def start_async(self, inputs: Any = None, userdata: Any = None, share_inputs: bool = False) -> None:
-        """Starts the next request, on the device that is free first. Waits where all requests are in flight.
+        """Starts the next request on the first device that is free. Waits where all requests are in flight.
 
         Args:
-            inputs: as of `openvino.InferRequest.start_async`.
-            userdata: handed on to the callback.
-            share_inputs: as of `openvino.InferRequest.start_async`.
+            inputs: see `openvino.InferRequest.start_async`.
+            userdata: passed to the callback.
+            share_inputs: see `openvino.InferRequest.start_async`.
 
         Raises:
-            RuntimeError: an earlier request failed; the rest of them goes on.
-            Exception: the callback's, of an earlier request.
+            RuntimeError: an earlier request failed; all others continue.
+            Exception: the callback raised it for an earlier request.
         """
         self._raise_errors([one for one in self._started if one.done()])
         request = self._free.get()
@@ -79,7 +82,7 @@ class Copies:
         self._started.append(self._waiters.submit(self._finish, request, userdata))
 
     def wait_all(self) -> None:
-        """Waits until all requests have ended, callbacks included. Raises as `start_async`."""
+        """Waits until all requests and their callbacks have ended. Raises what `start_async` raises."""
         self._raise_errors(list(self._started))
 
     def _finish(self, request: ov.InferRequest, userdata: Any) -> None:
@@ -91,7 +94,7 @@ class Copies:
             self._free.put(request)
 
     def _raise_errors(self, ended: Sequence[Future[None]]) -> None:
-        """Waits for requests and forgets them; raises the first one's error where some failed."""
+        """Waits for requests and removes them from the list of started ones; raises the first error among them."""
         errors = [error for one in ended if (error := one.exception()) is not None]
         gone = set(ended)
         self._started = [one for one in self._started if one not in gone]
@@ -103,7 +106,7 @@ def _refuse_states(request: ov.InferRequest) -> None:
     """Raises UserError where requests of a compiled model keep states."""
     try:
         states = request.query_state()
-    except RuntimeError:  # AUTO's requests do not tell (src/plugins/auto/src/infer_request.cpp)
+    except RuntimeError:  # requests of AUTO have no states to query (src/plugins/auto/src/infer_request.cpp)
         return
     if states:
         raise UserError(

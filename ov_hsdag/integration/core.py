@@ -1,15 +1,16 @@
-"""Make ``Core.compile_model`` follow the placement that a model carries; everything else passes through untouched.
+"""Makes ``Core.compile_model`` follow the placement that a model carries; all other calls pass through unchanged.
 
-A load on "HSDAG:…" (see `ov_hsdag.integration.device_name`) is one on "HETERO:…" that places the model first where it
-carries no placement.
+A load on "HSDAG:…" (see `ov_hsdag.integration.device_name`) is a load on "HETERO:…" that first places a model without a
+placement.
 
 The device string decides which devices are used, as it does without a placement: "HETERO:GPU,CPU" means these two.
-Devices of the placement that it does not list, or that the machine lacks, hand their nodes to the others (see
-:meth:`ov_hsdag.model.placement.Placement.mapped`), with a warning. "HETERO" alone means the placement's own devices.
+Where the placement has other devices, or the machine lacks one, the nodes of these devices go to the remaining ones
+(see :meth:`ov_hsdag.model.placement.Placement.mapped`), with a warning. "HETERO" alone means the placement's devices.
 
-Warnings come last, once the model is compiled: a filter that turns them into errors must not change what is compiled.
+Warnings are issued after the model is compiled: a filter that turns them into errors must not change the result.
 
-Imported while openvino itself is being imported: nothing of weight at the top, and no openvino.
+The module is imported while openvino itself is being imported, so it imports neither openvino nor large packages at the
+top.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ if TYPE_CHECKING:
 _PATCHED = "__ov_hsdag__"
 
 _LIBRARY = b"ov_hsdag_extension"
-"""Part of the file name of the library for C++, on every system."""
+"""Part of the file name of the library for C++ that is the same on every system."""
 
 
 def patch(module: ModuleType) -> None:
-    """Wrap ``Core`` and what it compiles of the module openvino._ov_api. A second call does nothing."""
+    """Wraps the methods of ``Core`` and of compiled models in openvino._ov_api. A second call does nothing."""
     core = module.Core
     if getattr(core.compile_model, _PATCHED, False):
         return
@@ -62,7 +63,7 @@ def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def __init__(self: ov.Core, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if has_virtual_devices():  # with OV_HSDAG_DISABLE as well: they are devices, and no placement
+        if has_virtual_devices():  # even with OV_HSDAG_DISABLE, which turns off placements and not devices
             from ov_hsdag.devices import virtual
 
             virtual.register(self)
@@ -114,14 +115,14 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
 
     @functools.wraps(original)
     def compile_model(self: ov.Core, *args: Any, **kwargs: Any) -> ov.CompiledModel:
-        given: Mapping[str, Any] = {}  # of a call that OpenVINO will refuse
+        arguments: Mapping[str, Any] = {}  # stays empty for arguments that OpenVINO will refuse
         with contextlib.suppress(TypeError):
-            given = signature.bind(self, *args, **kwargs).arguments
-        device = given.get("device_name")
+            arguments = signature.bind(self, *args, **kwargs).arguments
+        device = arguments.get("device_name")
         as_it_came: Callable[[], ov.CompiledModel] = functools.partial(original, self, *args, **kwargs)
         if not isinstance(device, str) or not ("HETERO" in device or device_name.is_hsdag(device)):
             return as_it_came()
-        call = _Call(self, original, given["model"], given.get("weights"), device, given.get("config"))
+        call = _Call(self, original, arguments["model"], arguments.get("weights"), device, arguments.get("config"))
         if disabled() and call.is_hetero and has_virtual_devices():
             return call.compile(call.model, _with_limits(device, call.config))
         if device_name.is_hsdag(device):
@@ -131,7 +132,9 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
         elif device_name.is_automatic(device):
             call = _automatic(call)
         notes: list[Warning] = []
-        compiled = _followed(call, as_it_came, notes) if call.is_hetero else _followed_inside(call, as_it_came, notes)
+        compiled = (
+            _compile_on_hetero(call, as_it_came, notes) if call.is_hetero else _compile_on_auto(call, as_it_came, notes)
+        )
         for note in notes:
             warnings.warn(note, stacklevel=2)
         return compiled
@@ -142,7 +145,7 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of Core.compile_model for a device string that has HETERO in it."""
+    """The arguments of a call of Core.compile_model whose device string contains HETERO."""
 
     core: ov.Core
     original: Callable[..., ov.CompiledModel]
@@ -154,17 +157,20 @@ class _Call:
 
     @property
     def is_hetero(self) -> bool:
-        """Whether HETERO itself compiles the model, and no other device that has it inside."""
+        """Whether HETERO itself compiles the model, not AUTO, MULTI or BATCH with HETERO among their devices."""
         return self.device.partition(":")[0] == "HETERO"
 
     def compile(self, model: object, config: Mapping[str, Any] | None) -> ov.CompiledModel:
-        """The same call with another model of the same weights, and another configuration."""
+        """Makes the call with another model, of the same weights, and another configuration."""
         rest = {} if self.weights is None else {"weights": self.weights}
         return self.original(self.core, model, self.device, config, **rest)
 
 
 def _on_hetero(call: _Call) -> tuple[_Call, Callable[[], ov.CompiledModel]]:
-    """A call for HSDAG as one for HETERO that places the model, and the plain call. RuntimeError: a wrong property."""
+    """Translates a call for HSDAG into one for HETERO that places the model.
+
+    Returns that call, and a function that makes it without a placement. Raises RuntimeError for a wrong property.
+    """
     if disabled():
         on_hetero = replace(call, device=device_name.hetero_device(call.core, call.device, call.config))
     else:
@@ -177,7 +183,7 @@ def _on_hetero(call: _Call) -> tuple[_Call, Callable[[], ov.CompiledModel]]:
 
 
 def _automatic(call: _Call) -> _Call:
-    """A call for HETERO that places the model where it carries no placement, as the environment asks for."""
+    """A call for HETERO that also places an unplaced model, with the settings of environment variables."""
     try:
         load = device_name.automatic_load(call.core, call.device, call.config, _source(call.model, call.weights))
     except UserError as error:
@@ -187,15 +193,26 @@ def _automatic(call: _Call) -> _Call:
 
 
 def _source(model: object, weights: object) -> str | None:
-    """The file that a model comes from; None where that is not known."""
+    """The absolute path of a model's file; None where it is not known."""
     if isinstance(model, str | bytes | os.PathLike):
         return None if weights is not None else os.path.abspath(os.fsdecode(model))
     source = getattr(model, device_name.SOURCE, None)
     return None if source is None else os.path.abspath(source)
 
 
-def _followed(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]) -> ov.CompiledModel:
-    """The model compiled by HETERO, with its placement where it has one. `notes` gets warnings."""
+def _compile_on_hetero(
+    call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]
+) -> ov.CompiledModel:
+    """Compiles a model on HETERO, with its placement if it has one.
+
+    Args:
+        call: the call for HETERO.
+        as_it_came: makes the user's call unchanged.
+        notes: gets the warnings to issue afterwards.
+
+    Raises:
+        RuntimeError: OpenVINO's error, or no placement fits into memory.
+    """
     compiled = failure = too_large = None
     try:
         placed = _placed(call.core, call.model, call.weights, call.device, call.config, notes, call.automatic)
@@ -209,9 +226,9 @@ def _followed(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: li
         failure = one_line(error)
     if too_large is not None:
         raise RuntimeError(f"ov_hsdag: {too_large}")
-    # Outside of the except clause: OpenVINO's error must not look like a consequence of ours.
+    # Raised outside of the except clauses, so that OpenVINO's error is not chained to ours.
     if compiled is not None:
-        compiled._ov_hsdag_weights = call.weights  # constants may refer to this memory
+        compiled._ov_hsdag_weights = call.weights  # keeps this memory alive, as constants may refer to it
         return compiled
     if failure is not None:
         return _compiled_without_placement(call, failure, notes)
@@ -221,16 +238,20 @@ def _followed(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: li
 def _compiled_unplaced(
     call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]
 ) -> ov.CompiledModel:
-    """A model that carries no placement, compiled by HETERO. `notes` gets a warning where affinities are completed.
+    """Compiles a model that carries no placement on HETERO; completes affinities that only some nodes have.
 
-    Looking at every node takes a tenth of a second for 5,000 nodes. So HETERO is asked first: it refuses a model of
-    which some nodes have affinities and others none. It does not where the library for C++ is loaded, which completes
-    the copies that HETERO makes (transformations/src/hetero_copy.hpp).
+    HETERO refuses a model in which only some nodes have affinities. Looking at every node takes a tenth of a second for
+    5,000 nodes, so HETERO is tried first. This does not work where the library for C++ is loaded: it completes
+    the copies that HETERO makes (transformations/src/hetero_copy.hpp), so nodes are looked at first.
+
+    notes: gets a warning where affinities are completed.
     """
     refusal = completed = failure = None
     if not _library_is_loaded():
         try:
-            return call.compile(call.model, _of_unplaced(call)) if has_virtual_devices() else as_it_came()
+            return (
+                call.compile(call.model, _properties_without_placement(call)) if has_virtual_devices() else as_it_came()
+            )
         except RuntimeError as error:
             refusal = error
     try:
@@ -240,15 +261,17 @@ def _compiled_unplaced(
     if failure is not None:
         return _compiled_without_placement(call, failure, notes)
     if completed is not None:
-        return call.compile(completed, _of_unplaced(call))
+        return call.compile(completed, _properties_without_placement(call))
     if refusal is not None:
         raise refusal
-    return call.compile(call.model, _of_unplaced(call)) if has_virtual_devices() else as_it_came()
+    return call.compile(call.model, _properties_without_placement(call)) if has_virtual_devices() else as_it_came()
 
 
 def _library_is_loaded() -> bool:
-    """Whether this process has loaded the library for C++. False where the system does not say, as on Windows, where
-    the library leaves the copies of HETERO alone."""
+    """Whether this process has loaded the library for C++.
+
+    False where the system does not list loaded files, as on Windows; there the library does not touch HETERO's copies.
+    """
     try:
         with open("/proc/self/maps", "rb") as file:
             return _LIBRARY in file.read()
@@ -257,25 +280,25 @@ def _library_is_loaded() -> bool:
 
 
 def _compiled_without_placement(call: _Call, failure: str, notes: list[Warning]) -> ov.CompiledModel:
-    """The model compiled as if it had no affinities. `notes` says why."""
+    """Compiles a model as if it had no affinities. notes: gets the reason as the only warning."""
     without = "its placement" if call.automatic is None else "a placement"
     text = f"ov_hsdag: the model was compiled without {without}: {failure[:300]}"
     notes[:] = [PlacementNotFollowedWarning(text)]
     if call.automatic is not None:
         device_name.record_failure(_source(call.model, call.weights) or "a model in memory", failure)
     chosen = None
-    with contextlib.suppress(Exception):  # HETERO itself says what is wrong with the model
+    with contextlib.suppress(Exception):  # compiling below raises OpenVINO's error for a model that is wrong
         chosen = _as_hetero_chooses(call)
     if chosen is not None:
-        return replace(call, weights=None).compile(chosen, _of_unplaced(call))
-    return call.compile(_without_affinities(call.model), _of_unplaced(call))
+        return replace(call, weights=None).compile(chosen, _properties_without_placement(call))
+    return call.compile(_without_affinities(call.model), _properties_without_placement(call))
 
 
 def _as_hetero_chooses(call: _Call) -> ov.Model | None:
-    """A copy of the model with HETERO's own choice as affinities, where the model has an input that nothing reads.
+    """A copy of a model with an input that nothing reads, with HETERO's own choice as affinities; None for others.
 
-    Without affinities HETERO makes another output of such an input, in front of the model's own, and changes the order
-    of inputs. None for all other models. Raises RuntimeError and what `Placement.apply` does.
+    Without affinities HETERO turns such an input into an additional first output and changes the order of inputs.
+    Raises RuntimeError, and what `Placement.apply` raises.
     """
     from ov_hsdag.model.affinities import remove_affinities
     from ov_hsdag.model.placement import Placement
@@ -284,7 +307,7 @@ def _as_hetero_chooses(call: _Call) -> ov.Model | None:
     if all(node.output(0).get_target_inputs() for node in copy.get_parameters()):
         return None
     remove_affinities(copy)
-    _name_apart(copy)
+    _make_names_unique(copy)
     devices = _requested(call.core, call.device, call.config)
     affinity: dict[str, str] = {}
     for device in reversed(devices):
@@ -293,11 +316,15 @@ def _as_hetero_chooses(call: _Call) -> ov.Model | None:
     return copy
 
 
-def _followed_inside(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]) -> ov.CompiledModel:
-    """The model compiled by AUTO, MULTI or BATCH, which hand it on to HETERO with the affinities of its placement.
+def _compile_on_auto(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]) -> ov.CompiledModel:
+    """Compiles a model on AUTO, MULTI or BATCH, which pass it to HETERO with the affinities of its placement.
 
-    HETERO's devices come from the property of AUTO's that has those of HETERO, from the Core, or else are the
-    placement's own. How many requests AUTO and MULTI run is theirs to say.
+    HETERO's devices come from the properties of the call for HETERO, else from the Core, else from the placement.
+
+    Args:
+        call: the call for AUTO, MULTI or BATCH.
+        as_it_came: makes the user's call unchanged.
+        notes: gets the warnings to issue afterwards.
     """
     compiled = failure = None
     try:
@@ -319,18 +346,18 @@ def _followed_inside(call: _Call, as_it_came: Callable[[], ov.CompiledModel], no
 
 @dataclass(frozen=True)
 class _Placed:
-    """Arguments that make OpenVINO follow a placement, and what it takes to do so on fewer devices."""
+    """Arguments with which OpenVINO follows a placement, and the means to reduce it to fewer devices."""
 
     model: ov.Model
     device: str
     config: Mapping[str, Any] | None
     placement: Placement
     supports: Callable[[str, str], bool] | None
-    path: str  # of the model's file, "MODEL" where it is in memory
-    loaded: LoadedPlacement | None = None  # where this load placed the model, or an earlier one did
+    path: str  # the model's file, "MODEL" where it is in memory
+    loaded: LoadedPlacement | None = None  # of an automatic load; None where the model carried its placement
 
     def on(self, devices: Sequence[str]) -> _Placed:
-        """The same on some of its devices."""
+        """The same model on some of its devices; nodes of the others are moved."""
         placement, _ = self.placement.mapped(devices, self.supports)
         placement.apply(self.model)
         return replace(self, device=placement.hetero, placement=placement)
@@ -339,19 +366,27 @@ class _Placed:
 def _compiled(
     compile_model: Callable[..., ov.CompiledModel], placed: _Placed, notes: list[Warning]
 ) -> ov.CompiledModel:
-    """Compile a placed model, which then asks for the requests that it needs. Raises RuntimeError, OpenVINO's first.
+    """Compiles a placed model, and raises its optimal number of requests to what the placement needs.
 
-    Where a device refuses its part after all, the others take that over, and `notes` gets a warning: a device answers
-    query_model without compiling, so it may promise more than it holds (drivers, memory, other models on it). For a
-    property that is wrong for one of them, which is the user's to mend, none is left out.
+    A device answers query_model without compiling, so it may refuse its part in the end (driver, memory, other models
+    on it). Its nodes are then moved to the other devices, with a warning. No device is left out because of a wrong
+    property, which the user has to correct.
+
+    Args:
+        compile_model: the original method of a Core.
+        placed: the model and its placement.
+        notes: gets the warning.
+
+    Raises:
+        RuntimeError: OpenVINO's first error, where no set of devices compiles the model.
     """
 
-    def tried(one: _Placed) -> ov.CompiledModel:
+    def tried(attempt: _Placed) -> ov.CompiledModel:
         from ov_hsdag.explaining.where import HOMES, homes_of
 
-        compiled = compile_model(one.model, one.device, one.config)
-        requests.ask_for_requests(compiled, one.placement, one.config)
-        setattr(compiled, HOMES, homes_of(one.model))
+        compiled = compile_model(attempt.model, attempt.device, attempt.config)
+        requests.ask_for_requests(compiled, attempt.placement, attempt.config)
+        setattr(compiled, HOMES, homes_of(attempt.model))
         return compiled
 
     try:
@@ -388,7 +423,7 @@ def _compiled(
 def _refuses_property(
     compile_model: Callable[..., ov.CompiledModel], device: str, config: Mapping[str, Any] | None
 ) -> bool:
-    """Whether a device compiles even a model of one operation only without these properties."""
+    """Whether a device refuses the properties: it compiles a model of one operation without them, and not with them."""
     if not config or _compiles_anything(compile_model, device, config):
         return False
     return _compiles_anything(compile_model, device, None)
@@ -409,18 +444,28 @@ def _compiles_anything(
 
 def _placed(
     core: ov.Core,
-    given: object,
+    model_or_path: object,
     weights: bytes | None,
     device: str,
     config: Mapping[str, Any] | None,
     notes: list[Warning],
     automatic: AutomaticLoad | None = None,
 ) -> _Placed | None:
-    """The call with the placement applied to a copy of the model, None: nothing to follow. `notes` gets warnings.
+    """Applies the placement of a model to a copy of it.
 
-    automatic: places the model where it carries no placement for these devices.
+    Args:
+        core: the Core of the call.
+        model_or_path: the model, in any form that compile_model takes.
+        weights: weights of a model in memory.
+        device: HETERO's device string.
+        config: properties of the call.
+        notes: gets the warnings to issue afterwards.
+        automatic: settings for placing a model that carries no placement for these devices; None to leave it alone.
+
+    Returns:
+        Arguments for compiling; None where there is no placement to follow.
     """
-    model = _carrier(core, given, weights) if automatic is None else _private_copy(core, given, weights)
+    model = _carrier(core, model_or_path, weights) if automatic is None else _private_copy(core, model_or_path, weights)
     if model is None:
         return None
     from ov_hsdag.devices import runtime_options
@@ -435,10 +480,10 @@ def _placed(
         placement = loaded.placement
     if placement is None:
         return None
-    _name_apart(model)
+    _make_names_unique(model)
     if loaded is None:
-        placement = _overlaid(placement, model)
-        if not _knows(placement, model, notes):
+        placement = _with_affinities_of_nodes(placement, model)
+        if not _is_for_model(placement, model, notes):
             return None
     usable = _usable(core, _requested(core, device, config) or placement.devices, placement, notes)
     if not usable:
@@ -449,26 +494,31 @@ def _placed(
     if len(placement.used()) > 1:
         fold_static_shapes(model)
     placement.apply(model)
-    notes += _emptied(placement, model)
+    notes += _emptied_devices(placement, model)
     device = f"HETERO:{','.join(usable)}"
-    # Without a list of devices, which the device string has now.
+    # The property that lists devices is dropped, as the device string has the list.
     rest = config and {key: value for key, value in config.items() if key != PRIORITIES}
     properties = runtime_options.compile_properties(core, model, device, rest) or rest
-    path = os.fsdecode(given) if isinstance(given, str | bytes | os.PathLike) and weights is None else "MODEL"
+    path = (
+        os.fsdecode(model_or_path)
+        if isinstance(model_or_path, str | bytes | os.PathLike) and weights is None
+        else "MODEL"
+    )
     return _Placed(model, device, properties, placement, supports, path, loaded)
 
 
 def _is_for(placement: Placement | None, devices: Sequence[str]) -> bool:
-    """Whether a model's placement is one for these devices: what it uses is among them."""
+    """Whether all devices that a placement uses are among these; False without a placement."""
     return placement is not None and set(placement.used()) <= set(devices)
 
 
 def _placed_at_load(
     core: ov.Core, model: ov.Model, automatic: AutomaticLoad, notes: list[Warning]
 ) -> LoadedPlacement | None:
-    """A placement that was kept or is made now; None for one device, and where somebody has set affinities on nodes.
+    """Finds the placement of a model in the cache, or makes it.
 
-    `model` loses a placement that it carries for other devices.
+    None for a single device, and for a model without a placement whose nodes have affinities, which the user has set.
+    A placement for other devices is removed from `model`. notes: gets warnings.
     """
     from ov_hsdag.model.affinities import affinities_of
     from ov_hsdag.model.placement import Placement
@@ -488,9 +538,10 @@ def _placed_at_load(
 
 
 def _affinities_at_load(core: ov.Core, model: ov.Model, automatic: AutomaticLoad) -> dict[str, str]:
-    """Device of each node of a model, as a load would have it; the model is not changed. Raises as `placement_at_load`.
+    """The device of each node of a model after an automatic load, by friendly name; the model is not changed.
 
-    Nodes that only the copy of the model has, which would be compiled, are left out.
+    Nodes that exist only in the normalized copy, which would be compiled, are left out. Raises what
+    `placement_at_load` raises.
     """
     from ov_hsdag.model.affinities import affinities_of
 
@@ -500,37 +551,37 @@ def _affinities_at_load(core: ov.Core, model: ov.Model, automatic: AutomaticLoad
     return {name: affinity[name] for name in names if name in affinity}
 
 
-def _private_copy(core: ov.Core, given: object, weights: bytes | None) -> ov.Model:
-    """A copy of the model of a call, of whatever form and format, that may be changed. RuntimeError: it is no model."""
+def _private_copy(core: ov.Core, model_or_path: object, weights: bytes | None) -> ov.Model:
+    """A copy of the model of a call, in any form that compile_model takes. RuntimeError: it cannot be read."""
     from openvino._pyopenvino import Model as NativeModel
 
-    if isinstance(given, ov.Model | NativeModel):
-        copy = given.clone()
+    if isinstance(model_or_path, ov.Model | NativeModel):
+        copy = model_or_path.clone()
         return copy if isinstance(copy, ov.Model) else ov.Model(copy)
     if weights is not None:
-        text = given.encode() if isinstance(given, str) else given
+        text = model_or_path.encode() if isinstance(model_or_path, str) else model_or_path
         return core.read_model(text, weights)
-    return core.read_model(os.fsdecode(given) if isinstance(given, bytes) else given)
+    return core.read_model(os.fsdecode(model_or_path) if isinstance(model_or_path, bytes) else model_or_path)
 
 
-def _carrier(core: ov.Core, given: object, weights: bytes | None) -> ov.Model | None:
-    """A private copy of the model if it carries a placement: from an object, an IR file, or an IR in memory."""
+def _carrier(core: ov.Core, model_or_path: object, weights: bytes | None) -> ov.Model | None:
+    """A copy of the model of a call if it carries a placement, whether an object, an IR file or an IR in memory."""
     from openvino._pyopenvino import Model as NativeModel
 
-    if isinstance(given, ov.Model | NativeModel):  # openvino.compile_model hands over the latter
-        if not given.has_rt_info(["ov_hsdag"]):
+    if isinstance(model_or_path, ov.Model | NativeModel):  # openvino.compile_model hands over the latter
+        if not model_or_path.has_rt_info(["ov_hsdag"]):
             return None
-        return _private_copy(core, given, weights)
-    if weights is not None:  # then OpenVINO takes the model for the text of an .xml
-        text = given.encode() if isinstance(given, str) else given
+        return _private_copy(core, model_or_path, weights)
+    if weights is not None:  # in this case OpenVINO reads the argument as the text of an .xml
+        text = model_or_path.encode() if isinstance(model_or_path, str) else model_or_path
         return _private_copy(core, text, weights) if isinstance(text, bytes) and has_entry(text) else None
-    if isinstance(given, str | bytes | os.PathLike) and file_carries(given):
-        return _private_copy(core, os.fsdecode(given), None)
+    if isinstance(model_or_path, str | bytes | os.PathLike) and file_carries(model_or_path):
+        return _private_copy(core, os.fsdecode(model_or_path), None)
     return None
 
 
-def _name_apart(model: ov.Model) -> None:
-    """Names that repeat are made unique, in place: placements and HETERO know nodes by name."""
+def _make_names_unique(model: ov.Model) -> None:
+    """Makes repeated names of nodes unique, in place, as placements and HETERO identify nodes by name."""
     names = [node.get_friendly_name() for node in model.get_ops()]
     if len(set(names)) < len(names):
         from ov_hsdag.model.normalize import unique_names
@@ -538,8 +589,8 @@ def _name_apart(model: ov.Model) -> None:
         unique_names(model)
 
 
-def _overlaid(placement: Placement, model: ov.Model) -> Placement:
-    """The placement with the affinities that stand on the nodes: who set one by hand after placing meant it."""
+def _with_affinities_of_nodes(placement: Placement, model: ov.Model) -> Placement:
+    """The placement, overridden by the affinities on the nodes: these differ only where the user has changed them."""
     from ov_hsdag.model.affinities import affinities_of
 
     own = affinities_of(model)
@@ -547,23 +598,23 @@ def _overlaid(placement: Placement, model: ov.Model) -> Placement:
     return replace(placement, devices=devices, affinity={**placement.affinity, **own})
 
 
-def _knows(placement: Placement, model: ov.Model, notes: list[Warning]) -> bool:
-    """Whether the placement is of this model. Notes where they have few nodes in common, or none.
+def _is_for_model(placement: Placement, model: ov.Model, notes: list[Warning]) -> bool:
+    """Whether the placement has any node of this model; warns where it has less than half of them.
 
-    A part of the placed model is known as well as the model with much around it: the smaller of the two counts.
+    The model may be a part of the placed one, or contain it, so the share is of the smaller of the two.
     """
     names = [node.get_friendly_name() for node in model.get_ops()]
-    known = len(placement.affinity.keys() & names)
-    if 2 * known < min(len(names), len(placement.affinity)):
-        share = f"only {known} of the model's {len(names)}" if known else "none of the model's"
-        rest = "the others follow these" if known else "HETERO decides"
+    common = len(placement.affinity.keys() & names)
+    if 2 * common < min(len(names), len(placement.affinity)):
+        share = f"only {common} of the model's {len(names)}" if common else "none of the model's"
+        rest = "the others follow these" if common else "HETERO decides"
         text = f"ov_hsdag: the placement knows {share} nodes, and {rest}: place the model again"
         notes.append(PlacementNotFollowedWarning(text))
-    return known > 0
+    return common > 0
 
 
-def _emptied(placement: Placement, model: ov.Model) -> list[Warning]:
-    """A warning where the model, as it was changed after placing, leaves a device without the nodes that it had."""
+def _emptied_devices(placement: Placement, model: ov.Model) -> list[Warning]:
+    """A warning where a device has lost all of its nodes because the model was changed after placing; else []."""
     placed = set(placement.used())
     if len(placed) < 2:
         return []
@@ -581,16 +632,19 @@ def _emptied(placement: Placement, model: ov.Model) -> list[Warning]:
 
 
 def _requested(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The devices that the call asks for; () where it leaves them open."""
+    """The devices that the call, its properties or the Core name for HETERO; () where none of them does."""
     listed = names_in(device.partition(":")[2]) or listed_devices(config)
     if not listed:
-        with contextlib.suppress(Exception):  # the property is not there in every release
+        with contextlib.suppress(Exception):  # not every release has this property
             listed = names_in(str(plain(core.get_property("HETERO", PRIORITIES))))
     return listed
 
 
 def _usable(core: ov.Core, requested: Sequence[str], placement: Placement, notes: list[Warning]) -> tuple[str, ...]:
-    """The requested devices that the machine has. Notes those left out, except those that others replace."""
+    """The requested devices that the machine has. Warns of each missing one that the placement does not use.
+
+    `Placement.mapped` warns of the missing ones that it uses.
+    """
     from ov_hsdag.devices.discovery import absent
 
     missing = absent(core, requested)
@@ -602,40 +656,40 @@ def _usable(core: ov.Core, requested: Sequence[str], placement: Placement, notes
 
 
 def _support_query(core: ov.Core, model: ov.Model) -> Callable[[str, str], bool]:
-    """``supports(node, device)`` from Core.query_model, asked once per device and only when a node has to move."""
-    # Constants, inputs and outputs run everywhere.
-    kinds = {one.get_friendly_name(): one.get_type_name() for one in model.get_ops()}
-    asked = {name for name, kind in kinds.items() if kind not in ("Constant", "Parameter", "Result")}
+    """A function ``supports(node, device)`` that calls Core.query_model once per device, when it is first needed."""
+    # Every device supports constants, inputs and outputs.
+    kinds = {node.get_friendly_name(): node.get_type_name() for node in model.get_ops()}
+    computing = {name for name, kind in kinds.items() if kind not in ("Constant", "Parameter", "Result")}
 
     @functools.cache
     def supported(device: str) -> frozenset[str]:
         return frozenset(core.query_model(model, device))
 
     def supports(name: str, device: str) -> bool:
-        return name not in asked or name in supported(device)
+        return name not in computing or name in supported(device)
 
     return supports
 
 
-def _without_affinities(given: object) -> object:
-    """What to compile when a placement cannot be followed: HETERO refuses a model that is placed only in part."""
+def _without_affinities(model_or_path: object) -> object:
+    """The model of a call without affinities, as a copy where it has any: HETERO refuses a partly placed model."""
     from openvino._pyopenvino import Model as NativeModel
 
     from ov_hsdag.model.affinities import remove_affinities
 
-    if not isinstance(given, ov.Model | NativeModel):
-        return given
-    if not any("affinity" in node.get_rt_info() for node in given.get_ops()):
-        return given
-    copy = given.clone()
+    if not isinstance(model_or_path, ov.Model | NativeModel):
+        return model_or_path
+    if not any("affinity" in node.get_rt_info() for node in model_or_path.get_ops()):
+        return model_or_path
+    copy = model_or_path.clone()
     remove_affinities(copy)
     return copy
 
 
 def _completed(call: _Call, notes: list[Warning]) -> ov.Model | None:
-    """A copy of a model of which some nodes have affinities and others none, with one for each; None for any other.
+    """A copy of a partly placed model, in which the remaining nodes follow their neighbours; None for all others.
 
-    So are models that a program made of parts of a placed one. HETERO refuses them.
+    Programs make such models of parts of a placed one. HETERO refuses them.
     """
     from openvino._pyopenvino import Model as NativeModel
 
@@ -648,7 +702,7 @@ def _completed(call: _Call, notes: list[Warning]) -> ov.Model | None:
     if not 0 < len(affinity) < nodes:
         return None
     copy = _private_copy(call.core, call.model, None)
-    _name_apart(copy)
+    _make_names_unique(copy)
     affinity = affinities_of(copy)
     requested = _requested(call.core, call.device, call.config)
     Placement(tuple(dict.fromkeys([*requested, *affinity.values()])), affinity).apply(copy)
@@ -660,9 +714,9 @@ def _completed(call: _Call, notes: list[Warning]) -> ov.Model | None:
     return copy
 
 
-def _of_unplaced(call: _Call) -> Mapping[str, Any] | None:
-    """The configuration, with what HETERO would drop, of a model whose placement is not followed, or that has none."""
-    with contextlib.suppress(Exception):  # it is about to be compiled, and OpenVINO says what is wrong with it
+def _properties_without_placement(call: _Call) -> Mapping[str, Any] | None:
+    """The properties for compiling a model without a placement, completed by those that HETERO would drop."""
+    with contextlib.suppress(Exception):  # compiling afterwards raises OpenVINO's error for a model that is wrong
         model = _carrier(call.core, call.model, call.weights)
         if model is not None:
             from ov_hsdag.devices import runtime_options
@@ -672,7 +726,7 @@ def _of_unplaced(call: _Call) -> Mapping[str, Any] | None:
 
 
 def _with_limits(device: str, config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The configuration completed by the virtual devices' own, which HETERO would drop in a split model."""
+    """The properties completed by those of virtual devices, which HETERO would drop in a split model."""
     if not has_virtual_devices():
         return config
     from ov_hsdag.devices import virtual

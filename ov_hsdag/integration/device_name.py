@@ -1,10 +1,11 @@
-"""The device name HSDAG: ``core.compile_model(model, "HSDAG:GPU,CPU")`` places what nobody has placed, then is HETERO.
+"""The device name HSDAG: ``core.compile_model(model, "HSDAG:GPU,CPU")`` places an unplaced model, then uses HETERO.
 
-OpenVINO reads the device list of HETERO's own name alone, so no plugin can have another name for it: the methods of
-``Core`` that take a device name are wrapped, and hand HETERO's name on. Where ``OV_HSDAG_AUTO`` is set, "HETERO:…" is
-read as "HSDAG:…".
+OpenVINO parses the device list of the name HETERO only, so that no plugin can serve another name. Therefore the methods
+of ``Core`` that take a device name are wrapped, and pass HETERO's name on. Where ``OV_HSDAG_AUTO`` is set, "HETERO:…"
+means the same as "HSDAG:…".
 
-Imported while openvino itself is being imported: nothing of weight at the top, and no openvino.
+The module is imported while openvino itself is being imported, so it imports neither openvino nor large packages at the
+top.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ SOURCE = "_ov_hsdag_source"
 
 @dataclass(frozen=True)
 class AutomaticLoad:
-    """A load that places the model where nobody has.
+    """A load on HSDAG: the model is placed first, unless it carries a placement.
 
     Attributes:
-        device: HETERO's device string for it.
+        device: HETERO's device string for the load.
         config: the properties of the call and of the device, without those that HETERO does not know.
-        request: what to place for; devices that the machine lacks are left out.
+        request: devices, objective and limits to place for; devices that the machine lacks are left out.
         missing: devices that the call names and the machine lacks.
     """
 
@@ -72,27 +73,41 @@ def is_hsdag(device: object) -> bool:
 
 
 def is_automatic(device: object) -> bool:
-    """Whether a load on this device places a model that nobody has placed."""
+    """Whether a load on this device places a model that carries no placement."""
     if disabled() or not isinstance(device, str):
         return False
     return is_hsdag(device) or (device.partition(":")[0] == HETERO and bool(os.environ.get(AUTO_VARIABLE)))
 
 
 def hetero_device(core: ov.Core, device: str, config: Mapping[str, Any] | None = None) -> str:
-    """HETERO's device string for one of HSDAG's; the names of all devices where it has no list."""
+    """Translates a device string of HSDAG into one of HETERO.
+
+    Args:
+        core: lists the devices of the machine.
+        device: "HSDAG" or "HSDAG:A,B".
+        config: properties of the call, which may list devices as well.
+
+    Returns:
+        "HETERO:A,B", with all devices of the machine where none are listed.
+    """
     return f"{HETERO}:{','.join(_listed(core, device, config))}"
 
 
 def automatic_load(
     core: ov.Core, device: str, config: Mapping[str, Any] | None, source: str | None = None
 ) -> AutomaticLoad:
-    """What a load on HSDAG, or on HETERO with `AUTO_VARIABLE`, asks for.
+    """Collects the settings of a load on HSDAG, or on HETERO with `AUTO_VARIABLE`.
+
+    Settings come from the call, else from `Core.set_property`, else from environment variables.
 
     Args:
-        core: has the devices.
+        core: lists the devices of the machine.
         device: the device string of the call.
         config: the properties of the call.
-        source: file that the model is read from.
+        source: file that the model is read from; None where it is in memory.
+
+    Returns:
+        The load, with HETERO's device string.
 
     Raises:
         UserError: a property, or the environment variable of one, has no valid value.
@@ -100,28 +115,34 @@ def automatic_load(
     from ov_hsdag.devices.discovery import absent
     from ov_hsdag.placing.first_load import LoadRequest
 
-    known = {**getattr(core, _SET, {}), **(config or {})}
-    names = _listed(core, device, known)
+    settings = {**getattr(core, _SET, {}), **(config or {})}
+    names = _listed(core, device, settings)
     missing = tuple(absent(core, names))
-    cache_dir = known.get("CACHE_DIR")
+    cache_dir = settings.get("CACHE_DIR")
     if cache_dir is None:
         with contextlib.suppress(RuntimeError):
             cache_dir = core.get_property(HETERO, "CACHE_DIR")
     request = LoadRequest(
         devices=tuple(name for name in names if name not in missing),
-        objective=_objective(known, is_hsdag(device)),
-        memory=_setting(known, "HSDAG_MEMORY"),
-        profile=_setting(known, "HSDAG_PROFILE"),
-        measure=_setting(known, "HSDAG_MEASURE").upper() in ("1", "YES", "TRUE"),
+        objective=_objective(settings, is_hsdag(device)),
+        memory=_setting(settings, "HSDAG_MEMORY"),
+        profile=_setting(settings, "HSDAG_PROFILE"),
+        measure=_setting(settings, "HSDAG_MEASURE").upper() in ("1", "YES", "TRUE"),
         cache_dir=str(plain(cache_dir) or ""),
         source=source,
     )
-    passed = {key: value for key, value in known.items() if key not in (*PROPERTIES, PRIORITIES)}
+    passed = {key: value for key, value in settings.items() if key not in (*PROPERTIES, PRIORITIES)}
     return AutomaticLoad(f"{HETERO}:{','.join(request.devices or names)}", passed, request, missing)
 
 
 def record(loaded: LoadedPlacement, model: ov.Model, source: str | None) -> None:
-    """Appends what a load followed to the file of `LOG_VARIABLE`, where there is one. Raises nothing."""
+    """Appends the placement of a load to the file of `LOG_VARIABLE`, where that is set. Raises nothing.
+
+    Args:
+        loaded: the placement, with whether it was made now or kept from an earlier load.
+        model: the model.
+        source: its file; None where it is in memory.
+    """
     placement = loaded.placement
     _log(
         {
@@ -139,7 +160,7 @@ def record(loaded: LoadedPlacement, model: ov.Model, source: str | None) -> None
 
 
 def record_failure(model: str, failure: str) -> None:
-    """Appends why a load placed nothing to the file of `LOG_VARIABLE`, where there is one. Raises nothing."""
+    """Appends the reason why a load was not placed to the file of `LOG_VARIABLE`, where that is set. Raises nothing."""
     _log({"model": model, "failure": failure})
 
 
@@ -147,16 +168,16 @@ def _log(entry: Mapping[str, Any]) -> None:
     path = os.environ.get(LOG_VARIABLE)
     if not path:
         return
-    import json  # which the hook for OpenVINO does without
+    import json  # here, as the hook must import little
 
     line = json.dumps(entry)
-    # One write of a line to a file that is open for appending is not mixed with those of other processes.
+    # A line in one write to a file opened for appending does not mix with the lines of other processes.
     with contextlib.suppress(OSError), open(path, "a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
 def patch(core: Any) -> None:
-    """Wraps the methods of a ``Core`` class that read a model or take a device name, but for those that compile it."""
+    """Wraps the methods of a ``Core`` class that read a model or take a device name, except those that compile it."""
     wrappers = {
         "read_model": _wrap_read_model,
         "get_property": _wrap_get_property,
@@ -165,7 +186,7 @@ def patch(core: Any) -> None:
         "import_model": _wrap_import_model,
     }
     for name, wrap in wrappers.items():
-        if hasattr(core, name):  # releases differ
+        if hasattr(core, name):  # not every release of OpenVINO has all of them
             setattr(core, name, wrap(getattr(core, name)))
 
 
@@ -183,7 +204,7 @@ def _wrap_read_model(original: Callable[..., ov.Model]) -> Callable[..., ov.Mode
 
 
 _LONGEST_PATH = 4096
-"""Characters; a longer string is the text of a model."""
+"""Characters of a path on Linux (PATH_MAX); a longer string is the text of a model."""
 
 
 def _wrap_get_property(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -217,7 +238,7 @@ def _wrap_set_property(original: Callable[..., None]) -> Callable[..., None]:
             return original(self, *args, **kwargs)
         value = args[1] if len(args) > 1 else kwargs.get("properties", kwargs.get("property"))
         properties = dict([value]) if isinstance(value, tuple) else dict(value or {})
-        _objective({**properties}, hint_counts=True)  # an objective that there is none of is an error here
+        _objective({**properties}, hint_counts=True)  # raises UserError for an unknown objective
         setattr(self, _SET, {**getattr(self, _SET, {}), **properties})
         return None
 
@@ -250,7 +271,7 @@ def _wrap_get_versions(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _listed(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The devices of a device string, else of MULTI_DEVICE_PRIORITIES, else all of the machine."""
+    """The devices in a device string, else in the property MULTI_DEVICE_PRIORITIES, else all of the machine."""
     names = names_in(device.partition(":")[2]) or names_in(str(plain((config or {}).get(PRIORITIES, ""))))
     if names:
         return names
@@ -258,7 +279,7 @@ def _listed(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> tup
     if has_virtual_devices():
         from ov_hsdag.devices.virtual import virtual_devices
 
-        # Virtual devices are parts of the CPU, which would otherwise be there twice.
+        # Virtual devices are parts of the CPU, which would otherwise be listed twice.
         available = [name for name in available if name != "CPU" or not set(virtual_devices()) & set(available)]
     return tuple(sorted(available, key=lambda name: name.startswith("NPU")))
 
@@ -271,7 +292,7 @@ def _objective(config: Mapping[str, Any], hint_counts: bool) -> str:
         hint_counts: whether PERFORMANCE_HINT goes before the environment, as it does where a program names HSDAG.
 
     Raises:
-        UserError: it has neither of the two values.
+        UserError: the objective is neither "latency" nor "throughput".
     """
     environment = os.environ.get(AUTO_VARIABLE, "")
     hint = _HINTS.get(str(plain(config.get("PERFORMANCE_HINT", ""))).rpartition(".")[2].upper(), "")
@@ -284,5 +305,5 @@ def _objective(config: Mapping[str, Any], hint_counts: bool) -> str:
 
 
 def _setting(config: Mapping[str, Any], name: str) -> str:
-    """The value of one of `PROPERTIES`, or of its environment variable; "" where it has none."""
+    """The value of one of `PROPERTIES`, else of its environment variable; "" where neither is set."""
     return str(plain(config.get(name, os.environ.get(f"OV_{name}", ""))))

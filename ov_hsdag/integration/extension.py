@@ -1,7 +1,7 @@
-"""The library that lets programs without Python follow a placement: where it is, and how to make it.
+"""Finds or compiles the library that lets programs without Python follow a placement.
 
-A library of C++ code belongs to one release of OpenVINO. setup.py compiles it where OpenVINO is installed already;
-``ov-hsdag extension --build`` compiles the sources that the package brings along, into the user's cache.
+A compiled library fits one release of OpenVINO only. setup.py compiles it where OpenVINO is installed already;
+``ov-hsdag extension --build`` compiles the sources inside the package, into the user's cache.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ _BUILD = "run: ov-hsdag extension --build"
 
 
 def extension_path() -> Path:
-    """Find the library for ``core.add_extension`` and ``benchmark_app -extensions`` of the installed OpenVINO.
+    """Finds the library for ``core.add_extension`` and ``benchmark_app -extensions`` of the installed OpenVINO.
 
-    Returns its path; the part for the installed release lies beside it. Raises UserError: OpenVINO is not installed, or
-    there is no library for its release; says why and what to do.
+    Returns:
+        Its path; the part for the installed release is in the same folder.
+
+    Raises:
+        UserError: OpenVINO is not installed, or there is no library for its release; the message has the remedy.
     """
     package = _openvino()
     try:
@@ -46,7 +49,15 @@ def extension_path() -> Path:
 
 
 def build() -> Path:
-    """Compile the library for the installed OpenVINO into the user's cache; its path. Raises UserError, RunError."""
+    """Compiles the library for the installed OpenVINO into the user's cache.
+
+    Returns:
+        Its path.
+
+    Raises:
+        UserError: OpenVINO is not installed, or there is no folder for the cache.
+        RunError: it cannot be compiled or written.
+    """
     try:
         return extension_build.build(_sources(), _openvino(), _cache())
     except extension_build.BuildError as error:
@@ -63,17 +74,17 @@ def _openvino() -> Path:
 
 
 def _folders() -> tuple[Path, ...]:
-    """Where a library may be: in the package as it was installed, and where ``build`` puts it."""
+    """The folders where a library may be: one in the installed package, and the one that ``build`` writes to."""
     installed = PACKAGE / "lib"
     try:
         cache = _cache()
-    except UserError:  # which matters to those who build one
+    except UserError:  # there is no cache folder, which only `build` needs
         return (installed,)
     return (installed, cache) if _is_private(cache) else (installed,)
 
 
 def _is_private(cache: Path) -> bool:
-    """Whether nobody else could have put a library into the cache: it is code that this user's programs load."""
+    """Whether only this user and root can write to the cache, whose libraries this user's programs execute."""
     if not hasattr(os, "getuid"):
         return True
     for path in (cache.parent, cache, *cache.glob("*")):
@@ -85,7 +96,7 @@ def _is_private(cache: Path) -> bool:
 
 
 def _cache() -> Path:
-    """The folder of the library that is built of these sources: another version or a change of them has another one."""
+    """The folder in the user's cache for the library; its name changes with the version and with the sources."""
     checksum = 0
     for path in extension_build.sources(_sources()):
         checksum = zlib.crc32(path.read_bytes(), checksum)
@@ -96,11 +107,11 @@ def _cache() -> Path:
 
 
 def _sources() -> Path:
-    """The folder with cpp_ext/ and transformations/: in the package, or above it where that is a source tree."""
+    """The folder with cpp_ext/ and transformations/: inside an installed package, or the root of a source tree."""
     inside = PACKAGE / "native_sources"
     return inside if inside.is_dir() else PACKAGE.parent
 
 
 def _shown(release: str) -> str:
-    """ "2026.4.1" of "2641"."""
+    """A release as people write it: "2026.4.1" for "2641"."""
     return f"20{release[:2]}.{release[2]}.{release[3:]}" if len(release) >= 4 else release

@@ -62,15 +62,15 @@ class HSDAGPlacement(passes.ModelPass):  # type: ignore[misc]
         self._options = PlaceOptions.of(options, given)
 
     def run_on_model(self, model: ov.Model) -> bool:
-        """Places the model, in place; what `ov_hsdag.place` raises comes out of `Manager.run_passes` as it is.
+        """Places the model in place. Errors of `ov_hsdag.place` leave `Manager.run_passes` unchanged.
 
         Returns:
             True: the model has changed.
         """
-        # Making a pass stays cheap: measuring is imported where placing is.
+        # Imported here, so that making a pass does not import the code for measuring.
         from ov_hsdag.placing.place import place
 
-        # A Manager hands over the native class; this wrapper refers to the same model, it is no copy.
+        # A Manager passes the native class; wrapping it makes no copy of the model.
         model = model if isinstance(model, ov.Model) else ov.Model(model)
         self.placement = place(model, self._device, core=self._core, report=self._report, options=self._options)
         return True

@@ -1,11 +1,12 @@
-"""How many requests a compiled model asks for where it follows a placement for throughput.
+"""Raises the optimal number of infer requests of a compiled model that follows a placement for throughput.
 
-HETERO's own number is 1 for devices with one stream each, and programs that take it (AsyncInferQueue without a number,
-benchmark_app) would run one device at a time. No property of OpenVINO raises it, so the compiled model says what is
-needed in its place, and AsyncInferQueue, which asks in C++, gets it as an argument. The blob of an exported model has
-the number as an attribute of its header, which OpenVINO reads over.
+HETERO reports 1 for devices with one stream each. Programs that use this number (AsyncInferQueue without a number,
+benchmark_app) would keep one device busy at a time. No property of OpenVINO changes it, so `get_property` of the
+compiled model returns the number that the placement needs, and AsyncInferQueue, which asks in C++, gets it as an
+argument. The blob of an exported model has the number as an attribute of its header, which OpenVINO ignores.
 
-Imported while openvino itself is being imported: nothing of weight at the top, and no openvino.
+The module is imported while openvino itself is being imported, so it imports neither openvino nor large packages at the
+top.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _REQUESTS = "_ov_hsdag_requests"
 
 _HEADER = b"<hetero "
 _HEADER_BYTES = 256
-"""Of a blob: its XML declaration, and the begin of the header's first element with our attribute."""
+"""Bytes at the begin of a blob that hold its XML declaration and the first element with our attribute."""
 
 _ATTRIBUTE = re.compile(rb'<hetero ov_hsdag_requests="([1-9][0-9]{0,2})" ')
 
 
 def patch(module: ModuleType) -> None:
-    """Wrap what makes compiled models and asks them, of the module openvino._ov_api. To be called once."""
+    """Wraps the methods of openvino._ov_api that make, export, import and query compiled models. Call it once."""
     compiled, core, request = module.CompiledModel, module.Core, module.InferRequest
     compiled.__init__ = _wrap_compiled_init(compiled.__init__)
     compiled.get_property = _wrap_get_property(compiled.get_property)
@@ -58,7 +59,7 @@ def _wrap_compiled_init(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _wrap_handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For methods that make a request of a compiled model, or the other way round."""
+    """Wraps a method that makes a request from a compiled model, or returns a request's compiled model."""
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -70,6 +71,7 @@ def _wrap_handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _hand_on(source: object, target: object) -> None:
+    """Copies our number of requests from one object to another that wraps the same compiled model."""
     if wanted := getattr(source, _REQUESTS, 0):
         setattr(target, _REQUESTS, wanted)
 
@@ -111,7 +113,10 @@ def _wrap_import_model(original: Callable[..., ov.CompiledModel]) -> Callable[..
 
 
 def _exported_requests(blob: Any) -> int:
-    """The number in the header of a blob in any form that import_model takes, which stays where it is; 0: none."""
+    """The number in the header of a blob, in any form that import_model takes; 0 without one.
+
+    The position of a stream does not change.
+    """
     if isinstance(blob, io.BytesIO):
         at = blob.tell()
         head = blob.getbuffer()[at : at + _HEADER_BYTES].tobytes()
@@ -144,23 +149,28 @@ def _wrap_queue_init(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def ask_for_requests(compiled: ov.CompiledModel, placement: Placement, config: Mapping[str, Any] | None) -> None:
-    """Let a model that is compiled for HETERO ask for the requests that its placement for throughput needs.
+    """Raises the optimal number of requests of a model compiled for HETERO to what its placement needs.
 
-    Left alone where one device runs all of it. Of the call's properties a latency hint leaves HETERO's number, and
-    PERFORMANCE_HINT_NUM_REQUESTS limits ours. Models that AUTO or MULTI compiled give HETERO one request at a time.
+    Nothing changes for placements for latency, where one device runs all of the model, where AUTO or MULTI compiled it
+    (they give HETERO one request at a time), or where `config` has a latency hint.
+
+    Args:
+        compiled: the compiled model.
+        placement: the placement that it follows.
+        config: properties of the call; PERFORMANCE_HINT_NUM_REQUESTS limits the number.
     """
     devices = compiled.get_property("EXECUTION_DEVICES")
     if placement.objective != "throughput" or len(devices) < 2 or "HETERO" in devices:
         return
     reported = int(compiled.get_property(OPTIMAL_NUMBER))
     submodels = int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
-    # A Core that has compiled unplaced models with unused inputs counts too few from then on, below 0 as well.
+    # HETERO's count is too low, even negative, once its Core has compiled an unplaced model with unused inputs.
     submodels = max(submodels if submodels < 1 << 31 else 0, _known_submodels(placement))
     _set_requests(compiled, requests_in_flight(reported, len(devices), submodels), config)
 
 
 def _set_requests(compiled: ov.CompiledModel, wanted: int, config: Mapping[str, Any] | None) -> None:
-    """Let a compiled model ask for so many requests, as far as the call's properties agree (`ask_for_requests`)."""
+    """Sets the number of requests of a compiled model, within the limits of the call's properties."""
     if "LATENCY" in _hints(config, "PERFORMANCE_HINT"):
         return
     limits = [int(limit) for limit in _hints(config, "PERFORMANCE_HINT_NUM_REQUESTS") if limit.isdecimal()]
@@ -170,18 +180,18 @@ def _set_requests(compiled: ov.CompiledModel, wanted: int, config: Mapping[str, 
 
 
 def _hints(config: Mapping[str, Any] | None, key: str) -> set[str]:
-    """Values of a property, for all devices or for one, as OpenVINO writes them."""
+    """Values of a property as texts, both those for all devices and those for single ones."""
     return {text(properties, key) for properties in (config, *(device_properties(config) or {}).values())}
 
 
 def _known_submodels(placement: Placement) -> int:
-    """As they were measured or predicted of the placement; 0: not known."""
+    """The number of submodels of a placement, as measured or else as predicted; 0 where it is not known."""
     figures = (placement.measured or {}).get(placement.chosen) or placement.predicted or {}
     return int(figures.get("submodels") or 0)
 
 
 def advice(placement: Placement) -> str | None:
-    """One line about the requests that a placement for throughput needs; None for any other."""
+    """A line about the number of requests that a placement for throughput needs; None for any other placement."""
     devices = len(placement.used())
     if placement.objective != "throughput" or devices < 2:
         return None

@@ -1,1 +1,1 @@
-"""Models that are made on the spot, and what every way to run them reaches on the devices of a machine."""
+"""The kit of `ov-hsdag bench --kit`: models built in memory, and their measurement on the devices of a machine."""

@@ -1,4 +1,4 @@
-"""A stateful decoder in the manner of Llama, as optimum-intel exports them: beams, rotary positions, a mask."""
+"""Builds a stateful decoder like Llama in the form that optimum-intel exports: beams, rotary positions, a mask."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ov_hsdag.utils.lazy import ov
 
 @dataclass(frozen=True)
 class DecoderSize:
-    """Sizes of a decoder."""
+    """The sizes of a decoder."""
 
     layers: int  # number of layers, each with two states, keys and values [batch, shared, past tokens, head]
-    heads: int  # attention heads
-    head: int  # size of a head
+    heads: int  # number of attention heads
+    head: int  # width of a head
     inner: int  # width inside the feed-forward network
     vocabulary: int  # number of tokens
-    # heads of keys and values, each for heads / shared queries; 0: each query has its own. In the form that
-    # optimum-intel exports: the CPU plugin fuses states and attention, and keeps states in KV_CACHE_PRECISION.
+    # number of heads of keys and values, each for heads / shared queries; 0 for as many as `heads`. The CPU plugin
+    # fuses states and attention of this form, and stores states in KV_CACHE_PRECISION.
     shared: int = 0
-    base: float = 1e4  # of the rotary positions' wavelengths
-    # feed-forward networks of a layer, of which each token goes through `chosen`; 0: one for all tokens. In the form
-    # that optimum-intel exports, which plugins fuse.
+    base: float = 1e4  # base of the wavelengths of rotary positions
+    # number of feed-forward networks of a layer, `chosen` of which process each token; 0 for one network. Plugins fuse
+    # this form.
     experts: int = 0
-    chosen: int = 2  # experts of a token
-    common: int = 0  # width inside the feed-forward network that all tokens go through beside their experts; 0: none
+    chosen: int = 2  # number of experts for each token
+    common: int = 0  # width inside a feed-forward network that processes all tokens besides the experts; 0 for none
 
     @property
     def hidden(self) -> int:
@@ -37,24 +37,39 @@ class DecoderSize:
 
 
 class DecoderWeights(Protocol):
-    """Where a decoder's weights come from, in the order of its layers."""
+    """The source of a decoder's weights, called in the order of its layers."""
 
     def table(self, *shape: int) -> ov.Node:
-        """The embedding, [rows, columns] f32, or the matrices of all experts, [experts, outputs, inputs] f32."""
+        """The embedding, f32 [rows, columns], or the matrices of all experts, f32 [experts, outputs, inputs]."""
 
     def linear(self, x: ov.Node, inputs: int, outputs: int) -> ov.Node:
-        """[…, inputs] f32 → [… , outputs] f32."""
+        """Applies a linear layer with weights of its own.
+
+        Args:
+            x: f32 [..., inputs].
+            inputs: width of `x`.
+            outputs: width of the result.
+
+        Returns:
+            f32 [..., outputs].
+        """
 
     def scale(self, width: int) -> ov.Node:
-        """Of a norm, [width] f32."""
+        """The factors of a norm, f32 [width]."""
 
 
 def decoder(size: DecoderSize, weights: DecoderWeights) -> ov.Model:
-    """input_ids, attention_mask, position_ids [batch, tokens] i64, beam_idx [batch] i32 → logits.
+    """Builds the model.
 
-    Nodes that enter a layer but the first are named "into_layer_1" and so on.
+    Its inputs are input_ids, attention_mask and position_ids, i64 [batch, tokens], and beam_idx, i32 [batch]. The input
+    of each layer but the first has a friendly name: "into_layer_1" and so on.
 
-    size: of the decoder. weights: which are asked for once each. Logits are [batch, tokens, vocabulary] f32.
+    Args:
+        size: the sizes of the decoder.
+        weights: the source of weights, asked once for each.
+
+    Returns:
+        The model; its output is logits, f32 [batch, tokens, vocabulary].
     """
     heads, hidden, shared = size.heads, size.hidden, size.shared or size.heads
     linear = weights.linear
@@ -101,7 +116,7 @@ def decoder(size: DecoderSize, weights: DecoderWeights) -> ov.Model:
     repeated_shapes: list[ov.Node] = []
 
     def repeated(x: ov.Node) -> ov.Node:
-        """Keys or values once for each query; the length is read from the first layer's, as traced models do."""
+        """Repeats keys or values for each query; all layers read the length from the first, as traced models do."""
         if shared == heads:
             return x
         if not repeated_shapes:
@@ -129,7 +144,7 @@ def decoder(size: DecoderSize, weights: DecoderWeights) -> ov.Model:
         copies = ops.reshape(ops.tile(tokens, np.array([count, 1])), np.array([count, -1, hidden]), False)
         gate = ops.matmul(copies, weights.table(count, size.inner, hidden), False, True)
         up = ops.matmul(copies, weights.table(count, size.inner, hidden), False, True)
-        # What becomes a Swish without a second input: plugins recognise no other.
+        # A product with a sigmoid becomes a Swish without a second input, the only form that plugins recognise.
         gated = ops.multiply(ops.multiply(gate, ops.sigmoid(gate)), up)
         down = ops.matmul(gated, weights.table(count, hidden, size.inner), False, True)
         share = ops.reshape(ops.transpose(routed, np.array([1, 0])), np.array([count, -1]), False)

@@ -1,4 +1,4 @@
-"""What every way to run the kit's models reaches on the devices of a machine: what `ov-hsdag bench --kit` writes."""
+"""Measures the kit's models on the devices of a machine, with every way to run them, for `ov-hsdag bench --kit`."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import Deadline
 
 FORMAT = "ov-hsdag kit, 1"
-"""What a file of results says that it is, under the key "format"."""
+"""Value of the key "format" in a file of results."""
 
 MINUTES = 15.0
-"""For the whole kit, by default."""
+"""Default time for the whole kit, in minutes."""
 
 PREDICTED = "HSDAG:"
-"""Name of the row of what `core.compile_model(model, "HSDAG:…")` runs: placed by prediction."""
+"""Name of the row for `core.compile_model(model, "HSDAG:…")`, which places by prediction."""
 
 OBJECTIVES = ("throughput", "latency")
 
 _ROUNDS = 6
-"""Trials of each way, at most: enough for an interval of a few per cent, which is what tells ways apart here."""
+"""Trials of each candidate, at most: enough for intervals of a few per cent; differences are larger here."""
 
 _TRIAL_SECONDS = (0.03, 0.25)
-"""Length of a trial, at least and at most: an inference of the slowest model takes 0.3 s, of the fastest 0.01 s."""
+"""Least and greatest length of a trial, s: an inference of the slowest model takes 0.3 s, of the fastest 0.01 s."""
 
 _COMPILING_SHARE = 0.5
-"""Of a comparison's time that compiling takes, as seen on two CPU cores."""
+"""Share of a comparison's time that compiling takes, as seen on two CPU cores."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One comparison: a model on some devices, for an objective."""
+    """One comparison: a model on a device list, for an objective."""
 
     model: KitModel
     devices: DeviceSet
@@ -59,13 +59,13 @@ class Cell:
 
 
 def device_lists(names: Sequence[str]) -> list[DeviceSet]:
-    """The lists of devices to compare on: all devices, then each pair of them.
+    """The device lists to compare on: all devices, then each pair of them.
 
     Args:
-        names: devices of the machine in HETERO's order, two or more.
+        names: devices of the machine in HETERO's order.
 
     Raises:
-        UserError: there is one device, and nothing to place on.
+        UserError: there are fewer than two devices.
     """
     if len(names) < 2:
         raise UserError(f"the kit compares lists of devices, and this machine has {', '.join(names) or 'none'} alone")
@@ -81,19 +81,20 @@ def run_kit(
     models: Sequence[KitModel] = KIT,
     report: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Measures the kit's models on lists of devices.
+    """Measures the kit's models on device lists.
 
     Args:
-        core: has the devices.
-        lists: devices to compare on; the first list is measured first.
-        minutes: time for everything, about. What is not reached is named in the result.
-        models: those of the kit to measure.
-        report: called with a few words at each step.
+        core: runs the models on its devices.
+        lists: device lists to compare on; the first one is measured first.
+        minutes: time for everything, about. Comparisons for which it does not suffice are named in the result.
+        models: the models to measure.
+        report: called with a line of progress before each comparison.
 
     Returns:
-        JSON-able: "format", "ov_hsdag", "openvino", "machine", "devices", and "comparisons", each with "model",
-        "operations", "objective", "device", "rows" (see `ov_hsdag.placing.rivals.Result`), "predicted_gain" of the
-        placement by prediction, and "failed" ("" where nothing did). No name of a user or a machine is in it.
+        An object of JSON's types with the keys "format", "ov_hsdag", "openvino", "machine", "devices", "minutes" and
+        "comparisons". Each comparison has "model", "operations", "objective", "device", "rows" (see
+        `ov_hsdag.placing.rivals.Result`), "predicted_gain" of the placement by prediction, and "failed" ("" for a
+        success). It has no name of a user or a machine.
     """
     deadline = Deadline(60 * minutes)
     cells = [Cell(*both, objective) for both in _pairs(lists, models) for objective in OBJECTIVES]
@@ -114,7 +115,8 @@ def run_kit(
 
 
 def _pairs(lists: Sequence[DeviceSet], models: Sequence[KitModel]) -> Iterator[tuple[KitModel, DeviceSet]]:
-    """Models on lists. An NPU takes no open sizes: a list without it stands for one with it, and none occurs twice."""
+    """Yields each model with each device list, no pair twice. Models of open sizes get the lists without the NPU, which
+    takes no such models."""
     seen = set()
     for devices in lists:
         for model in models:
@@ -125,7 +127,7 @@ def _pairs(lists: Sequence[DeviceSet], models: Sequence[KitModel]) -> Iterator[t
 
 
 def _compared(core: ov.Core, cell: Cell, seconds: float, deadline: Deadline) -> dict[str, Any]:
-    """A comparison, JSON-able; seconds: for it, about."""
+    """Measures one comparison, and returns it in JSON's types. seconds: its time, about."""
     entry: dict[str, Any] = {
         "model": cell.model.name,
         "operations": 0,
@@ -139,7 +141,7 @@ def _compared(core: ov.Core, cell: Cell, seconds: float, deadline: Deadline) -> 
         return {**entry, "failed": "left out: the time was over"}
     try:
         model = cell.model.build()
-        name_generated(model)  # copies of the model know its nodes by the same names
+        name_generated(model)  # gives nodes lasting names, so that copies of the model have the same ones
         entry["operations"] = len(model.get_ops())
         rivals, gain = _rivals(core, cell, model)
         least, most = _TRIAL_SECONDS
@@ -157,12 +159,12 @@ def _compared(core: ov.Core, cell: Cell, seconds: float, deadline: Deadline) -> 
 
 
 def _rivals(core: ov.Core, cell: Cell, model: ov.Model) -> tuple[list[Rival], float | None]:
-    """All ways to run a model, with that of `HSDAG:` as the last; and how much that is predicted to gain.
+    """All candidates for running a model, the one of `HSDAG:` last, and the predicted gain of that one.
 
-    model: is normalized.
+    model: normalized in place.
     """
     request = LoadRequest(cell.devices.names, objective=cell.objective)
-    chosen = placement_without_cache(core, model, request)  # as a first load places, without example sizes
+    chosen = placement_without_cache(core, model, request)  # like a first load, which has no example shapes
     session = Session.of(cell.devices, core, memory=limits_of(core, request) or None)
     analysis = session.analyse(model, dict(cell.model.shapes) or None)
     problem = session.price(analysis, cell.objective).problem
@@ -173,11 +175,11 @@ def _rivals(core: ov.Core, cell: Cell, model: ov.Model) -> tuple[list[Rival], fl
 
 
 def anonymous(text: str) -> str:
-    """A text without the names of the user, the machine and their folders."""
-    with suppress(RuntimeError):  # a user without a home
+    """Replaces the names of the user, the machine and the home folder in a text."""
+    with suppress(RuntimeError):  # the user has no home folder
         text = text.replace(str(Path.home()), "~")
     names = {socket.gethostname(): "MACHINE"}
-    with suppress(OSError, KeyError):  # a user without a name, as in containers
+    with suppress(OSError, KeyError):  # the user has no name, as in some containers
         names[getpass.getuser()] = "USER"
     for name, instead in names.items():
         if len(name) > 3 and name != "root":  # shorter ones are parts of words, and "root" is nobody's name

@@ -1,6 +1,6 @@
-"""Eight models that are built with OpenVINO's operations alone: no download, no other framework, weights of a seed.
+"""Builds eight models from OpenVINO's operations, with random weights from a seed, without downloads.
 
-They have the structures of models that people deploy, at sizes that a processor core runs in 5 to 100 ms.
+They have the structures of models that people deploy, and sizes that one CPU core runs in 5 to 100 ms.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _IMAGE_SIDE = 192
 # Tokens of an encoder's text, and of a decoder's prompt.
 _TOKENS = 128
 
-_VOCABULARY = 8192
+_VOCABULARY = 8192  # tokens that texts can have: fewer than real models, so that embeddings do not dominate
 
 _DECODER_INPUTS = ("input_ids", "attention_mask", "position_ids")
 
@@ -31,9 +31,9 @@ class KitModel:
     """A model of the kit.
 
     Attributes:
-        name: what tables call it.
-        build: makes it.
-        shapes: example shapes of its open inputs, by input name, which it is measured with.
+        name: its name in tables.
+        build: makes the model.
+        shapes: example shapes of its dynamic inputs, by input name, for measuring.
     """
 
     name: str
@@ -42,19 +42,41 @@ class KitModel:
 
 
 class _KitBuilder(Builder):
-    """Blocks of the kit's models."""
+    """Adds the blocks of the kit's models; sources and results are nodes, f32."""
 
     def biased(self, source: Any, channels: int, out: int, kernel: int = 1, stride: int = 1) -> Any:
-        """A convolution of images with a bias."""
+        """A convolution with a bias.
+
+        Args:
+            source: images, [batch, channels, height, width].
+            channels: channels of `source`.
+            out: channels of the result.
+            kernel: side of the kernel.
+            stride: stride in both directions.
+
+        Returns:
+            The images, padded so that stride 1 keeps their size.
+        """
         return self.op.add(self.conv(source, channels, out, kernel, stride), self.weights(1, out, 1, 1))
 
     def quantized(self, source: Any, limit: float = 4.0) -> Any:
-        """Values in 256 steps between -limit and limit, as tools for quantization write them."""
+        """A FakeQuantize with 256 levels between -limit and limit, as tools for quantization insert it."""
         low, high = np.float32(-limit), np.float32(limit)
         return self.op.fake_quantize(source, low, high, low, high, 256)
 
     def residual(self, source: Any, channels: int, out: int, stride: int, *, quantize: bool = False) -> Any:
-        """A bottleneck block of ResNet; quantize: before each convolution, as int8 models have it."""
+        """A bottleneck block of ResNet.
+
+        Args:
+            source: images, [batch, channels, height, width].
+            channels: channels of `source`.
+            out: channels of the result.
+            stride: stride of the middle convolution and of the skip connection.
+            quantize: insert a FakeQuantize before each convolution, as int8 models have it.
+
+        Returns:
+            Images with `out` channels.
+        """
         op, inner = self.op, out // 4
 
         def entering(x: Any) -> Any:
@@ -67,7 +89,17 @@ class _KitBuilder(Builder):
         return op.relu(op.add(branch, skip))
 
     def mobile(self, source: Any, channels: int, out: int, stride: int) -> Any:
-        """An inverted residual block of MobileNet-v2: wide, depthwise, narrow."""
+        """An inverted residual block of MobileNet-v2: a widening, a depthwise and a narrowing convolution.
+
+        Args:
+            source: images, [batch, channels, height, width].
+            channels: channels of `source`.
+            out: channels of the result.
+            stride: stride of the depthwise convolution.
+
+        Returns:
+            Images with `out` channels.
+        """
         op, wide = self.op, 6 * channels
         node = op.clamp(self.biased(source, channels, wide), 0.0, 6.0)
         weights = self.weights(wide, 1, 1, 3, 3)
@@ -77,7 +109,16 @@ class _KitBuilder(Builder):
         return op.add(node, source) if (channels, stride) == (out, 1) else node
 
     def encoder_layer(self, source: Any, width: int, heads: int) -> Any:
-        """A layer of BERT; source [batch, tokens, width] f32, of any batch and number of tokens."""
+        """A layer of BERT.
+
+        Args:
+            source: f32 [batch, tokens, width], of any batch and number of tokens.
+            width: width between layers.
+            heads: number of attention heads.
+
+        Returns:
+            f32 [batch, tokens, width].
+        """
         op, order = self.op, np.array([0, 2, 1, 3])
         split, join = np.array([0, 0, heads, width // heads]), np.array([0, 0, width])
         sides = [op.transpose(op.reshape(self.layer(source, width, width), split, True), order) for _ in range(3)]
@@ -95,14 +136,14 @@ class _KitBuilder(Builder):
         return self.op.add(self.op.multiply(node, self.weights(width)), self.weights(width))
 
     def image(self) -> Any:
-        """The input of models that see."""
+        """The input of image models, f32 [1, 3, side, side]."""
         image = self.op.parameter([1, 3, _IMAGE_SIDE, _IMAGE_SIDE], np.float32, name="image")
         image.output(0).set_names({"image"})
         return image
 
 
 class _DecoderWeights:
-    """Weights of a decoder from a seed; see `ov_hsdag.kit.decoder.DecoderWeights`."""
+    """Random weights of a decoder from a seed; implements `ov_hsdag.kit.decoder.DecoderWeights`."""
 
     def __init__(self) -> None:
         self._builder = Builder()
@@ -146,7 +187,7 @@ def _mobile() -> ov.Model:
 
 
 def _detector() -> ov.Model:
-    """A backbone, heads at two scales, and a selection of boxes whose number depends on the image."""
+    """A detector: a backbone, heads at two scales, and non-maximum suppression with an output of dynamic length."""
     builder = _KitBuilder()
     op = builder.op
     image = builder.image()
@@ -170,7 +211,7 @@ def _detector() -> ov.Model:
 
 
 def _encoder(*, tokens: int) -> ov.Model:
-    """A text encoder of six layers; tokens: of its text, -1 for an open number."""
+    """A text encoder of six layers. tokens: length of its text, -1 for a dynamic one."""
     builder, width = _KitBuilder(), 384
     op = builder.op
     ids = op.parameter([1, tokens], np.int64, name="input_ids")
@@ -183,7 +224,7 @@ def _encoder(*, tokens: int) -> ov.Model:
 
 
 def _decoder(*, experts: int = 0) -> ov.Model:
-    """A language model with states; experts: feed-forward networks of each layer, of which a token takes two."""
+    """A stateful language model. experts: number of experts in each layer, two for each token; 0 for none."""
     size = DecoderSize(
         layers=6 if experts == 0 else 4,
         heads=8,

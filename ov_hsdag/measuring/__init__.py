@@ -1,1 +1,1 @@
-"""What placements really take: interleaved trials on real HETERO, each placement in a process of its own."""
+"""Measuring of placements: interleaved trials on real HETERO, with each placement in a process of its own."""

@@ -1,4 +1,4 @@
-"""Do two ways to run a model compute the same?"""
+"""Comparison of outputs: whether two ways to run a model compute the same."""
 
 from __future__ import annotations
 
@@ -13,27 +13,45 @@ from ov_hsdag.devices import discovery
 from ov_hsdag.utils.lazy import ov
 
 TOLERANCE = 1e-3
-"""Largest accepted difference of an output, relative to the output's largest magnitude, where all compute in f32."""
+"""Largest accepted difference of an output, relative to its largest magnitude, where all devices compute in f32.
 
-# Between f32 and bf16 differ: ResNet-50 0.6%, a small BERT 0.6%, a small ViT 1.1%; rounding adds up with depth. What
-# is really wrong (a lost tensor, a swapped input) differs by about 1.
+Other summation orders in f32 differ by much less, and what is wrong (a lost tensor, a swapped input) by about 1."""
+
+# Accepted differences where a device computes in f16 or bf16. Between f32 and bf16, ResNet-50 differs by 0.6%, a small
+# BERT by 0.6% and a small ViT by 1.1%; errors of rounding grow with depth. What is wrong differs by about 1.
 _ROUGHER = {"f16": 2e-2, "bf16": 1e-1}
 
-# Rounding decides what a TopK chooses, such as a router experts: a Mixtral differs by 18% between bf16 and f32.
+# Accepted difference of models with a TopK, such as the one by which a router chooses experts: rounding can change what
+# it chooses. A Mixtral differs by 18% between bf16 and f32.
 _ROUTED = 3e-1
 
-# Quantised activations: where a rounding tips, a value moves by a whole step, and where a border cuts an int8 operation
-# from its quantisation, it is computed in f32 (which is nearer to the truth, if anything). Splits of a small ResNet
-# differ by 1.7%, BERT 1.1%, ViT 2.2%, a MobileNetV2 with random weights 21%, as a single device does from f32. Weights
-# alone: the CPU plugin quantises their activations on the way (DYNAMIC_QUANTIZATION_GROUP_SIZE); GPT-2 1.4%.
+# Accepted differences of models with quantised activations, and with quantised weights alone.
+#
+# Activations: a value that rounds the other way moves by a whole quantisation step. Where a border of submodels cuts an
+# int8 operation from its quantisation, it is computed in f32, which is more exact if anything. Splits of a small ResNet
+# differ by 1.7%, of BERT by 1.1%, of ViT by 2.2%, and of a MobileNetV2 with random weights by 21%, as a single device
+# does from f32.
+#
+# Weights: the CPU plugin quantises their activations while it runs (DYNAMIC_QUANTIZATION_GROUP_SIZE); GPT-2 differs by
+# 1.4%.
 _QUANTISED_ACTIVATIONS, _QUANTISED_WEIGHTS = 2.5e-1, 5e-2
+
+# Element types that count as quantised weights.
 _QUANTISED = ("i8", "u8", "i4", "u4", "nf4", "i2", "u2", "u1", "f8e4m3", "f8e5m2", "f4e2m1")
 
 
 def tolerance(core: ov.Core, devices: Sequence[str], model: ov.Model) -> float:
-    """Largest accepted difference between these devices, and placements of the model on them.
+    """Largest accepted difference between outputs of the devices and of placements on them.
 
-    It depends on what the devices say they infer in, and on whether the model is quantised or has routers.
+    It depends on the precisions that the devices infer in, and on whether the model is quantised or has a router.
+
+    Args:
+        core: Core of the devices.
+        devices: names of the devices.
+        model: the model.
+
+    Returns:
+        The difference relative to an output's largest magnitude, see `difference`.
     """
     rougher = max(_ROUGHER.get(discovery.inference_precision(core, name) or "", TOLERANCE) for name in devices)
     if rougher > TOLERANCE and any(node.get_type_name() == "TopK" for node in model.get_ops()):
@@ -42,7 +60,7 @@ def tolerance(core: ov.Core, devices: Sequence[str], model: ov.Model) -> float:
 
 
 def quantised_tolerance(model: ov.Model) -> float:
-    """Largest accepted difference between ways to run a model in f32, by how it is quantised."""
+    """Largest accepted difference between two ways to run a model in f32, which is larger for quantised models."""
     accepted = TOLERANCE
     for node in model.get_ops():
         kind = node.get_type_name()
@@ -56,30 +74,36 @@ def quantised_tolerance(model: ov.Model) -> float:
 
 
 def largest_difference(expected: Sequence[Sequence[NDArray[Any]]], got: Sequence[Sequence[NDArray[Any]]]) -> float:
-    """Largest difference over all outputs of all input sets, each relative to that output's largest magnitude.
-
-    inf where shapes differ, where a float is not finite that should be (what is not finite in both has to be the same),
-    and where anything but a float (integers, strings) differs.
-    """
+    """The largest `difference` over all outputs of all input sets; the arguments are outputs by input set."""
     return float(differences(expected, got, 1)[0])
 
 
 def differences(
     expected: Sequence[Sequence[NDArray[Any]]], got: Sequence[Sequence[NDArray[Any]]], outputs: int
 ) -> NDArray[np.float64]:
-    """Largest difference of each output, see `largest_difference`, float64 [outputs].
+    """The largest `difference` of each output over all input sets and inferences.
 
-    Each input set has the outputs of several inferences one after the other, so many of each.
+    Args:
+        expected: for each input set, the outputs of its inferences one after the other.
+        got: the same of the way that is compared.
+        outputs: number of outputs of one inference.
+
+    Returns:
+        The differences, float64 [outputs].
     """
-    found = np.zeros(outputs)
+    largest = np.zeros(outputs)
     for one, two in zip(expected, got, strict=True):
         for number, (a, b) in enumerate(zip(one, two, strict=True)):
-            found[number % outputs] = max(found[number % outputs], difference(a, b))
-    return found
+            largest[number % outputs] = max(largest[number % outputs], difference(a, b))
+    return largest
 
 
 def difference(reference: NDArray[Any], value: NDArray[Any]) -> float:
-    """Of one output, see `largest_difference`."""
+    """The largest difference of an output's values, relative to the largest magnitude of the reference.
+
+    It is inf where shapes differ, where one of two floats is not finite or both are not finite but not equal, and where
+    other values (integers, strings) differ.
+    """
     if reference.shape != value.shape:
         return float("inf")
     if not np.issubdtype(reference.dtype, np.floating):
@@ -96,20 +120,30 @@ def difference(reference: NDArray[Any], value: NDArray[Any]) -> float:
 
 
 def describe_difference(relative: float) -> str:
-    """A result of `difference` as people are told it, to go behind "a difference of"."""
+    """Words for a result of `difference`, which follow "a difference of"."""
     if math.isinf(relative):
         return "another shape, other whole numbers or texts, or NaN elsewhere"
     return f"{relative:.1e} of the output's largest value"
 
 
 def disagreement(expected: Sequence[NDArray[Any]], got: Sequence[NDArray[Any]], accepted: float, reference: str) -> str:
-    """In what outputs differ by more than accepted from those of a named reference, one line; "": they agree."""
+    """Compares the outputs of one inference with those of a reference.
+
+    Args:
+        expected: outputs of the reference.
+        got: outputs of the way that is compared.
+        accepted: largest accepted `difference`. Above `TOLERANCE`, only floats are compared.
+        reference: name of the reference, for the text.
+
+    Returns:
+        One line that says how they differ; "" where they agree.
+    """
     if len(got) != len(expected):
         return f"it has {len(got)} outputs, {reference} has {len(expected)}"
     if not finite(got) and finite(expected):
         return "its outputs are not finite"
     if accepted > TOLERANCE:
-        # Rounding decides which of two equals is the largest: indices may differ where precisions do.
+        # Rounding decides which of two nearly equal values is the largest, so indices may differ between precisions.
         exact = [np.issubdtype(array.dtype, np.floating) for array in expected]
         expected, got = ([a for a, float_ in zip(arrays, exact, strict=True) if float_] for arrays in (expected, got))
     difference = largest_difference([expected], [got])
@@ -121,5 +155,5 @@ def disagreement(expected: Sequence[NDArray[Any]], got: Sequence[NDArray[Any]], 
 
 
 def finite(arrays: Sequence[NDArray[Any]]) -> bool:
-    """Whether all values are."""
+    """Whether all values of all arrays are finite."""
     return all(np.isfinite(array).all() for array in arrays)

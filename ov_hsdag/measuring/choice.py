@@ -1,11 +1,14 @@
-"""Which of several measured candidates is the best? Pure functions of what was predicted and measured.
+"""The choice among measured candidates, as pure functions of predictions and measurements.
 
-A trial's rate is log-normal around the candidate's own rate times a factor that all trials of its round share, as a
-machine's speed changes from round to round; noise has Student's t distribution, because other work on the machine
-disturbs single trials by half and more. Rates have a prior: the prediction, with its usual error. How large the noise
-is and how much rounds differ is estimated from the trials. `infer` gives the posterior, by expectation-maximisation for
-scale mixtures of normals (Lange, Little, Taylor, JASA 1989). Everything else follows from it: the choice, what is
-shown, what is tried next (the knowledge gradient: Frazier, Powell, Dayanik, SIAM J. Control Optim. 2008), and the end.
+The model: the logarithm of a trial's rate is the logarithm of the candidate's own rate, plus one of a factor that all
+trials of a round share, as a machine's speed changes from round to round, plus noise. The noise has Student's t
+distribution, because other programs disturb single trials by half and more. The prior of a rate is its prediction, with
+the usual error of predictions. The sizes of the noise and of the differences between rounds are estimated from the
+trials.
+
+`infer` computes the posterior, by expectation-maximisation for scale mixtures of normals (Lange, Little, Taylor, JASA
+1989). Everything else follows from the posterior: the choice, the figures that are shown, the next trial (by the
+knowledge gradient: Frazier, Powell, Dayanik, SIAM J. Control Optim. 2008), and the end of the trials.
 """
 
 from __future__ import annotations
@@ -20,116 +23,144 @@ import numpy as np
 from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
+"""Probability with which an interval contains the true ratio, as is usual in the field."""
 
 GAIN = 0.01
-"""What a placement has to gain over simpler candidates: less is not worth a split model."""
+"""Share by which a placement has to be better than simpler candidates; a smaller gain is not worth a split model."""
 
 REGRET = 0.005
-"""Trials end where a better choice than the present one is expected to gain less than this share."""
+"""Expected regret, as a share of the rate, below which trials end: half of the least gain that counts."""
 
-# Of the noise, and of what of a model's speed is not predicted: degrees of freedom of Student's t.
+# Degrees of freedom of Student's t, of the noise and of the errors of predictions. Few of them let a single trial or a
+# prediction be far off without pulling the estimate along.
 _FREEDOM = 4.0
 
-# Standard deviations of a trial, and between rounds, before anything is known, and how many trials that is worth.
+# Prior of the standard deviations of log(rate), of a trial and between rounds, and how many trials the prior is worth.
 _NOISE, _DRIFT, _WORTH = 0.08, 0.1, 4.0
 
+# Expectation-maximisation ends when the logarithm of the noise's variance changes less than this, and after 50
+# iterations anyway.
 _ITERATIONS, _PRECISION = 50, 1e-3
 
-# A placement has to beat the simple candidates without the help of the prediction: all are taken for as fast as their
-# processor times say, else for equally fast, with this standard deviation.
+# Standard deviation of log(rate) before trials where predictions shall not count. A placement has to beat the baselines
+# by measurements alone: all candidates are assumed to be as fast as their processor times say, else equally fast.
 _SCEPTICAL = 0.3
 
-# Draws from the posterior for the expected regret.
+# Number of draws from the posterior for the expected regret.
 _DRAWS = 1000
 
-# A trial's correction gives back exactly what other programs took where its exponent is 1. Standard deviation of the
-# exponent that all candidates have in common (with one busy process on two cores, splits came out at 0.94 to 1.05 of
-# what they gain without it; `python -m benchmarks.truth.measuring_noise`).
+# Corrections for other programs. A correction enters with an exponent, and 1 means that it is exact. This is the
+# standard deviation of the part of the exponent that all candidates share: with one busy process on two cores,
+# corrected gains of splits were 0.94 to 1.05 times those without it (`python -m benchmarks.truth.measuring_noise`).
 _EXPONENT = 0.12
 
-# The same of what each candidate's own exponent differs from that by.
+# Standard deviation of the part of the exponent that is each candidate's own.
 _OWN_EXPONENT = 0.02
 
 
-# Standard deviation of log(rate) between compilations of one and the same candidate
-# (`python -m benchmarks.truth.measuring_noise`): a program that uses it compiles it anew.
+# Standard deviation of log(rate) between compilations of the same candidate
+# (`python -m benchmarks.truth.measuring_noise`). It counts because a program that uses a placement compiles it anew.
 _COMPILATION = 0.014
 
 
 class Trial(NamedTuple):
     """A trial of a candidate."""
 
-    name: str  # of the candidate
-    rate: float  # above 0, without what other programs took
-    correction: float = 0.0  # logarithm of how many times as high that is as the rate beside them
+    name: str  # name of the candidate
+    rate: float  # rate in any unit, above 0, corrected for what other programs took
+    correction: float = 0.0  # logarithm of the factor by which the correction raised the rate
 
 
 Round = Sequence[Trial | tuple[str, float]]
-"""The trials of a round, in order; a name may come twice. A pair is a trial without a correction."""
+"""The trials of a round, in order; a name may occur twice. A pair is a trial without a correction."""
 
 
 def rates_of(trials: Round) -> dict[str, float]:
-    """Rate of each candidate of a round."""
+    """The rate of each candidate of a round, by name; of several trials the last one counts."""
     return {trial[0]: trial[1] for trial in trials}
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times better one candidate is than another."""
+    """How many times better one candidate is than another.
 
-    median: float  # most likely; 1 where nothing is known
-    low: float  # lower end of the interval that holds the truth with a probability of `CONFIDENCE`
-    high: float  # upper end of it
+    Attributes:
+        median: most likely ratio; 1 where nothing is known.
+        low: lower end of the interval that contains the true ratio with probability `CONFIDENCE`.
+        high: upper end of it.
+    """
+
+    median: float
+    low: float
+    high: float
 
     @classmethod
     def of_rounds(cls, ratios: Sequence[float]) -> Ratio:
-        """From the ratio in each round, whatever was predicted."""
+        """Estimates a ratio from the ratios in each round alone, without predictions."""
         return infer([[("own", one), ("other", 1.0)] for one in ratios]).ratio("own", "other") if ratios else _UNKNOWN
 
 
+# The ratio of candidates without any trial.
 _UNKNOWN = Ratio(1.0, 0.0, math.inf)
 
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """What is known of candidates' rates: a normal distribution of their logarithms."""
+    """The posterior of the candidates' rates: a normal distribution of their logarithms.
 
-    names: tuple[str, ...]  # of the candidates
-    mean: NDArray[np.float64]  # of log(rate) in an average round, float64 [names]
-    # Of log(rate), without the part that all share, float64 [names, names]: what more trials make smaller, and what
-    # they do not (of corrections for other programs, of compilations).
+    Attributes:
+        names: names of the candidates.
+        mean: mean of log(rate) in an average round, float64 [names].
+        covariance: covariance of log(rate), without the part that all candidates share, that further trials reduce,
+            float64 [names, names].
+        lasting: covariance that further trials do not reduce: that of corrections for other programs and of
+            compilations, float64 [names, names].
+        noise: scale of the noise of a trial's log(rate).
+    """
+
+    names: tuple[str, ...]
+    mean: NDArray[np.float64]
     covariance: NDArray[np.float64]
     lasting: NDArray[np.float64]
-    noise: float  # scale of the noise of a trial's log(rate)
+    noise: float
 
     def rate(self, name: str) -> float:
-        """Most likely rate in an average round."""
+        """The most likely rate of a candidate in an average round, in the unit of the trials."""
         return math.exp(self.mean[self.names.index(name)])
 
     def difference(self, name: str, over: str, lasting: bool = True) -> tuple[float, float]:
-        """Mean and variance of log(rate / other's rate). lasting: with what more trials do not make smaller."""
-        one, two = self.names.index(name), self.names.index(over)
+        """The difference of two candidates' log(rate).
+
+        Args:
+            name: name of the one.
+            over: name of the other, which is subtracted.
+            lasting: whether the covariance counts that further trials do not reduce.
+
+        Returns:
+            Mean and variance of log(rate / other's rate).
+        """
+        first, second = self.names.index(name), self.names.index(over)
         covariance = self.covariance + self.lasting if lasting else self.covariance
-        variance = covariance[one, one] + covariance[two, two] - 2 * covariance[one, two]
-        return float(self.mean[one] - self.mean[two]), max(float(variance), 0.0)
+        variance = covariance[first, first] + covariance[second, second] - 2 * covariance[first, second]
+        return float(self.mean[first] - self.mean[second]), max(float(variance), 0.0)
 
     def error(self, name: str) -> float:
-        """Standard deviation of log(rate / geometric mean of all)."""
+        """The standard deviation of log(rate / geometric mean of all candidates' rates)."""
         contrast = np.array([one == name for one in self.names]) - 1 / len(self.names)
         return math.sqrt(max(float(contrast @ (self.covariance + self.lasting) @ contrast), 0.0))
 
     def ratio(self, name: str, over: str) -> Ratio:
-        """How many times better one is than the other."""
+        """How many times better the candidate `name` is than `over`."""
         mean, variance = self.difference(name, over)
         half = _QUANTILE * math.sqrt(variance)
         return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
     def best(self, names: Collection[str]) -> str:
-        """The one of these, at least one, with the best mean; of equals the first of the posterior's."""
+        """The candidate with the highest mean among `names`, at least one; of equal ones the first in `self.names`."""
         return max((name for name in self.names if name in names), key=self.rate)
 
     def regret(self, chosen: str, names: Collection[str]) -> float:
-        """Expected log gain of the best of these, if trials told which it is, over the chosen one."""
+        """The expected gain of the truly best of `names` over the chosen candidate, as a difference of log(rate)."""
         rows = [self.names.index(name) for name in names]
         values, vectors = np.linalg.eigh(self.covariance)
         noise = np.random.default_rng(0).standard_normal((_DRAWS, len(values)))
@@ -137,18 +168,24 @@ class Posterior:
         return float((drawn[:, rows].max(axis=1) - drawn[:, self.names.index(chosen)]).clip(0).mean())
 
 
-# Of the standard normal distribution, from the middle to the ends of `CONFIDENCE`.
+# Half the width of the interval of `CONFIDENCE`, in standard deviations of a normal distribution.
 _QUANTILE = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
 def infer(
     rounds: Sequence[Round], predicted: Mapping[str, float] | None = None, error: float | Mapping[str, float] = 1.0
 ) -> Posterior:
-    """The posterior of the rates of all candidates that were predicted or tried.
+    """Computes the posterior of the rates of all candidates that were predicted or measured.
 
-    rounds: trials, with rates above 0. predicted: rates in any common unit; those of other candidates are taken for
-    equal to these on average. error: standard deviation of log(rate / predicted rate), without what all have in common;
-    of each candidate, where it is a mapping.
+    Args:
+        rounds: trials of each round.
+        predicted: predicted rates in any common unit, by candidate. Other candidates are assumed to have the mean of
+            these.
+        error: standard deviation of log(rate / predicted rate), without the part that all candidates share; one for
+            all, or by candidate.
+
+    Returns:
+        The posterior.
     """
     predicted = dict(predicted or {})
     rounds = [one for one in rounds if one]
@@ -165,15 +202,15 @@ def infer(
 
 
 def _design(arm: NDArray[np.int64], corrections: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """What log(rate) of each trial is a sum of, float64 [trials, columns].
+    """The design matrix of the regression of the trials' log(rate), float64 [trials, columns].
 
-    Columns: one for each candidate; one for the level of all; where trials were corrected, one for the exponent that
-    all corrections have in common, and one for each candidate's own.
+    There is a column for each candidate, and one for the level of all. Where trials were corrected, there are also one
+    for the exponent that all corrections share, and one for each candidate's own exponent.
 
     Args:
         arm: number of each trial's candidate, int64 [trials].
-        corrections: logarithm of each trial's, float64 [trials].
-        count: of candidates.
+        corrections: logarithm of each trial's correction, float64 [trials].
+        count: number of candidates.
     """
     rows = np.arange(len(arm))
     design = np.zeros((len(arm), 2 * (count + 1) if corrections.any() else count + 1))
@@ -184,7 +221,7 @@ def _design(arm: NDArray[np.int64], corrections: NDArray[np.float64], count: int
 
 
 class _Regression:
-    """Log-rates of trials on the columns of a design, with unknown noise of Student's distribution."""
+    """Regression of the trials' log(rate) on a design matrix, with Student's t noise of unknown scale."""
 
     def __init__(
         self,
@@ -195,31 +232,32 @@ class _Regression:
         logs: NDArray[np.float64],
         sizes: Sequence[int],
     ) -> None:
-        """What is regressed.
+        """Sets up the regression.
 
         Args:
-            names: of the candidates.
-            prior: log(rate) of each before trials, float64 [names].
-            spread: its standard deviation, float64 [names].
-            design: see `_design`.
-            logs: log(rate) of each trial less its candidate's prior, float64 [trials].
-            sizes: number of trials of each round, which have a factor in common.
+            names: names of the candidates.
+            prior: prior mean of each candidate's log(rate), float64 [names].
+            spread: prior standard deviation of it, float64 [names].
+            design: design matrix, see `_design`.
+            logs: log(rate) of each trial less its candidate's prior mean, float64 [trials].
+            sizes: number of trials of each round; the trials of a round share a factor.
         """
         self._names, self._prior, self._spread, self._design, self._logs = names, prior, spread, design, logs
         self._round_of = np.repeat(np.arange(len(sizes)), sizes)
         self._begins = np.cumsum([0, *sizes])[:-1]
-        self._noise, self._drift = _NOISE**2, _DRIFT**2  # variances of a trial, and between rounds
-        self._weight, self._trust = np.ones(len(logs)), np.ones(len(names))  # of trials, and of what is predicted
+        self._noise, self._drift = _NOISE**2, _DRIFT**2  # variances of log(rate), of a trial and between rounds
+        self._weight, self._trust = np.ones(len(logs)), np.ones(len(names))  # weights of trials and of predictions
         self._exponents = np.array([_EXPONENT, *[_OWN_EXPONENT] * len(names)])[: design.shape[1] - len(names) - 1]
 
     def posterior(self) -> Posterior:
-        """By expectation-maximisation."""
+        """Computes the posterior by expectation-maximisation."""
         for _ in range(_ITERATIONS):
             before = self._noise
-            solution = self._improve()
+            solution = self._iterate()
             if abs(math.log(self._noise / before)) < _PRECISION:
                 break
-        # Where t noise is centred is known less well than where normal noise of these weights is.
+        # The Fisher information of t noise with n degrees of freedom about its centre is (n + 1) / (n + 3) of that of
+        # normal noise of its scale.
         system, *_ = self._system(self._weight / self._noise * (_FREEDOM + 1) / (_FREEDOM + 3))
         count = len(self._names)
         all_errors, of_trials = (
@@ -234,9 +272,16 @@ class _Regression:
         return np.add.reduceat(values, self._begins) if len(self._begins) else values
 
     def _system(self, precision: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
-        """The normal equations' matrix, and what they are made of. precision: of each trial, float64 [trials].
+        """The matrix of the normal equations, with the terms that it is made of.
 
-        The factors of rounds are eliminated: what is left of a trial is its difference from the others of its round.
+        The factors of rounds are eliminated: of a trial remains its difference from the other trials of its round.
+
+        Args:
+            precision: precision of each trial, float64 [trials].
+
+        Returns:
+            The matrix [columns, columns]; the precision of each round; the mean of the design in each round
+            [rounds, columns]; and the design less that mean [trials, columns].
         """
         total = self._by_round(precision) + 1 / self._drift
         mean_design = self._by_round(precision[:, None] * self._design) / total[:, None]
@@ -244,17 +289,17 @@ class _Regression:
         known = np.diag([*self._trust / self._spread**2, 1e-6, *self._exponents**-2.0])
         return (precision[:, None] * self._design).T @ inside + known, total, mean_design, inside
 
-    def _improve(self) -> NDArray[np.float64]:
-        """One iteration: the solution with these weights and variances, and the weights and variances by that."""
+    def _iterate(self) -> NDArray[np.float64]:
+        """Makes one iteration: solves with the present weights and variances, updates them, returns the solution."""
         precision, count = self._weight / self._noise, len(self._names)
         system, total, mean_design, inside = self._system(precision)
         mean_logs = self._by_round(precision * self._logs) / total
-        left = self._logs - mean_logs[self._round_of]
+        residuals = self._logs - mean_logs[self._round_of]
         covariance = np.linalg.inv(system)
-        solution: NDArray[np.float64] = covariance @ ((precision[:, None] * self._design).T @ left)
-        # Squares expected of what each trial, each round and each candidate differs by.
+        solution: NDArray[np.float64] = covariance @ ((precision[:, None] * self._design).T @ residuals)
+        # Expected squares of the residuals of trials, rounds and candidates.
         of_solution = np.einsum("ti,ij,tj->t", inside, covariance, inside)
-        of_trials = (left - inside @ solution) ** 2 + of_solution + 1 / total[self._round_of]
+        of_trials = (residuals - inside @ solution) ** 2 + of_solution + 1 / total[self._round_of]
         of_rounds = (mean_logs - mean_design @ solution) ** 2 + 1 / total
         of_rounds += np.einsum("ri,ij,rj->r", mean_design, covariance, mean_design)
         of_candidates = solution[:count] ** 2 + covariance.diagonal()[:count]
@@ -268,27 +313,46 @@ class _Regression:
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """The candidate to use, and how sure that is."""
+    """The chosen candidate, and the certainty of the choice. A baseline is a candidate that needs no placement.
 
-    chosen: str  # its name
-    names: tuple[str, ...]  # of those to choose from, the simplest first
-    posterior: Posterior  # of all candidates
-    trials: Posterior  # the same without the predictions
-    # placements that are better than each simple candidate whatever was predicted, and than late ones as predicted
+    Attributes:
+        chosen: name of the chosen candidate.
+        names: names of the candidates to choose from, the simplest first.
+        posterior: posterior of all candidates.
+        trials: posterior without the predictions.
+        proven: names of placements that are better than each baseline by measurements alone, and better than baselines
+            without trials by the posterior.
+        leader: name of the best candidate by the posterior, proven or not.
+        rival: name of the best baseline; "" without baselines.
+        doubt: name of the baseline that is least surely worse than the leader by measurements alone; "" where the
+            leader is a baseline.
+        regret: expected gain of the truly best candidate over the best that may be chosen, a difference of log(rate).
+            What the choice gives away on purpose, for the sake of simplicity, does not count: trials cannot change it.
+    """
+
+    chosen: str
+    names: tuple[str, ...]
+    posterior: Posterior
+    trials: Posterior
     proven: frozenset[str]
-    leader: str  # name of the best by the posterior, proven or not
-    rival: str  # name of the best simple candidate, "" where none is there
-    doubt: str  # name of the simple one that trials say least surely to be worse than the leader, "" if that is simple
-    # expected log gain of the best candidate over the best that may be chosen: without what is given away on purpose,
-    # which more trials do not change
+    leader: str
+    rival: str
+    doubt: str
     regret: float
 
     def ratio(self, name: str, over: str) -> Ratio:
-        """How many times better one is than the other; where it is not proven to be better, down to what trials say."""
-        found = self.posterior.ratio(name, over)
+        """How many times better the candidate `name` is than `over`.
+
+        For a placement that is not proven better, the interval reaches down to that of the measurements alone.
+        """
+        posterior_ratio = self.posterior.ratio(name, over)
         if name in self.names and self.rival and name not in self.proven and name != over:
-            return Ratio(found.median, min(found.low, self.trials.ratio(name, over).low), found.high)
-        return found
+            return Ratio(
+                posterior_ratio.median,
+                min(posterior_ratio.low, self.trials.ratio(name, over).low),
+                posterior_ratio.high,
+            )
+        return posterior_ratio
 
 
 def decide(
@@ -300,65 +364,81 @@ def decide(
     by_times: Mapping[str, float] | None = None,
     late: Collection[str] = (),
 ) -> Decision:
-    """The choice by what was predicted and measured; rounds, predicted and error: see `infer`.
+    """Chooses a candidate by predictions and measurements.
 
-    It is the candidate with the best posterior, or a simple one within `GAIN` of it. One that is not simple has to be
-    better than each simple one by what was measured alone (rates and, where they are known, processor times), as the
-    interval of `CONFIDENCE` says: nobody is to get something slower than a single device.
+    The choice is the candidate with the best posterior, or a baseline within `GAIN` of it. A placement can be chosen
+    only if its interval of `CONFIDENCE`, by measurements alone (rates and, where known, processor times), is above each
+    baseline: nobody shall get a placement that is slower than a single device.
 
-    The last trial may be of a candidate that has failed since. names: of candidates that have not failed and were
-    tried, the simplest first; at least one. simple: names of those that need no placement: single devices, HETERO's own
-    choices. by_times: rates that follow from what processor time each device was measured to have, in any common unit.
-    late: simple ones of predicted that there was no time for: what is chosen is better than predictions say of them.
+    Args:
+        rounds: trials of each round; some may be of candidates that have failed since.
+        names: names of the candidates that have trials and have not failed, the simplest first; at least one.
+        simple: names of the baselines: single devices and HETERO's own choices.
+        predicted: predicted rates, see `infer`.
+        error: standard deviation of the predictions, see `infer`.
+        by_times: rates that follow from measured processor times of the devices, in any common unit, by candidate.
+        late: names of predicted baselines for which there was no time; a placement has to be better than these are
+            predicted to be.
+
+    Returns:
+        The choice, with the posteriors that it follows from.
     """
-    known = [name for name in names if name in simple]
+    baselines = [name for name in names if name in simple]
     posterior = infer(rounds, predicted, error)
     leader = posterior.best(names)
-    rival = posterior.best(known) if known else ""
+    rival = posterior.best(baselines) if baselines else ""
     trials = infer(rounds, by_times, _SCEPTICAL)
-    others = [name for name in names if name not in known]
-    to_beat = [*((trials, other) for other in known), *((posterior, other) for other in late)]
-    proven = frozenset(name for name in others if all(of.ratio(name, other).low > 1 for of, other in to_beat))
-    able = [name for name in names if name in known or name in proven]
+    placements = [name for name in names if name not in baselines]
+    to_beat = [*((trials, other) for other in baselines), *((posterior, other) for other in late)]
+    proven = frozenset(name for name in placements if all(of.ratio(name, other).low > 1 for of, other in to_beat))
+    able = [name for name in names if name in baselines or name in proven]
     best = posterior.best(able or names)
     least = posterior.rate(best) / (1 + GAIN)
-    chosen = next((name for name in known if posterior.rate(name) >= least), best)
-    doubt = "" if leader in known else min(known, key=lambda one: trials.ratio(leader, one).low, default="")
+    chosen = next((name for name in baselines if posterior.rate(name) >= least), best)
+    doubt = "" if leader in baselines else min(baselines, key=lambda one: trials.ratio(leader, one).low, default="")
     regret = posterior.regret(best, names)
     return Decision(chosen, tuple(names), posterior, trials, proven, leader, rival, doubt, regret)
 
 
 def next_pair(decision: Decision, names: Sequence[str], turn: int = 0) -> tuple[str, str]:
-    """The two candidates whose next round can change the decision most; names: at least two, see `decide`.
+    """The two candidates whose next round can change the decision most.
 
-    Every second round (`turn`) is the best one's against the simple one in doubt while it is not proven to be better;
-    the others are the leader's against the one with the largest knowledge gradient.
+    While the leader is not proven, every second round compares it with the baseline in doubt. All other rounds compare
+    it with the candidate of the largest knowledge gradient.
+
+    Args:
+        decision: the decision by the trials so far.
+        names: names of the candidates, at least two, see `decide`.
+        turn: number of the round.
+
+    Returns:
+        Names of the two, in the order in which they run.
     """
     leader, posterior = decision.leader, decision.posterior
     if turn % 2 == 0 and decision.doubt and leader not in decision.proven:
         return decision.doubt, leader
 
     def gradient(name: str) -> float:
-        """Expected log gain of a choice between the two after one round more."""
+        """The expected gain, in log(rate), of choosing between this candidate and the leader after one more round."""
         mean, variance = posterior.difference(name, leader, lasting=False)
         change = variance / math.sqrt(variance + 2 * posterior.noise**2)
         far = abs(mean) / max(change, 1e-12)
         return change * (math.exp(-(far**2) / 2) / math.sqrt(2 * math.pi) - far * math.erfc(far / math.sqrt(2)) / 2)
 
-    # Where all gradients vanish, the nearest.
+    # Where all gradients underflow to 0, the candidate nearest to the leader is taken.
     others = [name for name in names if name != leader]
     challenger = max(others, key=lambda name: (gradient(name), -abs(posterior.difference(name, leader)[0])))
     return challenger, leader
 
 
 def in_order(names: Sequence[str], number: int) -> list[str]:
-    """The order of a round's trials, which changes from round to round, so that steady drifts cancel."""
+    """The order of the trials in round `number`; it changes from round to round, so that steady drifts cancel."""
     shift = number // 2 % max(len(names), 1)
     order = [*names[shift:], *names[:shift]]
     return order[::-1] if number % 2 else order
 
 
 def beaten(posterior: Posterior, names: Collection[str]) -> list[str]:
-    """Names of those that are surely worse than the best."""
+    """Those of `names` whose interval against the best of them is below 1: they are surely worse."""
     leader = posterior.best(names)
     return [name for name in names if name != leader and posterior.ratio(name, leader).high < 1]

@@ -1,11 +1,11 @@
-"""Candidates of one model, compiled in workers of their own and compared in interleaved trials.
+"""Compares candidates of one model, each compiled in a worker process of its own, in interleaved trials.
 
-A shared machine's speed changes by 20% and more from minute to minute. So nothing is ever timed for itself: candidates
-run in trials of less than a second, interleaved, and what counts is the ratio of neighbouring trials.
+A shared machine's speed changes by 20% and more from minute to minute, so a time alone means little. Candidates run in
+interleaved trials of less than a second, and only ratios of neighbouring trials count.
 
-As many are compiled at the same time as memory allows. Where that is not all, they run in batches: each batch also has
-the best simple candidate of those before (the anchor), so that everything is compared with that one in the same rounds.
-A candidate that fails while others are in memory is tried again alone before it counts as failed.
+As many candidates are compiled at the same time as memory allows. Where that is not all, they run in batches. Each
+batch also has the best baseline of the batches before (the anchor), so that all are compared with it in common rounds.
+A candidate that fails while others are in memory is compiled again alone before it counts as failed.
 """
 
 from __future__ import annotations
@@ -43,26 +43,35 @@ from ov_hsdag.utils.failures import (
 from ov_hsdag.utils.lazy import ov
 
 ROUNDS, SECONDS = 12, 0.25
-"""Of a comparison of all candidates: rounds, and seconds of a trial."""
+"""Default number of rounds of a comparison, and seconds of a trial: short, so that neighbours share the same speed."""
 
-# Seconds that compiling a candidate may take at least, however small the limit.
+# Time, seconds, that compiling a candidate may take even where the time limit is smaller.
 _LEAST_PATIENCE = 10.0
 
 COMPILING = 0.6
-"""Share of a time limit after which nothing more is compiled."""
+"""Share of the time limit after which no further candidate is compiled; the rest is for trials."""
 
-# A candidate whose trials are long is compiled only where there is time for so many rounds of it.
+# Rounds for which there must be time before a candidate is compiled, where trials are long.
 _FEWEST_ROUNDS = 3
 
-# A trial may take so many times what its first inferences let expect, and so many seconds more; a long one so often
-# what its warm-up says; trials at the same time so many times what each is asked for.
+# Time limits after which a trial counts as hanging. A trial may take 8 times the time that its warm-up suggests and
+# 10 s more, and a long trial at least 3 times the time of its warm-up. Simultaneous trials are not begun where the
+# shortest possible ones take more than 4 times the requested time.
 _TRIAL_TIMES, _TRIAL_MORE, _SLOWER, _MOST_TOGETHER = 8, 10.0, 3, 4
 
 
 class Comparison(AbstractContextManager["Comparison"]):
-    """Candidates of one model, and trials of those that compile and compute the same as a single device.
+    """Compiles candidates of one model, and makes trials of those that compute the same as a single device.
 
-    Ends with `close`, or at the end of a `with` block.
+    Its workers end with `close`, or at the end of a `with` block.
+
+    Attributes:
+        failed: reason of each candidate that has failed, by name.
+        submodels: number of submodels that HETERO made, by candidate.
+        seconds: time that compiling took, seconds, by candidate.
+        phase_rates: inferences per second in each trial, by candidate and phase.
+        busy_us: processor time of each submodel in an inference, µs, in each trial that ran alone, by candidate; see
+            `Runner.busy_us`. Trials without that figure are left out.
     """
 
     def __init__(
@@ -84,37 +93,49 @@ class Comparison(AbstractContextManager["Comparison"]):
         start_worker: StartWorker | None = None,
         beside: Beside | None = None,
     ) -> None:
-        """Compiles what there is room for of a normalized model, which is not changed.
+        """Compiles as many of the candidates as memory and time allow.
 
-        candidates: the simplest first. Outputs are compared with those of the first compiled single device. simple:
-        names of those that need no placement. The best of them is what batches have in common. needs: bytes that
-        candidates need on each device, as the simulator counts them, as far as known. first: names in the order in
-        which they are compiled, where there may not be time or memory for all. phases: of a workload, in place of
-        example shapes: rates are those of its inferences together. samples: inputs that are given instead of made-up
-        ones. limit: seconds, a third of which one may compile, or
-        run in a trial. beside: other models that run at the same time, as an application; rates are of its runs.
+        Args:
+            model: the normalized model; it is not changed.
+            devices: the devices, in HETERO's order.
+            candidates: the candidates by name, the simplest first. Outputs are compared with those of the first single
+                device that compiles.
+            objective: "latency" or "throughput".
+            core: Core of the devices, which tells precisions and free memory.
+            simple: names of the baselines, candidates that need no placement; the best of them is in all batches.
+            needs: bytes that candidates need on each device, by candidate, as far as the simulator knows them.
+            first: names in the order of compiling, for the case that time or memory do not suffice for all.
+            shapes: example shapes of dynamic inputs, by input name.
+            phases: phases of a workload, which replace example shapes; rates are those of all its inferences together.
+            samples: inputs that the user gave; by default inputs are made up.
+            limit: time limit, seconds; compiling a candidate, or a trial, may take a third of it.
+            report: called with a few words at each step.
+            start_worker: starts a worker process; by default a local one.
+            beside: other models that run at the same time as an application; rates are then of its runs.
 
-        Raises RunError: the model cannot be written, its inputs cannot be made up, or no process can be started.
+        Raises:
+            RunError: the model cannot be written, its inputs cannot be made up, or no process can be started.
         """
         self.failed: dict[str, Failure] = {}
-        self.submodels: dict[str, int] = {}  # that HETERO made
-        self.seconds: dict[str, float] = {}  # that compiling took
-        self.phase_rates: dict[str, dict[str, list[float]]] = {}  # by phase: inferences per second in each trial
-        # `Runner.busy_us` in each trial alone, as far as it is known
+        self.submodels: dict[str, int] = {}
+        self.seconds: dict[str, float] = {}
+        self.phase_rates: dict[str, dict[str, list[float]]] = {}
         self.busy_us: dict[str, list[list[float]]] = {}
         self._candidates, self._devices = dict(candidates), devices
         self._simple = [name for name in candidates if name in simple]
-        together = len(beside.counts) if beside else 1  # models that compile one after the other
-        self._usual = together * PATIENCE
-        self._patience = self._usual if math.isinf(limit) else max(limit / 3, together * _LEAST_PATIENCE)
-        self._applied = beside is not None
+        together = len(beside.counts) if beside else 1  # number of models, which compile one after the other
+        self._usual_patience = together * PATIENCE
+        self._patience = self._usual_patience if math.isinf(limit) else max(limit / 3, together * _LEAST_PATIENCE)
+        self._is_application = beside is not None
         begin = time.monotonic()
         self._end, self._compiling_ends = begin + limit, begin + COMPILING * limit
         self._report = report or (lambda text: None)
-        self._accepted = max(tolerance(core, devices.names, one) for one in (model, *(beside.models if beside else ())))
+        self._tolerance = max(
+            tolerance(core, devices.names, one) for one in (model, *(beside.models if beside else ()))
+        )
         self._room = Room(core, needs or {})
         self._reference: tuple[str, list[NDArray[Any]]] | None = None
-        self._workers: dict[str, Worker] = {}  # those in memory, the one that was used last at the end
+        self._workers: dict[str, Worker] = {}  # workers in memory by candidate, the most recently used one last
         self._waiting: list[str] = []
         inputs = timed_inputs(model, shapes, phases, samples)
         like = same_core.describe(core, devices.names)
@@ -128,58 +149,69 @@ class Comparison(AbstractContextManager["Comparison"]):
 
     @property
     def names(self) -> list[str]:
-        """Of all candidates, the simplest first."""
+        """Names of all candidates, the simplest first."""
         return list(self._candidates)
 
     @property
     def ready(self) -> list[str]:
-        """Names of those that have not failed, the simplest first."""
+        """Names of the candidates that have not failed, the simplest first."""
         return [name for name in self._candidates if name not in self.failed]
 
     def add(self, name: str, candidate: Candidate, needs: Mapping[str, int]) -> None:
-        """Takes one candidate more, which is compiled when it is tried; needs: its bytes on each device."""
+        """Adds a candidate, which is compiled before its first trial.
+
+        Args:
+            name: its name.
+            candidate: the candidate.
+            needs: bytes that it needs on each device, as the simulator counts them.
+        """
         self._candidates[name] = candidate
         self._room.add(name, needs)
 
     def renew(self, name: str, candidate: Candidate) -> None:
-        """Takes a candidate in the place of what had its name, and compiles it at once, in the same worker if it can.
+        """Replaces the candidate of a name, and compiles the new one at once, in the same worker if possible.
 
-        It is not tried alone where it fails.
+        A candidate that fails here is not compiled again alone.
         """
         self._candidates[name] = candidate
         for of_before in (self.failed, self.phase_rates, self.busy_us):
             of_before.pop(name, None)
-        self._room.most = math.inf  # what was too much may have been the one before
+        self._room.most = math.inf  # the candidate that was too much may have been the replaced one
         try:
             self._check({name: self._compile(name, self._end)})
         except WorkerError as error:
             self._fail(name, error.failure)
 
     def busy_together(self, names: Collection[str], seconds: float) -> dict[str, list[float]]:
-        """Processor time of candidates' submodels in an inference, µs, where the trials of all begin at the same time:
-        they share the cores and whatever these are slowed down by. Empty where that takes too long, or one fails.
+        """Runs trials of several candidates at the same time, so that they share the cores and their changes of speed.
 
-        names: of at least one, all in memory.
+        Args:
+            names: names of candidates in memory, at least one.
+            seconds: time of a trial, seconds.
+
+        Returns:
+            Processor time of each submodel in an inference, µs, by candidate; empty where the trials would take too
+            long, or one of them failed.
         """
         workers = {name: self._workers[name] for name in names}
         shortest = sum(one.shortest_trial for one in workers.values())
         if max(shortest, seconds) > min(_MOST_TOGETHER * seconds, (self._end - time.monotonic()) / 3):
             return {}
-        self._report(self._told(f"measuring {len(workers)} candidates at the same time"))
+        self._report(self._with_time_left(f"measuring {len(workers)} candidates at the same time"))
         limit = min(_TRIAL_TIMES * (seconds + shortest) + _TRIAL_MORE, max(self._patience, _SLOWER * shortest))
         with ThreadPoolExecutor(len(workers)) as pool:
             trials = {name: pool.submit(one.rate, seconds, limit, False) for name, one in workers.items()}
-        found = {}
+        busy_us = {}
         for name, trial in trials.items():
             try:
                 trial.result()
-                found[name] = workers[name].busy_us
-            except WorkerError:  # alone, it may run
+                busy_us[name] = workers[name].busy_us
+            except WorkerError:  # it may still run alone, so it has not failed
                 self.evict(name)
-        return found if len(found) == len(workers) else {}
+        return busy_us if len(busy_us) == len(workers) else {}
 
     def compiled(self, names: Collection[str]) -> bool:
-        """Whether all of these are in memory."""
+        """Whether all of these candidates are compiled and in memory."""
         return all(name in self._workers and self._workers[name].compiled for name in names)
 
     def trials(
@@ -191,55 +223,64 @@ class Comparison(AbstractContextManager["Comparison"]):
         halving: bool = False,
         begin: int = 0,
     ) -> list[choice.Round]:
-        """Interleaves trials of candidates, in batches where there is no room for all; the rates in each round.
+        """Runs interleaved trials of candidates, in batches where memory does not hold all.
 
-        names: all that are ready by default. rounds: of each batch, at most, numbered from `begin` on, by which the
-        order within a round changes. until: no round begins that would end after this time of `time.monotonic`, but the
-        first. halving: those that are surely worse than the best take part no more and make room.
+        Args:
+            names: names of the candidates; by default all that have not failed.
+            rounds: largest number of rounds of each batch.
+            seconds: time of a trial, seconds.
+            until: time of `time.monotonic` by which rounds have to end, seconds; the first round runs in any case.
+            halving: whether candidates that are surely worse than the best drop out and leave memory.
+            begin: number of the first round; the order within a round depends on its number.
+
+        Returns:
+            The trials of each round.
         """
-        wanted = [name for name in self.ready if names is None or name in names]
-        waiting = [name for name in self._waiting if name in wanted]
-        batch = [name for name in wanted if name not in waiting]
-        found = self._run_batch(batch, len(wanted), rounds, seconds, until, halving, begin) if batch else []
+        candidates = [name for name in self.ready if names is None or name in names]
+        waiting = [name for name in self._waiting if name in candidates]
+        batch = [name for name in candidates if name not in waiting]
+        rounds_run = self._run_batch(batch, len(candidates), rounds, seconds, until, halving, begin) if batch else []
         while waiting:
-            batch = self._next_batch(self._anchor(found), waiting)
+            batch = self._next_batch(self._anchor(rounds_run), waiting)
             if batch and time.monotonic() < until:
-                of = len(batch) + len(waiting)
-                found += self._run_batch(batch, of, rounds, seconds, until, halving, begin)
-            ran = {name for one in found for name in choice.rates_of(one)}
+                sharing = len(batch) + len(waiting)
+                rounds_run += self._run_batch(batch, sharing, rounds, seconds, until, halving, begin)
+            ran = {name for one in rounds_run for name in choice.rates_of(one)}
             for name in (*batch, *waiting) if time.monotonic() >= until else ():
                 if name not in ran:
                     self._fail(name, NO_TIME_TO_MEASURE)
                     waiting = [other for other in waiting if other != name]
-        return found
+        return rounds_run
 
     def _anchor(self, rounds: Sequence[choice.Round]) -> str | None:
-        """The best simple one of those that ran, else the best."""
+        """Name of the best baseline that ran, else of the best candidate that ran; None where none did."""
         ran = {name for one in rounds for name in choice.rates_of(one) if name not in self.failed}
         known = ran.intersection(self._simple) or ran
         return choice.infer(rounds).best(known) if known else None
 
     def evict(self, name: str) -> None:
-        """Ends the worker of a candidate, which is compiled again when it is tried."""
+        """Ends the worker of a candidate; its next trial compiles it again."""
         worker = self._workers.pop(name, None)
         if worker is not None:
             worker.end()
 
     def close(self) -> None:
-        """Ends the workers and removes what they shared."""
+        """Ends the workers and removes their folder."""
         self._workshop.close()
 
     def __exit__(self, *_: object) -> None:
+        """Ends the workers."""
         self.close()
 
-    # What is compiled.
+    # Compiling.
 
     def _compile_what_fits(self, order: Sequence[str]) -> None:
+        """Compiles the candidates that fit into memory, in this order, and compares their outputs; the others wait."""
         together = self._room.together(order)
         self._waiting = [name for name in order if name not in together]
-        # All import OpenVINO at once; they compile one after the other, as each may use the whole machine.
+        # All workers import OpenVINO at once. They compile one after the other, as each may use the whole machine.
         self._workers[together[0]] = self._workshop.start(together[0])
-        with suppress(WorkerError):  # where there are too many processes, one is started again when it is compiled
+        with suppress(WorkerError):  # a worker that cannot start for too many processes starts before it compiles
             self._workers.update((name, self._workshop.start(name)) for name in together[1:])
         outputs: dict[str, list[NDArray[Any]]] = {}
         for name in together:
@@ -258,15 +299,15 @@ class Comparison(AbstractContextManager["Comparison"]):
         self._check(outputs)
 
     def _has_time_for_one_more(self, compiled: Collection[str]) -> bool:
-        """Whether some rounds with one candidate more end in time, and some of two after them."""
+        """Whether there is time for some rounds with one more candidate, and then some rounds of two candidates."""
         trials = [max(self._workers[name].shortest_trial, SECONDS) for name in compiled]
         needed = max(self.seconds[name] for name in compiled) + _FEWEST_ROUNDS * (sum(trials) + 3 * max(trials))
         return max(trials) <= SECONDS or time.monotonic() + needed <= self._end
 
     def _compile(self, name: str, until: float) -> list[NDArray[Any]]:
-        """Compiles a candidate in a worker of its own. Returns its outputs; raises WorkerError."""
+        """Compiles a candidate in a worker of its own; returns its outputs. Raises WorkerError where it fails."""
         begin = time.monotonic()
-        self._report(self._told(f"compiling {name}"))
+        self._report(self._with_time_left(f"compiling {name}"))
         try:
             if begin >= until:
                 raise WorkerTimeout(NO_TIME_TO_COMPILE, FailureKind.OUT_OF_TIME)
@@ -275,8 +316,10 @@ class Comparison(AbstractContextManager["Comparison"]):
             worker = self._workers[name]
             return worker.compile(self._candidates[name], min(self._patience, until - begin))
         except WorkerTimeout as error:
-            # It was not given the time that a compilation may take, or it has been compiled and run before.
-            if min(self._patience, until - begin) < self._usual or (name in self.phase_rates and until < math.inf):
+            # The candidate is not to blame: it had less time than a compilation may take, or has run before.
+            if min(self._patience, until - begin) < self._usual_patience or (
+                name in self.phase_rates and until < math.inf
+            ):
                 raise WorkerTimeout(NO_TIME_TO_COMPILE, FailureKind.OUT_OF_TIME) from error
             raise
         finally:
@@ -285,10 +328,10 @@ class Comparison(AbstractContextManager["Comparison"]):
             self.seconds[name] = time.monotonic() - begin
 
     def _check(self, outputs: Mapping[str, list[NDArray[Any]]]) -> None:
-        """What computes something else has failed, however fast it is."""
+        """Compares outputs with the reference; a candidate that computes others has failed, however fast it is."""
         if self._reference is None:
-            # What is no number in a single device's outputs may be so in the model; where another has numbers, it is
-            # not.
+            # A NaN in a single device's outputs may be the model's own; where another device has none, it is not. So
+            # a device with finite outputs is preferred as the reference.
             ran = [name for name in self._candidates if name in outputs]
             singles = [name for name in ran if self._candidates[name].device in self._devices.names] or ran[:1]
             if not singles:
@@ -297,72 +340,74 @@ class Comparison(AbstractContextManager["Comparison"]):
             self._reference = reference, outputs[reference]
         reference, expected = self._reference
         for name, arrays in outputs.items():
-            told = disagreement(expected, arrays, self._accepted, reference)
-            if told:
-                self._fail(name, Failure(told, FailureKind.OTHER_OUTPUTS))
+            difference = disagreement(expected, arrays, self._tolerance, reference)
+            if difference:
+                self._fail(name, Failure(difference, FailureKind.OTHER_OUTPUTS))
 
     def _admit(self, name: str) -> Worker:
-        """A candidate's worker, in which it is compiled; others make room where necessary.
+        """The worker in which a candidate is compiled; other candidates leave memory where necessary.
 
-        Raises WorkerError where it fails without others in memory, or computes something else.
+        Raises WorkerError where the candidate fails alone in memory, or computes other outputs.
         """
         worker = self._workers.get(name)
         if worker is not None and worker.alive and worker.compiled:
-            self._workers[name] = self._workers.pop(name)  # used last
+            self._workers[name] = self._workers.pop(name)  # the most recently used one is last
             return worker
         self.evict(name)
         while self._workers and not self._room.fits(name, self._workers):
             self.evict(next(iter(self._workers)))
-        others = list(self._workers)
+        residents = list(self._workers)
         try:
             outputs = self._compile(name, self._end)
         except WorkerError as error:
-            if not others or isinstance(error, WorkerTimeout):
+            if not residents or isinstance(error, WorkerTimeout):
                 raise
-            for other in (*others, name):
+            for other in (*residents, name):
                 self.evict(other)
             outputs = self._compile(name, self._end)
-            self._room.most = len(others)  # that and this one were too many
+            self._room.most = len(residents)  # with this one, they were too many for the memory
         self._check({name: outputs})
         if name in self.failed:
             raise WorkerError(self.failed[name], self.failed[name].kind)
         return self._workers[name]
 
     def _fail(self, name: str, failure: Failure) -> None:
-        if name not in self.phase_rates or not out_of_time(failure):  # else what it did before holds
+        """Records a failure and ends the worker; lack of time is no failure of a candidate that has had trials."""
+        if name not in self.phase_rates or not out_of_time(failure):
             self.failed[name] = failure
         self.evict(name)
 
-    # What is compared.
+    # Trials.
 
     def _run_batch(
-        self, names: Sequence[str], of: int, rounds: int, seconds: float, until: float, halving: bool, first: int
+        self, names: Sequence[str], sharing: int, rounds: int, seconds: float, until: float, halving: bool, first: int
     ) -> list[choice.Round]:
+        """Runs the rounds of one batch, see `trials`; `sharing` candidates share the time until `until`."""
         begin = time.monotonic()
-        until = begin + len(names) / of * (until - begin)  # the others have the rest
-        alive, found = list(names), list[choice.Round]()
+        until = begin + len(names) / sharing * (until - begin)  # the other batches have the rest of the time
+        alive, rounds_run = list(names), list[choice.Round]()
         for number in range(rounds):
-            what = ", ".join(alive) if len(alive) < 3 else f"{len(alive)} candidates"  # what a line has room for
+            what = ", ".join(alive) if len(alive) < 3 else f"{len(alive)} candidates"  # a line is too short for more
             now = time.monotonic()
             expected = (rounds - number) * (now - begin) / number if number else math.inf
             left = until - now if until < math.inf else expected
-            self._report(self._told(f"measuring {what}, round {number + first + 1}", left))
-            one = self._round(choice.in_order(alive, number + first), seconds)
-            found.append(one)
-            ran = {trial.name for trial in one}
+            self._report(self._with_time_left(f"measuring {what}, round {number + first + 1}", left))
+            trials = self._round(choice.in_order(alive, number + first), seconds)
+            rounds_run.append(trials)
+            ran = {trial.name for trial in trials}
             alive = [name for name in alive if name in ran]
             if halving and number and alive:
-                lost = choice.beaten(choice.infer(found), alive)
+                lost = choice.beaten(choice.infer(rounds_run), alive)
                 alive = [name for name in alive if name not in lost]
                 for name in lost:
                     self.evict(name)
             took = (time.monotonic() - begin) / (number + 1)
             if not alive or (halving and len(alive) == 1) or time.monotonic() + took > until:
                 break
-        return [one for one in found if one]
+        return [one for one in rounds_run if one]
 
     def _round(self, names: Sequence[str], seconds: float) -> list[choice.Trial]:
-        """A trial of each of these that does not fail, in this order, without what other programs took."""
+        """Runs a trial of each candidate in this order; returns the trials, corrected for what other programs took."""
         rates: dict[str, float] = {}
         loads: dict[str, TrialLoad] = {}
         for name in names:
@@ -380,7 +425,15 @@ class Comparison(AbstractContextManager["Comparison"]):
         return [choice.Trial(name, rate * math.exp(correction[name]), correction[name]) for name, rate in rates.items()]
 
     def _next_batch(self, anchor: str | None, waiting: list[str]) -> list[str]:
-        """Compiles waiting candidates, one at least and as many as there is room for beside the anchor."""
+        """Compiles waiting candidates, at least one and as many as fit into memory beside the anchor.
+
+        Args:
+            anchor: name of the anchor; None before anything ran.
+            waiting: names of the waiting candidates; those that are compiled or fail are removed.
+
+        Returns:
+            Names of the next batch, the anchor first; empty where all failed.
+        """
         for name in list(self._workers):
             if name != anchor:
                 self.evict(name)
@@ -398,7 +451,7 @@ class Comparison(AbstractContextManager["Comparison"]):
                 self._fail(name, error.failure)
             else:
                 if joined and any(other not in self._workers for other in batch):
-                    # It fits alone only, and has turned out the others: the next batch is its.
+                    # It fits only alone, and the others had to leave memory: it waits for a batch of its own.
                     waiting.insert(0, name)
                     self._waiting.append(name)
                     break
@@ -407,40 +460,54 @@ class Comparison(AbstractContextManager["Comparison"]):
         return batch if joined else []
 
     def rate(self, name: str, seconds: float) -> float:
-        """Inferences per second of a candidate in a trial of about so many seconds, beside other programs as they are.
+        """Runs a trial of a candidate.
 
-        Raises WorkerError. No long trial begins after the time limit, and of an application, with its whole workloads,
-        none ends after it.
+        No long trial begins after the time limit. A trial of an application runs whole workloads, so it does not begin
+        where it would end after the limit.
+
+        Args:
+            name: name of the candidate.
+            seconds: about the time of the trial, seconds.
+
+        Returns:
+            Inferences per second, without a correction for other programs.
+
+        Raises:
+            WorkerError: the candidate failed, or there was no time.
         """
         worker = self._admit(name)
-        if worker.shortest_trial > SECONDS and time.monotonic() + self._applied * worker.shortest_trial >= self._end:
+        if (
+            worker.shortest_trial > SECONDS
+            and time.monotonic() + self._is_application * worker.shortest_trial >= self._end
+        ):
             raise WorkerTimeout(NO_TIME_TO_MEASURE, FailureKind.OUT_OF_TIME)
-        others = [other for other in self._workers if other != name]
+        residents = [other for other in self._workers if other != name]
         try:
             return self._trial(worker, name, seconds)
         except WorkerError as error:
-            # Where memory runs out, Linux kills one of the workers, and not always the one that asked for more.
-            if error.failure.kind is not FailureKind.KILLED or not others:
+            # Where memory runs out, Linux kills some worker, which is not always the one that asked for more.
+            if error.failure.kind is not FailureKind.KILLED or not residents:
                 raise
-            for other in (*others, name):
+            for other in (*residents, name):
                 self.evict(other)
             rate = self._trial(self._admit(name), name, seconds)
-            self._room.most = len(others)
+            self._room.most = len(residents)
             return rate
 
     def _trial(self, worker: Worker, name: str, seconds: float) -> float:
+        """Runs a trial in a worker, and records rates of phases and processor times; returns inferences per second."""
         patience = max(self._patience, _SLOWER * worker.shortest_trial)
         expected = max(seconds, worker.shortest_trial) + self.seconds[name]
         rate = worker.rate(seconds, min(_TRIAL_TIMES * expected + _TRIAL_MORE, patience))
-        known = self.phase_rates.setdefault(name, {})
+        rates_by_phase = self.phase_rates.setdefault(name, {})
         for phase, of_phase in worker.rates.items():
-            known.setdefault(phase, []).append(of_phase)
+            rates_by_phase.setdefault(phase, []).append(of_phase)
         if len(worker.busy_us) == worker.submodels:
             self.busy_us.setdefault(name, []).append(worker.busy_us)
         return rate
 
-    def _told(self, text: str, left: float = math.inf) -> str:
-        """The text with the seconds that are left: to the time limit, or less where `left` is."""
+    def _with_time_left(self, text: str, left: float = math.inf) -> str:
+        """The text with the seconds that are left until the time limit, or `left` where that is less."""
         left = max(min(self._end - time.monotonic(), left), 0.0)
         return text if math.isinf(left) else f"{text} ({left:.0f} s left)"
 
@@ -452,59 +519,74 @@ def measurements(
     objective: str,
     reference: str | None = None,
 ) -> dict[str, Measurement]:
-    """What trials gave for each of the names, whatever was predicted.
+    """Turns trials into measurements, without predictions.
 
-    reference: what ratios are to; by default the first that ran. `comparison` knows why candidates failed.
+    Args:
+        names: names of the candidates.
+        comparison: the comparison that made the trials, and knows why candidates failed.
+        rounds: the trials of each round.
+        objective: "latency" or "throughput".
+        reference: name of the candidate that ratios are to; by default the first that ran.
+
+    Returns:
+        A measurement of each candidate, by name; a failed one where it has no trials.
     """
     posterior = choice.infer(rounds)
     reference = reference or next((name for name in names if name in posterior.names), "")
-    found: dict[str, Measurement] = {}
+    by_name: dict[str, Measurement] = {}
     for name in names:
         submodels, took = comparison.submodels.get(name, 0), comparison.seconds.get(name, 0.0)
         if name in comparison.failed or name not in posterior.names:
             why = comparison.failed.get(name, NOT_MEASURED)
-            found[name] = Measurement(0.0, submodels=submodels, seconds=took, error=why)
+            by_name[name] = Measurement(0.0, submodels=submodels, seconds=took, error=why)
             continue
         ratio = posterior.ratio(name, reference)
         value, unit = (in_unit(posterior.rate(one), objective) for one in (name, reference))
-        own = tuple(trial[1] for one in rounds for trial in one if trial[0] == name)
+        rates = tuple(trial[1] for one in rounds for trial in one if trial[0] == name)
         bounds = ratio.low, ratio.high
-        found[name] = Measurement(ratio.median, value, unit, (), submodels, took, rates=own, bounds=bounds)
-    return found
+        by_name[name] = Measurement(ratio.median, value, unit, (), submodels, took, rates=rates, bounds=bounds)
+    return by_name
 
 
 HOST = "CPU"
-"""Name of the memory that CPU devices and integrated ones share, and in which every worker runs."""
+"""Name of the main memory, which CPU devices and integrated devices share and every worker runs in."""
 
-# Of what is free, so much is used: estimates are rough, and the machine is somebody's.
+# Share of the free memory that is used: estimates are rough, and other programs need some.
 _SHARE = 0.9
 
-# The simulator counts weights and live tensors once. Plugins keep copies in layouts of their own, and tensors for each
-# request in flight; compiling needs more than running.
+# Memory that a candidate takes, as a multiple of what the simulator counts. The simulator counts weights and live
+# tensors once; plugins keep copies in layouts of their own, and tensors for each request in flight, and compiling needs
+# more than running.
 _TIMES = 1.5
 
-# A process with OpenVINO and a model in it.
+# Bytes of a process that has imported OpenVINO and read a model.
 _PROCESS = 256 * 2**20
 
 
 class Room:
-    """Memory of the devices, as far as it is known."""
+    """The memory of the devices, as far as it is known, and the memory that candidates need.
+
+    Attributes:
+        most: largest number of candidates that may be in memory at the same time, learned from failures.
+    """
 
     def __init__(self, core: ov.Core, needs: Mapping[str, Mapping[str, int]]) -> None:
-        """Looks at nothing yet.
+        """Stores the arguments; free memory is read whenever it is needed.
 
-        core: has the devices. needs: bytes of each candidate on each device, as the simulator counts them.
+        Args:
+            core: Core of the devices.
+            needs: bytes of each candidate on each device, as the simulator counts them.
         """
         self._core, self._needs = core, dict(needs)
-        self.most: float = math.inf  # candidates in memory at the same time, learned from failures
+        self.most: float = math.inf
         self._memory_of = cache(partial(discovery.memory_of, core))
 
     def add(self, name: str, needs: Mapping[str, int]) -> None:
-        """One candidate more; needs: its bytes on each device."""
+        """Adds a candidate; `needs`: its bytes on each device."""
         self._needs[name] = needs
 
     def together(self, names: Sequence[str]) -> list[str]:
-        """Those that fit into the memory that is free now, in this order; the first one always does."""
+        """The candidates that fit together into the memory that is free now, in this order; the first always counts."""
         chosen: list[str] = []
         total = dict.fromkeys(self._memories(names), 0.0)
         for name in names:
@@ -516,27 +598,30 @@ class Room:
         return chosen
 
     def fits(self, name: str, resident: Collection[str]) -> bool:
-        """Whether one more fits beside those that are compiled."""
+        """Whether one more candidate fits beside those that are compiled (`resident`)."""
         if len(resident) + 1 > self.most:
             return False
         for memory in self._memories([name]):
             need = self._need(name, memory)
-            # What is free of the host's memory is without the residents; other devices do not say what is used.
+            # Free main memory is measured, without the residents; other devices do not report what is in use.
             used = 0.0 if memory == HOST else sum(self._need(other, memory) for other in resident)
             if used + need > _SHARE * self._free(memory):
                 return False
         return True
 
     def _memories(self, names: Collection[str]) -> list[str]:
+        """Names of the memories that candidates need, the main memory first."""
         used = (device for name in names for device, count in self._needs.get(name, {}).items() if count)
         return [*dict.fromkeys([HOST, *map(self._memory_of, used)])]
 
     def _need(self, name: str, memory: str) -> float:
-        own = self._needs.get(name, {})
+        """About the bytes that a candidate needs of a memory."""
+        needs = self._needs.get(name, {})
         if memory != HOST:
-            return _TIMES * own.get(memory, 0)
-        return _PROCESS + _TIMES * sum(count for device, count in own.items() if self._memory_of(device) == HOST)
+            return _TIMES * needs.get(memory, 0)
+        return _PROCESS + _TIMES * sum(count for device, count in needs.items() if self._memory_of(device) == HOST)
 
     def _free(self, memory: str) -> float:
+        """Free bytes of a memory now, inf where they are not known."""
         free = discovery.free_bytes(self._core, memory)
         return math.inf if free is None else free

@@ -1,4 +1,4 @@
-"""What other programs took of the trials of a round, given back to all of them by one rule."""
+"""Corrects the rates of a round's trials for what other programs took of the cores, by one rule for all trials."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from ov_hsdag.measuring.runner import TrialLoad
 
 
 def corrections(loads: Mapping[str, TrialLoad]) -> dict[str, float]:
-    """The corrections of a round's trials.
+    """Computes the corrections of a round's trials.
 
-    All of a round are corrected by the same number of cores: the most that other programs had beside one of its
-    candidates. Where cores are scarce, they have fewer beside the others, whose threads use them in their place; there,
-    what a process can use at most bounds the correction (`ov_hsdag.measuring.runner.undisturbed`).
+    All trials of a round are corrected by the same number of cores: the most that other programs used during one of
+    them. Where cores are scarce, other programs get fewer of them during trials whose own threads use more. The
+    correction of such a trial is bounded by the number of cores that the process can use at most
+    (`ov_hsdag.measuring.runner.undisturbed`).
 
     Args:
-        loads: of each candidate that ran in the round, the load of its trial.
+        loads: load of each candidate's trial in the round, by name.
 
     Returns:
         Logarithm of how many times as fast each trial would have been without other programs, at least 0.

@@ -1,10 +1,10 @@
-"""Worker processes as their parent sees them: started, asked within a time limit, and gone when they are not needed.
+"""The parent's side of worker processes: it starts them, sends commands with time limits, and ends them.
 
 A `Workshop` is a model in a temporary folder, with workers that compile and run it (`ov_hsdag.measuring.worker`).
-Whatever a worker does, its parent gets an answer or a `WorkerError` with the reason in one line.
+Whatever a worker does, its parent gets an answer, or a `WorkerError` with the reason in one line.
 
-Nothing is left behind: workers end with the pipe from their parent, however their
-parent ended; the folder is removed by the parent, else by a worker, else by the next workshop of the machine.
+Nothing is left behind. Workers end when the pipe from their parent closes, however the parent ended. The folder is
+removed by the parent, else by a worker, else by the next workshop on the machine.
 """
 
 from __future__ import annotations
@@ -35,54 +35,65 @@ from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import read_arrays
 
-# Seconds in which a worker has to have imported OpenVINO and read the model, beside the limit of its first compilation.
+# Time, seconds, in which a worker has to import OpenVINO and read the model; it is added to the time limit of its first
+# compilation.
 _START = 15.0
 
 PATIENCE = 120.0
-"""Seconds that compiling, or a trial, may take before a worker counts as hanging."""
+"""Time, seconds, that compiling, or a trial, may take before a worker counts as hanging."""
 
 _ENTRY = "ov_hsdag.measuring.worker:main"
+"""Function that a worker process runs."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A way to run a model, as plain data."""
+    """A way to run a model, as plain data.
 
-    # what `compile_model` is given: "GPU" or "HETERO:GPU,CPU"; "MULTI:GPU,CPU" for a copy on each, which are compiled
-    # on their own, with the same properties as a single device
+    Attributes:
+        device: argument of `compile_model`: "GPU" or "HETERO:GPU,CPU". "MULTI:GPU,CPU" stands for a copy on each of
+            these devices; the copies are compiled separately, with the same properties as on a single device.
+        affinity: device of each node, by friendly name; None where HETERO decides.
+        properties: properties for `compile_model`, beside those that virtual devices need.
+        beside: candidates of the other models of an application.
+    """
+
     device: str
-    affinity: Mapping[str, str] | None = None  # device of each node by friendly name; None: HETERO decides
-    properties: Mapping[str, Any] = field(default_factory=dict)  # of `compile_model`, besides what virtual devices need
-    beside: Sequence[Candidate] = ()  # how the other models of an application run
+    affinity: Mapping[str, str] | None = None
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    beside: Sequence[Candidate] = ()
 
     def way(self) -> dict[str, Any]:
-        """What a worker is told of one model."""
+        """The part of a worker's command that says how one model runs, JSON-able."""
         affinity = None if self.affinity is None else dict(self.affinity)
         return {"device": self.device, "affinity": affinity, "properties": dict(self.properties)}
 
     @classmethod
     def copies(cls, names: Sequence[str]) -> Candidate:
-        """A copy of the model on each of some devices, all at work at the same time."""
+        """The candidate that runs a copy of the model on each of some devices at the same time."""
         return cls(worker.ON_EACH + ",".join(names))
 
     @classmethod
     def placed(cls, devices: DeviceSet, affinity: Mapping[str, str]) -> Candidate:
-        """A placement."""
+        """The candidate that runs a placement on HETERO."""
         return cls(devices.hetero, affinity)
 
 
 class WorkerError(ChildError):
-    """A worker could not do what it was asked for: why, in one line."""
+    """A worker failed to do what a command asked for; the text is the reason in one line."""
 
 
 class WorkerTimeout(WorkerError, ChildTimeout):
-    """A worker did not do it in time."""
+    """A worker did not answer within the time limit of a command."""
 
 
 class Workshop(contextlib.AbstractContextManager["Workshop"]):
-    """A model and its inputs in a temporary folder, for as many workers as are wanted.
+    """A temporary folder with a model and its inputs, and the workers that use it.
 
-    Ends with `close`, at the end of a `with` block, or when it is forgotten.
+    It ends with `close`, at the end of a `with` block, or when it is garbage-collected.
+
+    Attributes:
+        folder: the temporary folder.
     """
 
     def __init__(
@@ -94,11 +105,19 @@ class Workshop(contextlib.AbstractContextManager["Workshop"]):
         like: Mapping[str, Any] | None = None,
         beside: Beside | None = None,
     ) -> None:
-        """Writes the folder. Raises RunError where there is no temporary one, or the model cannot be written.
+        """Writes the folder; no worker is started yet.
 
-        model: with unique friendly names (`ov_hsdag.model.normalize`); not changed, its placement is left out. inputs:
-        an array for each input of the model, or what is timed, the phases of a workload. like: what the workers' Cores
-        are like (`ov_hsdag.devices.same_core`); new ones by default. beside: other models that run at the same time.
+        Args:
+            model: the model, with unique friendly names (`ov_hsdag.model.normalize`). It is not changed, and written
+                without its placement.
+            inputs: inputs of each phase that is timed.
+            objective: "latency" or "throughput".
+            start_worker: starts a worker process; by default a local one.
+            like: description of the Core that workers make (`ov_hsdag.devices.same_core`); a new Core by default.
+            beside: other models that run at the same time as an application.
+
+        Raises:
+            RunError: there is no temporary folder, or the model cannot be written.
         """
         self.folder = scratch_folder()
         self._objective = objective
@@ -128,7 +147,7 @@ class Workshop(contextlib.AbstractContextManager["Workshop"]):
             raise
 
     def start(self, name: str = "") -> Worker:
-        """A new worker, still importing when this returns. Raises WorkerError where no process can be started."""
+        """Starts a worker, which is still importing when this returns. Raises WorkerError where no process starts."""
         try:
             started = self._start_worker(self.folder, self._objective, name)
         except OSError as error:
@@ -141,35 +160,61 @@ class Workshop(contextlib.AbstractContextManager["Workshop"]):
         self._end()
 
     def __exit__(self, *_: object) -> None:
+        """Ends the workers and removes the folder."""
         self.close()
 
 
 class Worker(Child):
-    """One process, which has one model compiled at a time."""
+    """A worker process, which has one candidate compiled at a time.
+
+    Attributes:
+        name: name of the candidate that it was started for.
+        compiled: whether it holds a compiled candidate.
+        submodels: number of submodels that HETERO made of the last compiled one; 1 on a single device.
+        shortest_trial: about the shortest possible time of a trial of it, seconds.
+        rates: inferences per second of each phase in the last trial, by phase.
+        busy_us: processor time of each submodel in an inference of the last trial, see `Runner.busy_us`.
+        load: load of the cores in the last trial, see `Runner.load`.
+    """
 
     error, timeout, called = WorkerError, WorkerTimeout, "its worker"
 
     def __init__(self, folder: Path, objective: str, name: str = "", entry: str = _ENTRY) -> None:
-        """Starts the process, which calls the entry ("module:function") with the workshop's folder and objective.
+        """Starts the process, which imports OpenVINO and reads the model meanwhile.
 
-        Raises OSError where no process can be started.
+        Args:
+            folder: the workshop's folder.
+            objective: "latency" or "throughput".
+            name: name of the candidate that it is started for.
+            entry: function that the process calls with folder and objective, "module:function".
+
+        Raises:
+            OSError: no process can be started.
         """
-        self.name = name  # of what it is for
-        self.compiled = False  # it holds something that runs
-        self.submodels = 0  # that HETERO made of what it compiled last; 1 on a single device
-        self.shortest_trial = 0.0  # about how many seconds a trial of that takes at least
-        self.rates: dict[str, float] = {}  # of each phase in the last trial, inferences per second, by name
-        self.busy_us: list[float] = []  # see `Runner.busy_us`, of the last trial
-        self.load: TrialLoad | None = None  # of the last trial, see `Runner`
+        self.name = name
+        self.compiled = False
+        self.submodels = 0
+        self.shortest_trial = 0.0
+        self.rates: dict[str, float] = {}
+        self.busy_us: list[float] = []
+        self.load: TrialLoad | None = None
         self._ready = False
         self._folder = folder
         self._number = next(_numbers)
         super().__init__(entry, [str(folder), objective], folder / f"{self._number}.log")
 
     def compile(self, candidate: Candidate, limit: float) -> list[NDArray[Any]]:
-        """Compiles in place of what was compiled before, warms up and infers once; returns the outputs.
+        """Compiles a candidate in place of the one before, warms up and infers once.
 
-        limit: seconds once the worker is ready. Raises WorkerError where it fails, or the outputs cannot be read.
+        Args:
+            candidate: the candidate.
+            limit: time limit, seconds; where the worker is not ready yet, the time for starting is added.
+
+        Returns:
+            The outputs of the inference.
+
+        Raises:
+            WorkerError: it failed or took too long, or the outputs cannot be read.
         """
         self.compiled = False
         if not self._ready:
@@ -177,7 +222,7 @@ class Worker(Child):
             self._ready = True
         ways, outputs = (self._folder / f"worker-{self._number}.{suffix}" for suffix in ("json", "npz"))
         try:
-            # By way of files: a pipe takes only so much from a writer whose reader hangs.
+            # Data go through files: writing much to a pipe would block where the worker hangs.
             ways.write_text(json.dumps([one.way() for one in (candidate, *candidate.beside)]), encoding="utf-8")
             answer = self._ask({"do": "compile", "ways": str(ways), "outputs": str(outputs)}, limit, "compiling")
             self.submodels, self.shortest_trial = int(answer["submodels"]), float(answer["shortest_trial"])
@@ -192,10 +237,19 @@ class Worker(Child):
             outputs.unlink(missing_ok=True)
 
     def rate(self, seconds: float, limit: float, alone: bool = True) -> float:
-        """Inferences per second (1 / median latency for that objective) in a trial of about so many seconds.
+        """Runs a trial of the compiled candidate.
 
-        What other programs took is in it (`load`). alone: no other worker has a trial at the same time. Raises
-        WorkerError where it failed, or took longer than `limit` seconds.
+        Args:
+            seconds: about the time of the trial, seconds.
+            limit: time limit, seconds.
+            alone: whether no other worker has a trial at the same time; only then `load` is known.
+
+        Returns:
+            Inferences per second (for latency, the inverse of the median latency), without a correction for other
+            programs.
+
+        Raises:
+            WorkerError: it failed, or took longer than the limit.
         """
         answer = self._ask({"do": "trial", "seconds": seconds, "alone": alone}, limit, "running")
         rate, self.rates = answer.get("rate"), answer.get("rates", {})
@@ -212,13 +266,14 @@ class Worker(Child):
 
 
 StartWorker = Callable[[Path, str, str], Worker]
-"""Starts a worker for a folder, an objective and the name of what it is for; may raise OSError."""
+"""Starts a worker for a folder, an objective and the name of a candidate; it may raise OSError."""
 
 _numbers = itertools.count()
 
 
 def _close(folder: Path, workers: list[Worker], owner: int) -> None:
-    if os.getpid() != owner:  # a fork of the process that they belong to
+    """Ends workers and removes the folder, if this is the process with the id `owner` and not a fork of it."""
+    if os.getpid() != owner:
         return
     for one in workers:
         one.end()

@@ -1,4 +1,4 @@
-"""Compiled models that are ready to run: trials of one, or of several copies at the same time."""
+"""Trials of compiled models in the process that compiled them: of one model, or of copies on several devices."""
 
 from __future__ import annotations
 
@@ -20,32 +20,48 @@ from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.replay import Replay, infer, mean_rate
 from ov_hsdag.utils.lazy import ov
 
-# Of larger outputs so many last values are compared: logits of a prompt have hundreds of megabytes.
+# Number of values, the last ones, that are compared of larger outputs: logits of a prompt have hundreds of megabytes.
 _COMPARED = 1 << 22
 
-# A trial of latency lasts until so many inferences have ended; but where they are slow, not longer than so many times
-# what was asked for.
+# A trial of latency lasts until 4 inferences have ended, but where they are slow not longer than 4 times the requested
+# time.
 _FEWEST = 4
 _LONGEST = 4
 
+# Times that each request runs in a warm-up: the first run allocates memory, the second one is timed.
 _WARM_UP = 2
 
-# Rounds of all requests, at most one for each boundary, before a trial of throughput counts: all requests begin at the
-# first submodel, and spread over the devices meanwhile. Else a ViT of five submodels has three quarters of its rate.
+# Largest number of rounds of all requests before a trial of throughput counts; for fewer boundaries between submodels,
+# one round for each. All requests begin at the first submodel and have to spread over the devices first. Without it, a
+# ViT with five submodels seems to have three quarters of its rate.
 _FILLING = 2
 
-# The largest share of a trial that is given back for the time in which its threads had no core.
+# Largest share of a trial that counts as lost to other programs; it bounds the correction of a rate to a factor of 4.
 _MOST_LOST = 0.75
 
-# Cores that a process uses at least where its use is a divisor: it may have ended at once.
+# Least number of cores that this process counts as using, as a divisor; a trial may end too soon to show any use.
 _LEAST_USE = 1e-3
 
-# Seconds of a warm-up that needs no second one: what is disturbed is a small part of inferences that slow.
+# Time of a warm-up, seconds, after which there is no second run: the disturbance of a first run is small beside that.
 _LONG = 2.0
 
 
 class Runner:
-    """A compiled model that is ready to run."""
+    """A compiled model with its requests and inputs, ready for trials.
+
+    Attributes:
+        compiled: the compiled model.
+        busy_us: processor time of each submodel in an inference of the last trial, µs, in the order in which they were
+            compiled; empty where it is not known.
+        cycle: number of inferences in one run of the workload, as `start_next` starts them.
+        submodels: number of submodels; 1 on a single device.
+        rates: inferences per second of each phase in the last trial, by phase.
+        load: load of the cores in the last trial; None where it does not show what other programs took.
+        meter: measures the load.
+        queue: the requests.
+        finished: times of `time.perf_counter` at which inferences of the last phase ended, seconds.
+        phases: the kinds of inferences, with their inputs.
+    """
 
     def __init__(
         self,
@@ -55,27 +71,33 @@ class Runner:
         requests: int,
         threads: Sequence[int] = (),
     ) -> None:
-        """Warms up. Raises RuntimeError where inference fails.
+        """Makes the requests and warms them up.
 
-        inputs: of what is timed, the phases of a workload one after the other. requests: in flight, at least. threads:
-        that compiling made, in order: those of CPU devices, one of which runs each submodel.
+        Args:
+            compiled: the compiled model.
+            inputs: inputs of each phase that is timed.
+            objective: "latency" or "throughput".
+            requests: least number of requests in flight, for throughput.
+            threads: ids of the threads that compiling created for CPU devices, in order; each submodel has as many.
+                Empty where their time does not tell that of the model.
+
+        Raises:
+            RuntimeError: inference fails.
         """
         self.compiled, self._threads = compiled, threads
-        # Processor time of each submodel in an inference of the last trial, in the order in which they were compiled,
-        # µs; empty where it is not known.
         self.busy_us: list[float] = []
         self._timed = inputs
         self._lengths = [max(round(timed.count), 1) for timed in inputs]
-        self.cycle = sum(self._lengths)  # inferences in one run of the workload, as `start_next` starts them
+        self.cycle = sum(self._lengths)
         self._objective = objective
-        self.submodels = submodels_of(compiled)  # 1 on a single device
-        self.rates: dict[str, float] = {}  # of each phase in the last trial, inferences per second, by name
-        self.load: TrialLoad | None = None  # of the last trial, where it tells what other programs took
+        self.submodels = submodels_of(compiled)
+        self.rates: dict[str, float] = {}
+        self.load: TrialLoad | None = None
         self.meter = LoadMeter(threads)
         requests = max(requests, int(compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")))
         self.queue = ov.AsyncInferQueue(compiled, requests if objective == "throughput" else 1)
-        # When inferences of the last trial's last phase ended, seconds of `time.perf_counter`. The callback must not
-        # refer to this object: the queue holds it, and cycles through C++ are never freed.
+        # The callback must not refer to this object: the queue holds the callback, and Python never frees cycles
+        # through C++ objects.
         self.finished: list[float] = []
         finished = self.finished
         self.queue.set_callback(lambda request, _: finished.append(time.perf_counter()))
@@ -85,18 +107,18 @@ class Runner:
 
     @property
     def shortest_trial(self) -> float:
-        """About how many seconds a trial takes at least, from the warm-up."""
+        """About the shortest possible time of a trial, seconds, from the warm-up."""
         throughput, requests = self._objective == "throughput", len(self.queue)
         return sum(one.inference * (one.rounds * requests + 1 if throughput else 2) for one in self.phases)
 
     @property
     def mean_inference(self) -> float:
-        """Seconds of an inference in the warm-up, the mean over those of a workload."""
+        """Time of an inference in the warm-up, seconds; for a workload the mean over its inferences."""
         total = sum(timed.count for timed in self._timed)
         return sum(one.timed.count * one.inference for one in self.phases) / total
 
     def start_next(self, number: int) -> None:
-        """Starts the inference of this number, the phases of a workload one after the other, when a request is idle."""
+        """Waits for an idle request and starts an inference; its number determines the phase of the workload."""
         place = number % self.cycle
         for length, phase in zip(self._lengths, self.phases, strict=True):
             if place < length:
@@ -105,10 +127,18 @@ class Runner:
             place -= length
 
     def rate(self, seconds: float, alone: bool = True) -> float:
-        """Inferences per second in a trial of about so many seconds. Raises RuntimeError where inference fails.
+        """Runs a trial.
 
-        Of a workload it is that of all its inferences: their number over the sum of their times. alone: no other trial
-        runs at the same time. What other programs took is in it (`load`).
+        Args:
+            seconds: about the time of the trial, seconds.
+            alone: whether no other trial runs at the same time; only then `load` is known.
+
+        Returns:
+            Inferences per second, without a correction for other programs; for a workload, the number of its inferences
+            over the sum of their times.
+
+        Raises:
+            RuntimeError: inference fails.
         """
         self.meter.begin()
         for phase in self.phases:
@@ -123,44 +153,55 @@ class Runner:
         return mean_rate(self.rates, self._timed)
 
     def _busy_us(self, used: Sequence[int]) -> list[float]:
-        """See `busy_us`. used: processor time of each thread in the trial, ns."""
-        own, rest = divmod(len(used), self.submodels)
-        # Of a submodel's threads the busiest runs it, others call back.
-        most = [max(used[own * n : own * (n + 1)]) for n in range(self.submodels)] if own and not rest else [0]
-        return [ns / 1e3 / len(self.finished) for ns in most] if min(most) > 0 else []
+        """Computes `busy_us` from the processor time of each thread in the trial, ns."""
+        per_submodel, rest = divmod(len(used), self.submodels)
+        # The busiest of a submodel's threads runs it; the others call back.
+        busiest = (
+            [max(used[per_submodel * n : per_submodel * (n + 1)]) for n in range(self.submodels)]
+            if per_submodel and not rest
+            else [0]
+        )
+        return [ns / 1e3 / len(self.finished) for ns in busiest] if min(busiest) > 0 else []
 
     def outputs(self) -> list[NDArray[Any]]:
-        """What it computes in the first inference of each phase. Raises RuntimeError where inference fails."""
-        found = []
+        """The outputs of the first inference of each phase. Raises RuntimeError where inference fails."""
+        outputs = []
         for phase in self.phases:
             request = self.compiled.create_infer_request()
             phase.replay.first.set(request)
             infer(request, phase.timed.steps[0])
             for port in range(len(self.compiled.outputs)):
                 array = np.array(request.get_output_tensor(port).data)
-                found.append(array if array.size <= _COMPARED else array.reshape(-1)[-_COMPARED:])
-        return found
+                outputs.append(array if array.size <= _COMPARED else array.reshape(-1)[-_COMPARED:])
+        return outputs
 
 
 class Copies:
-    """The whole model on each of several devices, all of them running at the same time, which is no HETERO."""
+    """A copy of the whole model on each of several devices, all running at the same time, without HETERO.
 
-    submodels = 0  # that HETERO makes
+    Attributes:
+        submodels: 0, as HETERO makes none.
+        busy_us: empty; processor times of copies are not used.
+        rates: inferences per second of all copies together in the last trial, by phase.
+        load: load of the cores in the last trial, see `Runner.load`.
+    """
+
+    submodels = 0
     busy_us: Sequence[float] = ()
 
     def __init__(self, runners: Sequence[Runner], phases: Sequence[TimedInputs]) -> None:
-        """runners: one for each device, for throughput, with the same phases."""
+        """Takes a runner for each device, for the objective throughput, with the same phases."""
         self._runners, self._timed = runners, phases
-        self.rates: dict[str, float] = {}  # see `Runner`; of all copies together
-        self.load: TrialLoad | None = None  # see `Runner`
+        self.rates: dict[str, float] = {}
+        self.load: TrialLoad | None = None
 
     @property
     def shortest_trial(self) -> float:
-        """See `Runner.shortest_trial`: each has the others beside it, so that it takes longer than it did alone."""
+        """About the shortest possible time of a trial, seconds, as each copy had in its warm-up alone."""
         return max(runner.shortest_trial for runner in self._runners)
 
     def rate(self, seconds: float, alone: bool = True) -> float:
-        """See `Runner.rate`: inferences of all copies per second."""
+        """Runs a trial of all copies, see `Runner.rate`; returns the inferences of all copies per second."""
         self.load = None
         for runner in self._runners:
             runner.meter.begin()
@@ -183,49 +224,59 @@ class Copies:
         return mean_rate(self.rates, self._timed)
 
     def outputs(self) -> list[NDArray[Any]]:
-        """See `Runner.outputs`: of the first copy, as each device is compared on its own besides."""
+        """The outputs of the first copy, see `Runner.outputs`; each device is also compared as a single device."""
         return self._runners[0].outputs()
 
 
 class LoadMeter:
-    """Counts what the threads of a compiled model, this process and other programs do during a trial."""
+    """Measures the processor time of a model's threads, of this process and of other programs during a trial.
+
+    Attributes:
+        seconds: time that the last trial took, seconds.
+        used_ns: processor time of each thread, and the time for which it waited for a core, ns, int64 [threads, 2].
+        own_seconds: processor time of this process, seconds.
+        others_seconds: processor time of other programs on the usable cores, seconds.
+    """
 
     def __init__(self, threads: Sequence[int]) -> None:
-        """threads: of this process, that compute; none where what they wait for does not tell of the trial."""
+        """Takes the ids of this process's computing threads; none where their times do not tell that of the trial."""
         self._threads = threads
         self._cpus = usable_cpus()
-        # Of the last trial:
-        self.seconds = 0.0  # that it took
-        self.used_ns = np.zeros((0, 2), np.int64)  # see `_now`
-        self.own_seconds = 0.0  # processor time of this process
-        self.others_seconds = 0.0  # processor time of other programs on the usable cores
+        self.seconds = 0.0
+        self.used_ns = np.zeros((0, 2), np.int64)
+        self.own_seconds = 0.0
+        self.others_seconds = 0.0
 
     def _now(self) -> tuple[NDArray[np.int64], float, float, float]:
-        """Processor time of each thread and the time for which it waited for a core, ns [threads, 2]; the clock, and
-        the processor time of this process and of all programs, seconds."""
+        """Reads the counters.
+
+        Returns:
+            Processor time of each thread, and the time for which it waited for a core, ns, int64 [threads, 2]; the
+            clock, the processor time of this process, and that of all programs, seconds.
+        """
         used = np.array([(processor_ns(one), waiting_ns(one)) for one in self._threads], np.int64).reshape(-1, 2)
         return used, time.perf_counter(), time.process_time(), processor_seconds(self._cpus)
 
     def begin(self) -> None:
-        """Before a trial."""
+        """Reads the counters before a trial."""
         self._before = self._now()
 
     def end(self) -> None:
-        """After it."""
-        used, clock, own, every = self._now()
-        used_before, clock_before, own_before, every_before = self._before
-        self.seconds, self.own_seconds = clock - clock_before, own - own_before
+        """Reads the counters after a trial, and sets the attributes."""
+        used, clock, process_seconds, all_seconds = self._now()
+        used_before, clock_before, process_seconds_before, all_seconds_before = self._before
+        self.seconds, self.own_seconds = clock - clock_before, process_seconds - process_seconds_before
         self.used_ns = used - used_before
-        self.others_seconds = max(every - every_before - self.own_seconds, 0.0)
+        self.others_seconds = max(all_seconds - all_seconds_before - self.own_seconds, 0.0)
 
     @property
     def cores(self) -> int:
-        """That programs can use here; logical ones, as processor time is counted on these."""
+        """Number of logical cores that this process can use; processor time is counted by logical cores."""
         return max(len(self._cpus), 1)
 
     @property
     def waiting(self) -> float:
-        """Share of the trial in which the thread that bounds it, being hardly ever idle, was ready and had no core."""
+        """Share of the trial in which the thread that bounds it, the least idle one, was ready but had no core."""
         if not len(self.used_ns):
             return 0.0
         return float(self.used_ns[self.used_ns.sum(axis=1).argmax(), 1]) / 1e9 / self.seconds
@@ -238,59 +289,70 @@ class LoadMeter:
 
 @dataclass(frozen=True)
 class TrialLoad:
-    """What the cores did in a trial of throughput, from which follows what other programs took of its rate."""
+    """The use of the cores in a trial of throughput, from which the loss to other programs follows.
 
-    rates: tuple[float, ...]  # of each copy of the model, one by default, inferences per second
-    waiting: tuple[float, ...]  # of each copy, see `LoadMeter`
-    working: tuple[float, ...]  # of each copy, see `LoadMeter`
-    own: float  # cores that this process used
-    others: float  # cores that other programs used
-    cores: int  # that programs can use here
-    seconds: float  # that the trial took
+    Attributes:
+        rates: inferences per second of each copy of the model; one number without copies.
+        waiting: share of the trial for each copy, see `LoadMeter.waiting`.
+        working: share of the trial for each copy, see `LoadMeter.working`.
+        own: cores that this process used on average.
+        others: cores that other programs used on average.
+        cores: number of cores that programs can use here.
+        seconds: time that the trial took, seconds.
+    """
+
+    rates: tuple[float, ...]
+    waiting: tuple[float, ...]
+    working: tuple[float, ...]
+    own: float
+    others: float
+    cores: int
+    seconds: float
 
     @classmethod
     def of(cls, rates: Sequence[float], meters: Sequence[LoadMeter]) -> TrialLoad:
-        """Of copies that ran at the same time in this process: their rates, and what was counted beside each."""
+        """The load of copies that ran at the same time in this process, from each copy's rate and meter."""
         first = meters[0]
-        own, others = (seconds / first.seconds for seconds in (first.own_seconds, first.others_seconds))
+        own_cores, others_cores = (seconds / first.seconds for seconds in (first.own_seconds, first.others_seconds))
         waiting, working = (tuple(getattr(one, name) for one in meters) for name in ("waiting", "working"))
-        return cls(tuple(rates), waiting, working, own, others, first.cores, first.seconds)
+        return cls(tuple(rates), waiting, working, own_cores, others_cores, first.cores, first.seconds)
 
     @classmethod
     def from_answer(cls, answer: Mapping[str, Any]) -> TrialLoad:
-        """Of what a worker answers. Raises ValueError, TypeError or KeyError where that is damaged."""
+        """Reads the load from a worker's answer. Raises ValueError, TypeError or KeyError where that is damaged."""
         rates, waiting, working = (tuple(map(float, answer[name])) for name in ("rates", "waiting", "working"))
-        own, others, seconds = (float(answer[name]) for name in ("own", "others", "seconds"))
-        load = cls(rates, waiting, working, own, others, int(answer["cores"]), seconds)
-        if not all(map(math.isfinite, (*rates, *waiting, *working, own, others, seconds))):
+        own_cores, others_cores, seconds = (float(answer[name]) for name in ("own", "others", "seconds"))
+        load = cls(rates, waiting, working, own_cores, others_cores, int(answer["cores"]), seconds)
+        if not all(map(math.isfinite, (*rates, *waiting, *working, own_cores, others_cores, seconds))):
             raise ValueError("a trial without figures")
         if min(seconds, sum(rates)) <= 0:
             raise ValueError("a trial of no time or rate")
         return load
 
     def correction(self, others: float) -> float:
-        """How many times as fast it would have been without other programs, which use so many cores in such trials."""
-        alone = (
+        """The factor by which the trial would have been faster without other programs that use `others` cores."""
+        undisturbed_rates = (
             undisturbed(rate, waiting, others, self.own, working, self.cores)
             for rate, waiting, working in zip(self.rates, self.waiting, self.working, strict=True)
         )
-        return sum(alone) / sum(self.rates)
+        return sum(undisturbed_rates) / sum(self.rates)
 
 
 class ConcurrentTrials:
-    """Trials of several copies that start together, each going on until all have what they need, or one has failed."""
+    """Coordinates trials of several copies: they start together, and run until all have finished or one has failed."""
 
     def __init__(self, count: int) -> None:
+        """Prepares trials of `count` copies."""
         self._barrier, self._lock = threading.Barrier(count), threading.Lock()
         self._unfinished, self._failed = count, False
 
     @property
     def unfinished(self) -> bool:
-        """Whether the others still need this one's load."""
+        """Whether a copy has to go on, as others have not finished and need its load."""
         return self._unfinished > 0 and not self._failed
 
     def run(self, phase: _Phase, seconds: float) -> float:
-        """The trial of one copy. One that fails ends the others."""
+        """Runs the trial of one copy; where it fails, the trials of the others end."""
         try:
             return phase.throughput(seconds, self)
         except BaseException:
@@ -299,11 +361,11 @@ class ConcurrentTrials:
             raise
 
     def start(self) -> None:
-        """Waits for all. Raises BrokenBarrierError where another has failed."""
+        """Waits until all copies are ready. Raises BrokenBarrierError where another one has failed."""
         self._barrier.wait()
 
     def finish(self) -> None:
-        """Counts one that has what it needs."""
+        """Counts a copy whose own trial is long enough."""
         with self._lock:
             self._unfinished -= 1
 
@@ -319,14 +381,21 @@ class _Phase:
         filling: int,
         last: list[Replay | None],
     ) -> None:
-        """Warms up. finished: when inferences ended, of all phases. filling: rounds before a trial counts. last: what
-        each request ran last, of any phase."""
+        """Prepares the inputs of all requests, and warms up.
+
+        Args:
+            queue: the requests.
+            timed: inputs of the inferences.
+            finished: list to which the queue's callback appends the times at which inferences of all phases end.
+            filling: rounds of all requests before a trial of throughput counts.
+            last: inputs that each request used last, of any phase; shared between the phases.
+        """
         self.timed, self._filling = timed, filling
         self._queue, self._finished, self._last = queue, finished, last
-        self.replay = Replay(queue[0], timed)  # of the first request
+        self.replay = Replay(queue[0], timed)  # inputs of the first request
         others = [Replay(request, timed, self.replay.first) for request in list(queue)[1:]]
         self._replays = [self.replay, *others]
-        self.inference = 0.0  # seconds of one in the warm-up, with all requests in flight
+        self.inference = 0.0  # time of an inference in the warm-up with all requests in flight, seconds
         self._warm_up()
 
     @property
@@ -335,7 +404,7 @@ class _Phase:
         return 2 + self._filling
 
     def _warm_up(self) -> None:
-        """Runs each request twice; where that takes long, once, which is when memory is allocated."""
+        """Runs each request twice, or once where that takes long; the first run allocates memory."""
         self._rewind()
         for _ in range(_WARM_UP):
             begin = time.perf_counter()
@@ -347,11 +416,18 @@ class _Phase:
                 break
 
     def throughput(self, seconds: float, concurrent: ConcurrentTrials | None = None) -> float:
-        """Inferences that end while requests are always under way, over the time that whole rounds of them take.
+        """Runs a trial of throughput with all requests always in flight.
 
-        The first to end after `_FILLING` tells that the pipeline is full; what ends after the last was started runs
-        while it empties. Requests that share submodels end in bunches, each request once in a round: from the first end
-        to one in the middle of a later bunch the rate would seem higher than it is. concurrent: trials of other copies.
+        Only whole rounds count, from the first end after `_FILLING` rounds, when the pipeline is full, to the last
+        whole round before the last start, after which the pipeline empties. Requests that share submodels end in
+        bunches, each request once in a round: up to an end in the middle of a bunch, the rate would seem too high.
+
+        Args:
+            seconds: least time of the counted part, seconds.
+            concurrent: trials of other copies at the same time; None without any.
+
+        Returns:
+            Inferences per second.
         """
         self._rewind()
         concurrent = concurrent or ConcurrentTrials(1)
@@ -369,7 +445,7 @@ class _Phase:
         return (last - first) / (finished[last] - finished[first])
 
     def latency(self, seconds: float) -> float:
-        """Median seconds of one request."""
+        """Runs a trial of latency; returns the median time of one request, seconds."""
         self._rewind()
         self._finished.clear()
         times: list[float] = []
@@ -384,22 +460,22 @@ class _Phase:
         return statistics.median(times)
 
     def _rewind(self) -> None:
-        """Sets all requests back, untimed; what is one step sets them back itself."""
+        """Sets the states of all requests back, outside of the timed part; a single step does that by itself."""
         if len(self.timed.steps) > 1:
             for replay in self._replays:
                 replay.rewind()
             self._last[:] = self._replays
 
     def start(self, *, first: bool) -> None:
-        """Starts a request; the first one of several in a row begins with the first step."""
+        """Starts a request; with `first`, all requests begin with their first step again."""
         if first:
             self._rewind()
         self._start()
 
     def _start(self) -> None:
-        """Starts a request, which takes the time in which its states are set as well.
+        """Waits for an idle request and starts it; setting its states is part of the timed work.
 
-        Only a request whose states are those of another phase is set back: the others go on, as conversations do.
+        A request is set back only where its states are those of another phase. The others go on, as conversations do.
         """
         idle = self._queue.get_idle_request_id()
         replay = self._replays[idle]
@@ -412,18 +488,19 @@ class _Phase:
 def undisturbed(
     rate: float, lost: float, others: float, own: float, working: float = 0.0, cores: float = math.inf
 ) -> float:
-    """The rate that a trial would have without other programs.
+    """Estimates the rate that a trial would have without other programs.
 
     Args:
-        rate: measured, in any unit.
-        lost: share of the trial in which the thread that bounds it was ready to run and had no core.
-        others: cores that other programs used. What threads waited beyond that, they waited for our own.
-        own: cores that our process used.
-        working: share of the trial for which the busiest thread had a core: it cannot have more than all of it.
-        cores: usable ones, of which our process cannot use more than all.
+        rate: measured rate, in any unit.
+        lost: share of the trial in which the thread that bounds it was ready to run but had no core.
+        others: cores that other programs used. If threads waited for longer than that explains, they waited for other
+            threads of this process.
+        own: cores that this process used.
+        working: share of the trial for which the busiest thread had a core; without other programs it is 1 at most.
+        cores: number of usable cores, which bounds what this process can use.
 
     Returns:
-        The rate, in the same unit: never lower, and a continuous function of all arguments.
+        The rate in the same unit; it is never lower, and a continuous function of all arguments.
     """
     of_threads = 1 / max(1 - min(lost, _MOST_LOST), working)
     of_cores = min(own + max(others, 0.0), cores) / max(own, _LEAST_USE)
@@ -431,6 +508,7 @@ def undisturbed(
 
 
 def submodels_of(compiled: ov.CompiledModel) -> int:
+    """Number of submodels that HETERO made of a compiled model; 1 without HETERO."""
     try:
         return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
     except RuntimeError:  # not HETERO
@@ -438,7 +516,7 @@ def submodels_of(compiled: ov.CompiledModel) -> int:
 
 
 def thread_ids() -> set[int]:
-    """Of this process, as Linux numbers them, later ones higher; empty elsewhere."""
+    """Ids of this process's threads on Linux, where later threads have higher ids; empty on other systems."""
     try:
         return set(map(int, os.listdir("/proc/self/task")))
     except OSError:
@@ -446,7 +524,7 @@ def thread_ids() -> set[int]:
 
 
 def waiting_ns(thread: int) -> int:
-    """Time in which a thread of this process was ready to run and had no core, ns; 0 where the system does not say."""
+    """Time in which a thread of this process was ready to run but had no core, ns; 0 where the system does not tell."""
     try:
         with open(f"/proc/self/task/{thread}/schedstat", encoding="ascii") as file:
             return int(file.read().split()[1])

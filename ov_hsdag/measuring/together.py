@@ -1,4 +1,4 @@
-"""The compiled models of an application, running as it does: each in its own requests, all in proportion."""
+"""Trials of an application: its compiled models run at the same time, in proportion to their counts."""
 
 from __future__ import annotations
 
@@ -18,31 +18,46 @@ from ov_hsdag.measuring.runner import Copies, Runner, TrialLoad
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.lazy import ov
 
-# Runs that a trial has at least, and before it counts; the same where a run takes so many seconds, as of more runs only
-# few plans would be measured. Longer it is only where the longest workload is: of a model that runs very seldom beside
-# others, it does not wait for each inference.
+# A trial counts 3 runs of the application at least, after 2 runs that fill the devices. Where a run takes 2 s or more,
+# it counts 1 run after 1, as otherwise there would be time for few plans. A run is scaled down to parts of about 2 s:
+# where one model runs very seldom, a trial does not wait for its inference. It is longer only where a workload is.
 _FEWEST, _BEFORE, _FEW, _LONG = 3, 2, (1, 1), 2.0
 
-# Seconds without the end of an inference after which one may have failed.
+# Time without the end of an inference, seconds, after which the requests are checked for failures.
 _SILENCE = 5.0
 
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """Models that run beside a first one, as one application."""
+    """The other models of an application, which run beside a first model.
 
-    models: Sequence[ov.Model]  # the others, normalized
-    inputs: Sequence[Sequence[TimedInputs]]  # of the others
-    counts: Sequence[float]  # inferences of each in a run of the application, of the first one too
-    after: Sequence[Sequence[int]]  # numbers of the models that each waits for, of the first one too
-    order: Sequence[int]  # numbers of all models, in which those that can run at the same time begin
+    Attributes:
+        models: the other models, normalized.
+        inputs: for each of them, the inputs of its phases.
+        counts: inferences of each model in one run of the application, the first model included.
+        after: for each model, the first included, the numbers of the models that it waits for.
+        order: numbers of all models, in the order in which those that can run at the same time begin.
+    """
+
+    models: Sequence[ov.Model]
+    inputs: Sequence[Sequence[TimedInputs]]
+    counts: Sequence[float]
+    after: Sequence[Sequence[int]]
+    order: Sequence[int]
 
 
 class Together:
-    """Runs of an application: every model as often as it is asked for."""
+    """The compiled models of an application, ready for trials.
+
+    Attributes:
+        busy_us: empty; processor times of applications are not used.
+        load: None, as trials of an application do not show what other programs take.
+        submodels: number of submodels of all models.
+        rates: empty; an application has no phases.
+    """
 
     busy_us: Sequence[float] = ()
-    load: TrialLoad | None = None  # an application's trials do not tell what other programs take
+    load: TrialLoad | None = None
 
     def __init__(
         self,
@@ -52,58 +67,62 @@ class Together:
         after: Sequence[Sequence[int]],
         order: Sequence[int],
     ) -> None:
-        """Raises RuntimeError where a model runs as copies: its requests have no order that others could wait for.
+        """Prepares trials; no model runs yet.
 
         Args:
-            runners: of each model, warm.
+            runners: the runner of each model, which has warmed up.
             objective: "throughput" or "latency".
             counts: see `Beside`.
             after: see `Beside`.
             order: see `Beside`.
+
+        Raises:
+            RuntimeError: a model runs as copies, whose requests have no order that other models could wait for.
         """
         self._runners = [runner for runner in runners if isinstance(runner, Runner)]
         if len(self._runners) < len(runners):
             raise RuntimeError("a model of an application runs on a device or on HETERO, and not as copies")
         self._objective, self._after, self._order = objective, after, order
-        self._at = [0] * len(self._runners)  # inference that each trial begins with: it may be less than a workload
-        # A run has whole workloads, as tokens alone say nothing of prompts, and few of them: trials need not be long.
+        self._at = [0] * len(self._runners)  # number of each model's next inference; a trial may end within a workload
+        # A trial's run has few workloads, so that it is short, but whole ones: tokens alone say nothing of prompts.
         longest = max(one.cycle * one.mean_inference for one in self._runners)
-        busy: dict[str, float] = {}  # seconds of each device in a run, a split on all of its devices
-        for one, count in zip(self._runners, counts, strict=True):
-            for name in one.compiled.get_property("EXECUTION_DEVICES") if objective == "throughput" else [""]:
-                busy[name] = busy.get(name, 0.0) + count * one.mean_inference
+        busy: dict[str, float] = {}  # seconds of each device in a run; a split counts on all of its devices
+        for runner, count in zip(self._runners, counts, strict=True):
+            for name in runner.compiled.get_property("EXECUTION_DEVICES") if objective == "throughput" else [""]:
+                busy[name] = busy.get(name, 0.0) + count * runner.mean_inference
         seconds = max(busy.values())
-        fewest = min(count / one.cycle for one, count in zip(self._runners, counts, strict=True))
+        fewest = min(count / runner.cycle for runner, count in zip(self._runners, counts, strict=True))
         self._unit = max(fewest, seconds / max(_LONG, 2 * longest)) if objective == "throughput" else 1.0
         self._counts = [count / self._unit for count in counts]
-        self._seconds = seconds / self._unit  # a run
+        self._seconds = seconds / self._unit  # time of a run, seconds
         self.submodels = sum(runner.submodels for runner in self._runners)
-        # One item for each inference of a trial of throughput that ends.
+        # Gets an item whenever an inference of a trial of throughput ends.
         self._ends: queue.SimpleQueue[None] = queue.SimpleQueue()
         for runner in self._runners if objective == "throughput" else ():
-            runner.queue.set_callback(partial(_note, runner.finished, self._ends))
+            runner.queue.set_callback(partial(_record_end, runner.finished, self._ends))
         self.rates: dict[str, float] = {}
         self._fewest, self._before = (_FEWEST, _BEFORE) if round(self._seconds, 6) < _LONG else _FEW
 
     @property
     def shortest_trial(self) -> float:
-        """See `Runner.shortest_trial`."""
+        """About the shortest possible time of a trial, seconds."""
         return (self._fewest + (self._before + 1) * (self._objective == "throughput")) * self._seconds
 
     def rate(self, seconds: float, alone: bool = True) -> float:
-        """See `Runner.rate`: runs of the application per second."""
+        """Runs a trial, see `Runner.rate`; returns the runs of the application per second."""
         if self._objective == "throughput":
             return self._throughput(seconds) / self._unit
         with ThreadPoolExecutor(len(self._runners)) as pool:
             return self._latency(pool, seconds)
 
     def _throughput(self, seconds: float) -> float:
-        """Runs that are complete, over the time between the first of them, once all models are busy, and the last."""
+        """Runs a trial of throughput; returns complete runs per second, from the first one with all models busy on."""
         for runner in self._runners:
             runner.finished.clear()
         started, begin, done = [0] * len(self._runners), 0, 0
-        while not begin or done - begin < self._fewest or self._ended(done) - self._ended(begin) < seconds:
-            # Whatever could go on alone is a run ahead at most: in a short trial, its lead is time taken from others.
+        while not begin or done - begin < self._fewest or self._end_of_run(done) - self._end_of_run(begin) < seconds:
+            # A model that could go on alone is at most one run ahead: in a short trial, its lead would take time from
+            # the other models.
             slowest = min(some / count for some, count in zip(started, self._counts, strict=True))
             for number, (runner, count) in enumerate(zip(self._runners, self._counts, strict=True)):
                 while started[number] < (slowest + 1) * count and runner.queue.is_ready():
@@ -112,7 +131,7 @@ class Together:
             try:
                 self._ends.get(timeout=_SILENCE)
             except queue.Empty:
-                self._wait()  # raises what an inference failed of
+                self._wait()  # raises the error of an inference that has failed
             runs = (len(one.finished) / count for one, count in zip(self._runners, self._counts, strict=True))
             done = math.floor(min(runs) + 1e-9)
             begin = begin or (done if done > self._before else 0)
@@ -120,21 +139,22 @@ class Together:
         self._at = [at + some for at, some in zip(self._at, started, strict=True)]
         while not self._ends.empty():
             self._ends.get()
-        return (done - begin) / (self._ended(done) - self._ended(begin))
+        return (done - begin) / (self._end_of_run(done) - self._end_of_run(begin))
 
     def _wait(self) -> None:
+        """Waits for all inferences. Raises RuntimeError where one has failed."""
         for runner in self._runners:
             runner.queue.wait_all()
 
-    def _ended(self, run: int) -> float:
-        """When the run of this number was complete, counted from 1, seconds."""
+    def _end_of_run(self, run: int) -> float:
+        """The time of `time.perf_counter` at which a run was complete, seconds; runs are numbered from 1."""
         return max(
             one.finished[max(math.ceil(run * count - 1e-9), 1) - 1]
             for one, count in zip(self._runners, self._counts, strict=True)
         )
 
     def _latency(self, pool: ThreadPoolExecutor, seconds: float) -> float:
-        """One over the median time of a run."""
+        """Runs a trial of latency; returns the inverse of the median time of a run, 1/s."""
         times: list[float] = []
         for runner in self._runners:
             runner.finished.clear()
@@ -150,7 +170,7 @@ class Together:
         return 1 / statistics.median(times)
 
     def _run(self, number: int, sources: Sequence[Future[None]]) -> None:
-        """One model's inferences of a run, one after the other, when those that it waits for have ended."""
+        """Waits for the models that one model depends on, then runs its inferences of a run one after the other."""
         for source in sources:
             source.result()
         runner = self._runners[number]
@@ -159,11 +179,11 @@ class Together:
             runner.queue.wait_all()
 
     def outputs(self) -> list[NDArray[Any]]:
-        """See `Runner.outputs`: of all models."""
+        """The outputs of all models, see `Runner.outputs`."""
         return [array for runner in self._runners for array in runner.outputs()]
 
 
-def _note(finished: list[float], ends: queue.SimpleQueue[None], *_: object) -> None:
-    """A callback of inferences. It must not refer to their queue: cycles through C++ are never freed."""
+def _record_end(finished: list[float], ends: queue.SimpleQueue[None], *_: object) -> None:
+    """A callback of inferences; it must not refer to their queue, as Python never frees cycles through C++ objects."""
     finished.append(time.perf_counter())
     ends.put(None)

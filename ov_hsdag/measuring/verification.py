@@ -1,4 +1,4 @@
-"""Does a placed model compute on HETERO what it computes on one device?"""
+"""Verifies that a placed model computes on HETERO what it computes on one device."""
 
 from __future__ import annotations
 
@@ -29,28 +29,30 @@ from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserErr
 from ov_hsdag.utils.lazy import ov
 
 DEPLOYED, F32 = "deployed", "f32"
+"""Precisions that outputs can be compared in: that of an application that sets nothing, and f32 wherever possible."""
 
 SEEDS = (0, 1)
-"""Of the random inputs: an output that is the same for all of them shows nothing."""
+"""Seeds of the random inputs. There are two, as an output that is the same for all inputs proves nothing."""
 
+# Properties for f32: for computing, for states of language models on CPU devices, and, on the Core, for quantised
+# models, which devices otherwise compute in integers.
 _F32 = {"INFERENCE_PRECISION_HINT": "f32"}
-
-# The same of what else is kept or computed in fewer bits: states of language models on CPU devices, quantised models.
 _F32_STATES = {"KV_CACHE_PRECISION": "f32"}
 _DYNAMIC, _INTEGERS = "DYNAMIC_QUANTIZATION_GROUP_SIZE", "LP_TRANSFORMS_MODE"
 
-# Kinds of devices that refuse f32; with one of them in the list, such differences are accepted where f32 is asked for.
+# Kinds of devices that do not compute in f32, and the difference that is accepted in f32 where one of them is used.
 _F16_ONLY = ("NPU",)
 _TOLERANCE_F16 = 2e-2
 
-# A single device's distance from f32, times this, is accepted of a split: where it rounds is another choice. No more
-# than the second number: what is wrong (a lost tensor, a swapped input) differs by about 1.
+# Accepted difference of a split, as a multiple of a single device's difference from f32: a split rounds at other
+# places, which makes errors of the same size. The second number bounds it, as what is wrong (a lost tensor, a swapped
+# input) differs by about 1.
 _ROUNDING, _LARGEST_ROUNDING = 3.0, 0.25
 
 _RANDOM = ("RandomUniform", "Multinomial", "Bernoulli")
 """Types of operations that draw random numbers."""
 
-# Seconds for running operations one by one.
+# Time limit for running operations one by one, seconds; large models have thousands of operations.
 _PATIENCE = 120.0
 
 Inputs = list[NDArray[Any]]
@@ -70,18 +72,18 @@ def verify(
     """Compiles a placed model on HETERO and compares its outputs with those of single devices.
 
     Args:
-        model: with a placement inside; not changed.
+        model: a model with a placement; it is not changed.
         device: the devices, in order of preference: "HETERO:GPU,CPU", or ["GPU", "CPU"]; by default the placement's.
-        precision: "deployed" computes as an application does that sets nothing, "f32" in f32.
+        precision: "deployed" computes as an application does that sets no precision, "f32" computes in f32.
         shapes: example shapes of dynamic inputs, by input name; by default those that the model was placed with.
-        inputs: what to compare with, instead of made-up inputs: by input name ("" for the only one) an array, the path
-            of a .npy, .npz, .png or .txt file, or a list of these, a sample each.
-        core: has the devices; a new one by default.
+        inputs: inputs to compare with instead of made-up ones: by input name ("" for the only one) an array, the path
+            of a .npy, .npz, .png or .txt file, or a list of these, one for each sample.
+        core: Core of the devices; a new one by default.
         report: called with a few words at each step.
-        warn: called with a line about what is not as it should be.
+        warn: called with a line for each problem that does not prevent the comparison.
 
     Returns:
-        The comparison, whose `good` says whether all is well.
+        The comparison, whose `good` says whether the placement is verified.
 
     Raises:
         UserError: bad input, or a model without a placement.
@@ -97,23 +99,23 @@ def verify(
         raise UserError("the model carries no placement: place it first, with ov_hsdag.place or ov-hsdag place")
     devices = DeviceSet(placement.devices) if device is None else DeviceSet.parse(device)
     check_declared((placement.settings or {}).get("virtual_devices", ""), devices.names)
-    samples = samples_of(model, inputs, shapes, _placed_with(model))
+    samples = samples_of(model, inputs, shapes, _shapes_of_placement(model))
     told = report or (lambda _: None)
     return Verification(core or new_core(), model, devices, precision, shapes, samples, told, warn)
 
 
 Outputs = list[NDArray[Any]]
-"""Of all inferences that belong together, one after the other."""
+"""Outputs of a sequence of inferences, one after the other: of a prompt and its tokens, or of a single inference."""
 
 
 class Verification:
     """A comparison of a placed model's outputs with those of single devices.
 
     Attributes:
-        result: the figures, as `ov-hsdag verify --json` prints them: "verified", "reasons" why not, and "equal", which
-            is None where outputs agree and that proves nothing, among them.
-        notes: what else there is to say about them, a line each.
-        unproven: why equal outputs would say nothing about the placement, a line each.
+        result: the figures that `ov-hsdag verify --json` prints. Among them are "verified", "reasons" why not, and
+            "equal", which is None where outputs agree but that proves nothing.
+        notes: further remarks about the figures, one line each.
+        unproven: reasons why equal outputs would prove nothing about the placement, one line each.
     """
 
     def __init__(
@@ -127,14 +129,29 @@ class Verification:
         report: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
-        """Compares them. Arguments and errors as of `verify`."""
+        """Runs the model and compares the outputs.
+
+        Args:
+            core: Core of the devices.
+            model: a model with a placement; it is not changed.
+            devices: the devices, in HETERO's order.
+            precision: `DEPLOYED` or `F32`.
+            shapes: example shapes of dynamic inputs, by input name; by default those that the model was placed with.
+            samples: inputs that the user gave; by default inputs are made up.
+            report: called with a few words at each step.
+            warn: called with a line for each problem that does not prevent the comparison.
+
+        Raises:
+            UserError: inputs or shapes do not fit the model.
+            RunError: the model does not run, on HETERO or on any device alone.
+        """
         self._core, self._model, self._precision = core, model, precision
         self._report, self._warn, self._samples = report, warn, samples
         self._quantised = agreement.quantised_tolerance(model) > agreement.TOLERANCE
         self._names = [result.get_friendly_name() for result in model.get_results()]
         device = devices.hetero
         self._present = [name for name in devices if full_name(core, name) is not None]
-        shapes = _placed_with(model) if shapes is None else shapes
+        shapes = _shapes_of_placement(model) if shapes is None else shapes
         with self._without_integers() if precision == F32 else nullcontext():
             inputs, references, repeated = self._references(shapes)
             report("compiling the placement")
@@ -146,24 +163,25 @@ class Verification:
                 raise RunError(
                     f"{device} fails with the placement, and a single device does not: {one_line(error)}"
                 ) from error
-        repeated_found = {name: self._differences(one, outputs_repeated) for name, one in repeated.items()}
-        found = {
-            name: np.maximum(self._differences(one, outputs), repeated_found[name]) for name, one in references.items()
+        differences_repeated = {name: self._differences(one, outputs_repeated) for name, one in repeated.items()}
+        differences = {
+            name: np.maximum(self._differences(one, outputs), differences_repeated[name])
+            for name, one in references.items()
         }
-        worst, worst_repeated = (np.max(list(one.values()), axis=0) for one in (found, repeated_found))
+        worst, worst_repeated = (np.max(list(one.values()), axis=0) for one in (differences, differences_repeated))
         self.notes: list[str] = []
         self._rounding: float | None = None
         operations: dict[str, Any] = {}
         varying = []
         differ = bool((worst > agreement.TOLERANCE).any())
         if differ or not _draws_numbers(self._model):
-            varying = self._unsteady(references, repeated, worst, worst_repeated)
+            varying = self._changed_by_rerun(references, repeated, worst, worst_repeated)
         if differ and not varying:
-            varying = self._varying(references, inputs)
+            varying = self._changed_by_recompiling(references, inputs)
         if varying:
             accepted = np.full(len(self._names), agreement.TOLERANCE)
         else:
-            accepted = self._accepted(references, worst, inputs)
+            accepted = self._accepted_differences(references, worst, inputs)
             if (worst > accepted).any():
                 accepted, operations = self._ask_operations(inputs, {device: outputs, **references}, accepted)
         too_far = zip(self._names, worst > accepted, strict=True)
@@ -174,9 +192,11 @@ class Verification:
             "submodels": int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")),
             "precision": {name: self._computes_in(name) for name in self._present},
             "max_relative_error": float(worst.max(initial=0.0)),
-            "relative_errors": {name: float(one.max(initial=0.0)) for name, one in found.items()},
-            "largest_in": {name: self._names[int(one.argmax())] for name, one in found.items() if len(one)},
-            "not_finite": self._where(lambda array: not _known(array).all(), outputs, *references.values()),
+            "relative_errors": {name: float(one.max(initial=0.0)) for name, one in differences.items()},
+            "largest_in": {name: self._names[int(one.argmax())] for name, one in differences.items() if len(one)},
+            "not_finite": self._outputs_where(
+                lambda array: not _finite_values(array).all(), outputs, *references.values()
+            ),
             "depends_on_inputs": self._depends_on_inputs(outputs),
             "inferences": sum(map(len, inputs)),
             "tolerance": float(accepted.max(initial=agreement.TOLERANCE)),
@@ -193,21 +213,18 @@ class Verification:
         self.result |= self._verdict(differing)
 
     def _verdict(self, differing: Sequence[str]) -> dict[str, Any]:
-        """Entries of `result`: whether the placement is verified, why not, and whether outputs are equal.
-
-        The latter is None where they are and that proves nothing.
-        """
+        """The entries "verified", "reasons" and "equal" of `result`; `differing`: names of outputs that differ."""
         reasons = [*([f"outputs differ: {', '.join(differing)}"] if differing else []), *self.unproven]
         equal = False if differing else None if self.unproven else True
         return {"verified": not reasons, "reasons": reasons, "equal": equal}
 
     @property
     def good(self) -> bool:
-        """Whether outputs agree, and that proves something."""
+        """Whether the placement is verified: outputs agree, and that proves something."""
         return bool(self.result["verified"])
 
     def __repr__(self) -> str:
-        """What the command prints."""
+        """The report that the command prints."""
         result = self.result
         computed = ", ".join(f"{name} in {kind}" for name, kind in result["precision"].items())
         lines = [f"{result['device']} runs on {', '.join(result['devices'])} in {result['submodels']} submodel(s)"]
@@ -226,43 +243,52 @@ class Verification:
             lines.append(f"outputs agree{times} (within {tolerance}{why}{stricter})")
         return "\n".join([*lines, *self.notes, *(f"NOT VERIFIED: {line}" for line in self.unproven)])
 
-    # Runs.
+    # Running the model.
 
     def _references(
         self, shapes: Mapping[str, Sequence[int]] | None
     ) -> tuple[list[list[Inputs]], dict[str, list[Outputs]], dict[str, list[Outputs]]]:
-        """Inputs that the model runs with, and both runs of `_outputs_twice` on each device that can run it alone.
+        """Runs the model on each device alone, with smaller inputs where no device runs it otherwise.
 
-        Raises RunError where none can.
+        Args:
+            shapes: example shapes of dynamic inputs, by input name.
+
+        Returns:
+            The inputs, and the outputs of the first and the second run on each device that runs the model alone, by
+            device, see `_outputs_twice`.
+
+        Raises:
+            RunError: no device runs the model alone.
         """
         first: dict[str, str] = {}
-        for inputs, note in self._attempts(shapes):
-            found: dict[str, list[Outputs]] = {}
+        for inputs, note in self._inputs_to_try(shapes):
+            outputs: dict[str, list[Outputs]] = {}
             repeated: dict[str, list[Outputs]] = {}
             failed: dict[str, str] = {}
             for name in self._present or ["CPU"]:
                 self._report(f"running on {name} alone")
                 try:
-                    found[name], repeated[name] = _outputs_twice(self._compile(name, self._precision), inputs)
+                    outputs[name], repeated[name] = _outputs_twice(self._compile(name, self._precision), inputs)
                 except RuntimeError as error:
                     failed[name] = one_line(error)
             first = first or failed
-            if found:
+            if outputs:
                 if note:
                     self._warn(note)
                 self._warn_of(failed)
-                return inputs, found, repeated
+                return inputs, outputs, repeated
         self._warn_of(first)
         guessed = self._model.is_dynamic() and not shapes and self._samples is None
         remedy = "; --shape gives sizes that it takes" if guessed else ""
         raise RunError(f"there is no device to compare with: none can run the whole model alone{remedy}")
 
     def _warn_of(self, failed: Mapping[str, str]) -> None:
+        """Warns of devices that cannot run the model alone; `failed`: the reasons by device."""
         for name, why in failed.items():
             self._warn(f"{name} cannot run the model alone: {why}")
 
-    def _attempts(self, shapes: Mapping[str, Sequence[int]] | None) -> Iterator[tuple[list[list[Inputs]], str]]:
-        """Inputs to try one after the other, and what to say of them."""
+    def _inputs_to_try(self, shapes: Mapping[str, Sequence[int]] | None) -> Iterator[tuple[list[list[Inputs]], str]]:
+        """Yields inputs to try one after the other, each with a note for the user where they are not the usual ones."""
         inputs = conversations(self._model, SEEDS, shapes, self._samples)
         yield inputs, ""
         if self._samples is not None:
@@ -276,14 +302,19 @@ class Verification:
             yield conversations(self._model, SEEDS, smaller), note
 
     def _compile(self, device: str, precision: str) -> ov.CompiledModel:
+        """Compiles the model on one device in a precision. Raises RuntimeError where OpenVINO refuses."""
         return self._core.compile_model(self._model, device, self._f32(device) if precision == F32 else {})
 
     def _f32(self, device: str) -> dict[str, str]:
+        """Properties with which a device computes in f32; empty for one that does not."""
         return {} if device.startswith(_F16_ONLY) else {**_F32, **(_F32_STATES if "CPU" in device else {})}
 
     @contextmanager
     def _without_integers(self) -> Iterator[None]:
-        """Devices compute quantised models in floats. HETERO hands no such property on: the Core has to."""
+        """Makes devices compute quantised models in floats inside of the block.
+
+        The properties are set on the Core, as HETERO does not pass them on to its devices.
+        """
         before = {}
         for name in filter(self._f32, self._present if self._quantised else ()):
             with suppress(RuntimeError):
@@ -297,9 +328,13 @@ class Verification:
                 self._core.set_property(name, {_INTEGERS: "YES", _DYNAMIC: size})
 
     def _compile_placed(self, devices: DeviceSet) -> tuple[ov.CompiledModel, list[str]]:
-        """Compiles as an unchanged script does; also in what ways the placement is not followed, a line each.
+        """Compiles the placed model on HETERO, as an unchanged script does.
 
-        Raises RunError where OpenVINO refuses.
+        Returns:
+            The compiled model, and lines that say in what respects the placement was not followed.
+
+        Raises:
+            RunError: OpenVINO refuses to compile it.
         """
         config: dict[str, Any] = {}
         if self._precision == F32:
@@ -316,16 +351,18 @@ class Verification:
         return compiled, [str(warning.message).removeprefix("ov_hsdag: ") for warning in ignored]
 
     def _computes_in(self, device: str) -> str:
+        """The precision that a device computes in, as words for people."""
         if self._precision == F32 and self._f32(device):
             return F32
         return inference_precision(self._core, device) or "its own choice"
 
-    # What they say.
+    # Comparing the outputs.
 
-    def _differences(self, one: list[Outputs], other: list[Outputs]) -> NDArray[np.float64]:
-        return agreement.differences(one, other, len(self._names))
+    def _differences(self, reference: list[Outputs], outputs: list[Outputs]) -> NDArray[np.float64]:
+        """The largest difference of each output from the reference, float64 [outputs]."""
+        return agreement.differences(reference, outputs, len(self._names))
 
-    def _unsteady(
+    def _changed_by_rerun(
         self,
         references: Mapping[str, list[Outputs]],
         repeated: Mapping[str, list[Outputs]],
@@ -334,14 +371,15 @@ class Verification:
     ) -> list[str]:
         """Names of the outputs that a device alone computes differently when the same request runs once more.
 
-        Such as of memory that nothing wrote before. Where one is, all that differ in first inferences alone are. What
-        a request draws from a seed differs as well, but proves something where it is the same sequence everywhere.
+        Outputs that depend on memory which was never written are such. Where there is one, outputs that differ from the
+        placed model's in the first run alone count as well. Numbers that a request draws from a seed also change from
+        run to run; these prove something if the sequence is the same everywhere.
 
         Args:
             references: outputs of the first run, by device.
             repeated: outputs of the second run, by device.
             worst: largest difference of each output from the placed model's in either run, float64 [outputs].
-            worst_repeated: the same in the second run alone.
+            worst_repeated: the same in the second run alone, float64 [outputs].
         """
         changes = {name: self._differences(one, repeated[name]) for name, one in references.items()}
         changed = np.max(list(changes.values()), axis=0) > agreement.TOLERANCE
@@ -352,19 +390,25 @@ class Verification:
             self.notes.append("first inferences alone differ: when they are repeated, all agree")
         return [name for name, varies in zip(self._names, changed | settles, strict=True) if varies]
 
-    def _varying(self, references: Mapping[str, list[Outputs]], inputs: list[list[Inputs]]) -> list[str]:
-        """Names of the outputs that a device computes differently when it is asked again, as of random numbers."""
+    def _changed_by_recompiling(self, references: Mapping[str, list[Outputs]], inputs: list[list[Inputs]]) -> list[str]:
+        """Names of the outputs that differ when a device compiles and runs the model again, such as random numbers."""
         device, first = next(iter(references.items()))
         self._report(f"running on {device} once more")
         changed = self._differences(first, _outputs(self._compile(device, self._precision), inputs))
         return [name for name, change in zip(self._names, changed, strict=True) if change > agreement.TOLERANCE]
 
-    def _accepted(
+    def _accepted_differences(
         self, references: Mapping[str, list[Outputs]], worst: NDArray[np.float64], inputs: list[list[Inputs]]
     ) -> NDArray[np.float64]:
-        """Largest accepted difference of each output, float64 [outputs].
+        """The largest accepted difference of each output, float64 [outputs].
 
-        In f32 it is small. Elsewhere it is what single devices themselves differ from f32 by, times `_ROUNDING`.
+        In f32 it is `agreement.TOLERANCE`. In other precisions it is `_ROUNDING` times the difference of single devices
+        from f32, which are run in f32 for that.
+
+        Args:
+            references: outputs on single devices, by device.
+            worst: largest difference of each output from the placed model's, float64 [outputs].
+            inputs: the inputs.
         """
         accepted = np.full(len(self._names), agreement.TOLERANCE)
         if self._precision == F32:
@@ -390,10 +434,19 @@ class Verification:
     def _ask_operations(
         self, inputs: list[list[Inputs]], runs: Mapping[str, list[Outputs]], accepted: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], dict[str, Any]]:
-        """Which of the runs, the split's first, is wrong: what do the operations compute, each of them alone?
+        """Finds out which run is wrong by running the model's operations one by one.
 
-        Returns what is accepted by now, and an entry of `result`. In f32 more is accepted of what depends on quantised
-        tensors: the last bit of a sum decides how FakeQuantize rounds, on single devices as well.
+        In f32, larger differences are accepted of outputs that depend on quantised tensors: the last bit of a sum
+        decides how FakeQuantize rounds, on single devices as well.
+
+        Args:
+            inputs: the inputs.
+            runs: outputs of the placed model, then of single devices, by device.
+            accepted: largest accepted difference of each output, float64 [outputs].
+
+        Returns:
+            The accepted differences, which may be larger now, and an entry of `result`; the entry is empty where the
+            operations do not run one by one.
         """
         device, *singles = runs
         group, step = next(
@@ -402,40 +455,48 @@ class Verification:
             for step in range(len(steps))
             for name in singles
             if (
-                self._differences([self._step(runs[name][group], step)], [self._step(runs[device][group], step)])
+                self._differences(
+                    [self._outputs_of_step(runs[name][group], step)],
+                    [self._outputs_of_step(runs[device][group], step)],
+                )
                 > accepted
             ).any()
         )
-        alone = next((name for name in self._present if "CPU" in name), (self._present or ["CPU"])[0])
-        operations, end = OneByOne(self._core, alone, self._model, self._report), time.monotonic() + _PATIENCE
+        exact_device = next((name for name in self._present if "CPU" in name), (self._present or ["CPU"])[0])
+        operations, end = OneByOne(self._core, exact_device, self._model, self._report), time.monotonic() + _PATIENCE
         try:
             for one in inputs[group][: step + 1]:
                 expected = operations.infer(one, end)
         except (RuntimeError, TimeoutError) as error:
             self.notes.append(f"operations could not be run one by one, to see which is wrong: {one_line(error)}")
             return accepted, {}
-        errors = {name: self._differences([expected], [self._step(found[group], step)]) for name, found in runs.items()}
+        errors = {
+            name: self._differences([expected], [self._outputs_of_step(found[group], step)])
+            for name, found in runs.items()
+        }
         if self._precision == F32:
             rounding = np.minimum(_ROUNDING * np.max([errors[name] for name in singles], axis=0), _LARGEST_ROUNDING)
-            accepted = np.maximum(accepted, np.where(_behind_roundings(self._model), rounding, 0.0))
-        # Where precisions differ, so may indices and whatever else is no float.
+            accepted = np.maximum(accepted, np.where(_depends_on_fake_quantize(self._model), rounding, 0.0))
+        # Where precisions differ, integers such as indices may differ, too: only floats count then.
         judged = [self._precision == F32 or np.issubdtype(array.dtype, np.floating) for array in expected]
         wrong = [name for name, error in errors.items() if (error > accepted)[judged].any()]
         largest = {name: float(error.max(initial=0.0)) for name, error in errors.items()}
         told = ", ".join(f"{name} {agreement.describe_difference(error)}" for name, error in largest.items())
-        self.notes.append(f"differences from its operations run one by one on {alone} in f32: {told}")
+        self.notes.append(f"differences from its operations run one by one on {exact_device} in f32: {told}")
         if wrong and device not in wrong:
             self.notes.append(f"so the placement is right, and the model is wrong on {' and '.join(wrong)} alone")
         elif wrong == [device]:
             self.notes.append("so the placement is wrong")
-        return accepted, {"operation_by_operation": {"device": alone, "relative_errors": largest, "wrong": wrong}}
+        return accepted, {
+            "operation_by_operation": {"device": exact_device, "relative_errors": largest, "wrong": wrong}
+        }
 
-    def _step(self, found: Outputs, number: int) -> Outputs:
-        """Outputs of one of the inferences that belong together."""
-        return found[number * len(self._names) : (number + 1) * len(self._names)]
+    def _outputs_of_step(self, outputs: Outputs, number: int) -> Outputs:
+        """The outputs of inference `number` of a sequence of inferences."""
+        return outputs[number * len(self._names) : (number + 1) * len(self._names)]
 
-    def _where(self, holds: Callable[[NDArray[Any]], bool], *runs: list[Outputs]) -> list[str]:
-        """Names of the outputs of which that holds in any inference."""
+    def _outputs_where(self, holds: Callable[[NDArray[Any]], bool], *runs: list[Outputs]) -> list[str]:
+        """Names of the outputs for which the condition `holds` in any inference of the runs."""
         count = len(self._names)
         return [
             name
@@ -444,21 +505,27 @@ class Verification:
         ]
 
     def _depends_on_inputs(self, outputs: list[Outputs]) -> bool:
-        first, *others = outputs
+        """Whether some output differs between the input sets; also true for a model without inputs."""
+        first, *other_sets = outputs
         varying = any(
             not np.array_equal(array, other[number], equal_nan=bool(np.issubdtype(array.dtype, np.floating)))
-            for other in others
+            for other in other_sets
             for number, array in enumerate(first)
         )
         return varying or not self._model.get_parameters()
 
     def _nothing_compared(self, outputs: list[Outputs]) -> list[str]:
-        """Outputs without a number, a line each; notes of those with some."""
-        some = self._where(lambda array: bool(_known(array).any()), outputs)
+        """Lines that say why outputs prove nothing: they have no finite value, or do not depend on the inputs.
+
+        Outputs that are empty or finite only in part add to `notes`.
+        """
+        with_finite = self._outputs_where(lambda array: bool(_finite_values(array).any()), outputs)
         lines = []
-        if empty := [name for name in self._names if name not in self._where(lambda array: array.size > 0, outputs)]:
+        if empty := [
+            name for name in self._names if name not in self._outputs_where(lambda array: array.size > 0, outputs)
+        ]:
             self.notes.append(f"{', '.join(empty)}: empty, so that nothing of it is compared")
-        if none := [name for name in self._names if name not in some and name not in empty]:
+        if none := [name for name in self._names if name not in with_finite and name not in empty]:
             lines.append(f"no value is finite in {', '.join(none)}")
         if odd := [
             name for name in self.result["not_finite"] if name not in none and name not in self.result["differing"]
@@ -471,15 +538,15 @@ class Verification:
         return lines
 
     def _other_inputs(self) -> str:
-        """How to compare with other inputs, behind a reason; "" where a model takes none."""
+        """Words that say how to compare with other inputs; "" for models without inputs or with states."""
         if not self._model.get_parameters() or is_stateful(self._model):
             return ""
         return ": --input NAME=FILE gives inputs of your own"
 
 
-def _behind_roundings(model: ov.Model) -> NDArray[np.bool_]:
-    """Which outputs depend on a FakeQuantize of anything but a constant, bool [outputs]."""
-    found = []
+def _depends_on_fake_quantize(model: ov.Model) -> NDArray[np.bool_]:
+    """Whether each output depends on a FakeQuantize of a tensor that is no constant, bool [outputs]."""
+    depends = []
     for result in model.get_results():
         seen, waiting = {result.get_instance_id()}, [result]
         rounds = False
@@ -489,8 +556,8 @@ def _behind_roundings(model: ov.Model) -> NDArray[np.bool_]:
             rounds = node.get_type_name() == "FakeQuantize" and sources[0].get_type_name() != "Constant"
             waiting += [source for source in sources if source.get_instance_id() not in seen]
             seen.update(source.get_instance_id() for source in sources)
-        found.append(rounds)
-    return np.array(found, bool)
+        depends.append(rounds)
+    return np.array(depends, bool)
 
 
 def _draws_numbers(model: ov.Model) -> bool:
@@ -501,7 +568,7 @@ def _draws_numbers(model: ov.Model) -> bool:
     )
 
 
-def _placed_with(model: ov.Model) -> dict[str, list[int]] | None:
+def _shapes_of_placement(model: ov.Model) -> dict[str, list[int]] | None:
     """Example shapes that the placement was made with, where they still fit the model."""
     placement = Placement.of(model)
     shapes: dict[str, list[int]] | None = ((placement and placement.settings) or {}).get("shapes")
@@ -513,24 +580,31 @@ def _placed_with(model: ov.Model) -> dict[str, list[int]] | None:
 
 
 def _outputs(compiled: ov.CompiledModel, inputs: Sequence[Sequence[Inputs]]) -> list[Outputs]:
-    """The first run of `_outputs_twice` alone."""
+    """The outputs of all sequences of inferences, each run once, see `_outputs_twice`."""
     return _runs(compiled, inputs, times=1)[0]
 
 
 def _outputs_twice(
     compiled: ov.CompiledModel, inputs: Sequence[Sequence[Inputs]]
 ) -> tuple[list[Outputs], list[Outputs]]:
-    """Outputs of all inferences that belong together, for each set of them, and the same of a second run of each set.
+    """Runs each sequence of inferences twice in a row.
 
-    States begin anew with each run, by a reset; a set of a model without states has a request of its own for both runs,
-    so that the second one meets what the first one left in memory.
+    Both runs of a sequence use the same request, so that the second one meets the memory that the first one left.
+    States are reset after each run; without states, every sequence has a request of its own.
+
+    Args:
+        compiled: the compiled model.
+        inputs: for each sequence, the inputs of its inferences.
+
+    Returns:
+        The outputs of each sequence in the first run, and the same in the second run.
     """
     first, second = _runs(compiled, inputs, times=2)
     return first, second
 
 
 def _runs(compiled: ov.CompiledModel, inputs: Sequence[Sequence[Inputs]], times: int) -> list[list[Outputs]]:
-    """So many runs of each set, one after the other: for each run the outputs of all sets."""
+    """Runs each sequence several times in a row; returns, for each run, the outputs of all sequences."""
     runs: list[list[Outputs]] = [[] for _ in range(times)]
     request = compiled.create_infer_request()
     for steps in inputs:
@@ -544,14 +618,14 @@ def _runs(compiled: ov.CompiledModel, inputs: Sequence[Sequence[Inputs]], times:
 
 
 def _run(compiled: ov.CompiledModel, request: ov.InferRequest, steps: Sequence[Inputs]) -> Outputs:
-    """Outputs of inferences that belong together, one after the other."""
-    found: Outputs = []
+    """Runs a sequence of inferences; returns their outputs, one after the other."""
+    outputs: Outputs = []
     for arrays in steps:
         infer(request, arrays)
-        found += [np.array(request.get_output_tensor(port).data) for port in range(len(compiled.outputs))]
-    return found
+        outputs += [np.array(request.get_output_tensor(port).data) for port in range(len(compiled.outputs))]
+    return outputs
 
 
-def _known(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which values are neither NaN nor infinite, bool of the array's shape."""
+def _finite_values(array: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether each value is neither NaN nor infinite, bool of the array's shape; true for all but floats."""
     return np.isfinite(array) if np.issubdtype(array.dtype, np.floating) else np.ones(array.shape, bool)

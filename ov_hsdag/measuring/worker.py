@@ -1,11 +1,12 @@
-"""What runs inside a worker process: one model compiled in one way, and trials of it on command.
+"""The code inside a worker process: it compiles one candidate at a time, and runs trials of it on command.
 
 A plugin that crashes, hangs or runs out of memory takes its process with it and nothing else.
 `ov_hsdag.measuring.process` starts workers and talks to them (`ov_hsdag.utils.child`).
 
-Commands, by "do": "compile" (ways: a file, what runs each model; outputs: a file for what it computes), "trial"
-(seconds; alone: no other worker has one). An answer with "error" says that OpenVINO refused; the worker is as good as
-before. The first answer comes unasked, when OpenVINO is imported and the model is read.
+The key "do" of a command is "compile" or "trial". "compile" names two files: "ways", which says how each model runs,
+and "outputs", which the worker writes. "trial" has "seconds", and "alone": whether no other worker has a trial at the
+same time. An answer with "error" says that OpenVINO refused; the worker can be used as before. The first answer comes
+without a command, when OpenVINO is imported and the model is read.
 """
 
 from __future__ import annotations
@@ -32,27 +33,31 @@ from ov_hsdag.utils.child import serve, write_frame
 from ov_hsdag.utils.errors import one_line
 
 SETTINGS = "settings.json"
-"""File of the folder that all workers share, with what their Cores are like; of an application counts and order."""
+"""File in the workers' folder that describes their Core and, for an application, its counts and order."""
 
 
 def files(number: int) -> tuple[str, str]:
-    """Names in that folder of a model, by its number in an application, and of its inputs."""
+    """Names of the files of a model and of its inputs in the workers' folder, by its number in an application."""
     return f"{number or 'model'}.xml", f"{number or 'inputs'}.npz"
 
 
-# Threads that HETERO makes for itself, before those of its submodels: one starts inferences, one calls back (2024.6 to
-# 2026.4).
+# Number of threads that HETERO creates for itself, before those of its submodels: one starts inferences, one calls back
+# (2024.6 to 2026.4).
 _OF_HETERO = 2
 
-# Seconds until the last callback of a trial has ended: what frees a queue of requests waits for it and has the GIL.
+# Time, seconds, in which the last callback of a trial ends. Freeing a queue of requests waits for that callback while
+# it holds the GIL, which the callback needs.
 _LAST_CALL = 0.02
 
 ON_EACH = "MULTI:"
-"""What the device of a command begins with where the whole model is to run on each of those that follow."""
+"""Prefix of the device of a command where the whole model runs on each of the devices that follow."""
 
 
 def write_inputs(path: Path, phases: Sequence[TimedInputs]) -> None:
-    """Writes what is timed as .npz, no pickles: all arrays one after the other, and their numbers. Raises OSError."""
+    """Writes inputs as .npz without pickles: all arrays one after the other, and their numbers.
+
+    Raises OSError where the file cannot be written.
+    """
     inferences = [inputs for one in phases for inputs in (*one.before, *one.steps)]
     about = [
         {"before": len(one.before), "steps": len(one.steps), "name": one.name, "count": one.count, "past": one.past}
@@ -64,21 +69,21 @@ def write_inputs(path: Path, phases: Sequence[TimedInputs]) -> None:
 
 
 def read_inputs(path: Path) -> list[TimedInputs]:
-    """What `write_inputs` wrote."""
+    """Reads the inputs that `write_inputs` wrote."""
     with np.load(path) as data:
         arrays = (data[f"arr_{number}"] for number in itertools.count())
-        found = iter([list(itertools.islice(arrays, count)) for count in data["counts"].tolist()])
+        inferences = iter([list(itertools.islice(arrays, count)) for count in data["counts"].tolist()])
         about = json.loads(str(data["about"]))
-    for one in about:
-        one |= {kind: list(itertools.islice(found, one[kind])) for kind in ("before", "steps")}
-    return [TimedInputs(**one) for one in about]
+    for entry in about:
+        entry |= {kind: list(itertools.islice(inferences, entry[kind])) for kind in ("before", "steps")}
+    return [TimedInputs(**entry) for entry in about]
 
 
 class Station:
-    """What a worker holds, and its answers to commands."""
+    """The state of a worker, and its answers to commands."""
 
     def __init__(self, folder: Path, objective: str) -> None:
-        """Imports OpenVINO and reads the model. Raises whatever OpenVINO does."""
+        """Imports OpenVINO and reads the models of the folder. Raises the errors of OpenVINO."""
         self._objective = objective
         self._settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         self._core = same_core.like(self._settings["core"])
@@ -88,26 +93,26 @@ class Station:
         self._runner: Runner | Copies | Together | None = None
 
     def answer(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises whatever OpenVINO does."""
+        """Executes a command and returns the answer. Raises the errors of OpenVINO."""
         return self.compile(command) if command["do"] == "compile" else self.trial(command)
 
     def compile(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Compiles, warms up and infers once."""
+        """Compiles a candidate, warms it up, and writes the outputs of one inference."""
         if self._runner is not None:
             time.sleep(_LAST_CALL)
-        self._runner = None  # frees its memory before the next is compiled
+        self._runner = None  # frees the memory before the next candidate is compiled
         ways = json.loads(Path(command["ways"]).read_text(encoding="utf-8"))
         runners = [self._runners(number, way) for number, way in enumerate(ways)]
         runner: Runner | Copies | Together = runners[0]
         if self._settings["counts"] != [1.0]:
             runner = Together(runners, self._objective, *(self._settings[key] for key in ("counts", "after", "order")))
-        # Texts would be pickles, and the pairs of outputs stay pairs without them.
+        # Arrays of strings would need pickles. They are left out for all candidates, so outputs still correspond.
         np.savez(command["outputs"], *(array for array in self.outputs(runner) if array.dtype.kind in "biuf"))
         self._runner = runner
         return {"submodels": runner.submodels, "shortest_trial": runner.shortest_trial}
 
     def _runners(self, number: int, way: Mapping[str, Any]) -> Runner | Copies:
-        """A model in one way, warm."""
+        """Compiles a model as a command says, as copies or on one device, and warms it up."""
         device = way["device"]
         if not device.startswith(ON_EACH):
             return self._compiled(number, device, way)
@@ -115,7 +120,7 @@ class Station:
         return Copies([self._compiled(number, name, way) for name in names], self._inputs[number])
 
     def _compiled(self, number: int, device: str, way: Mapping[str, Any]) -> Runner:
-        """A model on a device, or on HETERO, warm."""
+        """Compiles a model on a device or on HETERO, and warms it up."""
         from ov_hsdag.devices.runtime_options import compile_properties
         from ov_hsdag.model.affinities import remove_affinities, set_affinities
 
@@ -126,7 +131,8 @@ class Station:
                 set_affinities(model, way["affinity"])
             before = thread_ids()
             compiled = self._core.compile_model(model, device, config)
-            # What a device of another kind does is no thread's time, nor does a thread's waiting hold it up.
+            # Threads tell the time of CPU devices alone: other devices compute without threads of this process, and
+            # waiting threads do not delay them.
             threads = sorted(thread_ids() - before) if all(kind_of(name) == "CPU" for name in names) else []
         finally:
             remove_affinities(model)
@@ -136,11 +142,11 @@ class Station:
         return Runner(compiled, self._inputs[number], self._objective, requests, threads[_OF_HETERO * hetero :])
 
     def outputs(self, runner: Runner | Copies | Together) -> list[NDArray[Any]]:
-        """What the compiled model computes."""
+        """The outputs of a compiled candidate: a method of its own, which tests replace to simulate faults."""
         return runner.outputs()
 
     def trial(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Runs what is compiled for about so many seconds."""
+        """Runs a trial of the compiled candidate, and returns rates, processor times and the load of the cores."""
         if self._runner is None:
             raise RuntimeError("nothing is compiled")
         rate = self._runner.rate(command["seconds"], command["alone"])
@@ -154,8 +160,17 @@ class Station:
 
 
 def main(folder: str, objective: str, station: Callable[[Path, str], Station] = Station) -> None:
-    """Works until its parent ends it, or is gone; `station` makes what answers commands, from the other two."""
-    # When its parent has gone, nobody else is left to remove the folder.
+    """Answers commands until the parent ends this process or is gone.
+
+    Args:
+        folder: the workshop's folder.
+        objective: "latency" or "throughput".
+        station: makes the object that answers commands, from folder and objective.
+
+    Raises:
+        SystemExit: OpenVINO could not be imported, or the model could not be read; the answer says why.
+    """
+    # Where the parent has died, no other process removes the folder.
     commands, stdout = serve(lambda: shutil.rmtree(folder, ignore_errors=True))
     working: Station | None = None
     while True:

@@ -1,1 +1,1 @@
-"""The model as a graph: what must share a device, placements in and out."""
+"""OpenVINO models as graphs: their legality, shapes and inputs, and placements with their storage."""

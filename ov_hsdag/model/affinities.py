@@ -11,18 +11,22 @@ from ov_hsdag.utils.lazy import ov
 
 def affinities_of(model: ov.Model) -> dict[str, str]:
     """The affinity of each node that has one, by friendly name."""
-    found = {}
+    affinity = {}
     for node in model.get_ops():
         rt_info = node.get_rt_info()
         if "affinity" in rt_info:
-            found[node.get_friendly_name()] = rt_info["affinity"].astype(str)
-    return found
+            affinity[node.get_friendly_name()] = rt_info["affinity"].astype(str)
+    return affinity
 
 
 def set_affinities(model: ov.Model, affinity: Mapping[str, str]) -> dict[str, str]:
-    """Set every node's "affinity", in place, and relax the shapes of tensors that HETERO could not hand over.
+    """Sets the "affinity" of every node, in place, and relaxes the shapes of tensors that HETERO could not hand over.
 
-    The affinities, with those of inserted nodes. RunError, with the model as it was, when a node has none.
+    Returns:
+        The device of each node by friendly name, including the nodes that were inserted.
+
+    Raises:
+        RunError: `affinity` lacks a node of the model, which is then left as it was.
     """
     missing = [name for node in model.get_ordered_ops() if (name := node.get_friendly_name()) not in affinity]
     if missing:
@@ -34,7 +38,7 @@ def set_affinities(model: ov.Model, affinity: Mapping[str, str]) -> dict[str, st
 
 
 def remove_affinities(model: ov.Model) -> None:
-    """Undo `set_affinities`, in place, so that HETERO decides again."""
+    """Undoes `set_affinities`, in place, so that HETERO decides again."""
     restore_shapes(model)
     for node in model.get_ops():
         rt_info = node.get_rt_info()

@@ -1,4 +1,4 @@
-"""OpenVINO's common transformations, which placing begins with, and the way back where they fail."""
+"""OpenVINO's common transformations, which placing begins with, and the restored model where they fail."""
 
 from __future__ import annotations
 
@@ -9,24 +9,30 @@ from ov_hsdag.model.names import name_generated
 from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.utils.lazy import op, ov
 
-# What keeps OpenVINO from folding a node (DisableConstantFolding of its transformations).
+# Marks in rt_info that keep OpenVINO from folding a node (DisableConstantFolding of its transformations).
 _UNFOLDED = frozenset({"can_be_folded", "DisableConstantFolding_0"})
 
 
 def clean_up(model: ov.Model, placed: bool = False) -> tuple[Excerpt | None, Nodes | None]:
-    """Applies OpenVINO's common transformations to `model`, in place: shape arithmetic is folded where it is static.
+    """Applies OpenVINO's common transformations to `model`, in place: static shape arithmetic is folded.
 
-    They begin with inputs of which no dimension is known, and some operations cannot infer their shapes then: Col2Im of
-    2026.4 ends with "to_shape was called on a dynamic shape". Placing does not depend on them.
+    The transformations first forget all dimensions of the inputs, and some operations cannot infer their shapes then:
+    Col2Im of 2026.4 ends with "to_shape was called on a dynamic shape". Placing does not depend on the transformations.
 
-    Of a large model an excerpt is transformed first: where that stays as it was, as with models that OpenVINO's
-    converter wrote, so does the model. Transforming all of it takes a time that grows faster than the model. placed:
-    it has been transformed, and stays as it is: another time would merge what placing has copied.
+    Transforming all of a large model takes a time that grows faster than the model. So an excerpt is transformed first.
+    Where the excerpt stays as it was, as with models that OpenVINO's converter wrote, the model stays as it is, too.
 
-    Nodes that nobody named, before and after, get names that are the same in every process (`name_generated`).
+    Nodes with generated names get names that are the same in every process (`name_generated`), before and after.
 
-    Returns the excerpt of a large model that was left as it was, and the nodes of any that was; None for others.
-    Where the transformations fail, the model computes what it did, with the same Parameters and Results.
+    Args:
+        model: any model; changed in place.
+        placed: the model carries a placement, so it was transformed before and is not transformed again: that would
+            merge the nodes that placing has copied.
+
+    Returns:
+        The excerpt of a large model that was not transformed, else None; and the nodes of any model that was not
+        transformed, else None. Where the transformations fail, both are None and the model computes what it did before,
+        with the same Parameters and Results.
     """
     from openvino._offline_transformations import apply_moc_transformations
 
@@ -35,25 +41,25 @@ def clean_up(model: ov.Model, placed: bool = False) -> tuple[Excerpt | None, Nod
     if placed:
         _widen_weights(model)
     nodes = Nodes(model)
-    # Folding is there for shape arithmetic. Elsewhere it would unpack weights that were compressed to f16.
+    # Only shape arithmetic needs folding. In other models it would unpack weights that were compressed to f16.
     measured = nodes.of_type("ShapeOf")
     for node in measured:
-        # Converters leave the marks in memory, and not in files: static shapes would stay unfolded because of them.
-        _let_fold(node)
+        # A converted model has these marks in memory, though not in its file. They would keep static shapes unfolded.
+        _remove_folding_marks(node)
     names = set(nodes.names)
-    part = excerpt(model, nodes) if len(nodes) >= LARGE else None
-    if placed or (part is not None and _changes_nothing(part.model, folding=bool(measured))):
-        return part, nodes
-    # What has a reference here still counts as a consumer when it has been replaced. `measured` stays: which names the
-    # transformations hand on depends on it, and earlier placements know nodes by these.
+    small_part = excerpt(model, nodes) if len(nodes) >= LARGE else None
+    if placed or (small_part is not None and _changes_nothing(small_part.model, folding=bool(measured))):
+        return small_part, nodes
+    # A node with a Python reference still counts as a consumer after it was replaced, so `nodes` has to go. `measured`
+    # stays: the names that the transformations hand on depend on it, and earlier placements know nodes by these names.
     del nodes
-    before = model.clone()  # shares the constants' memory
+    backup = model.clone()  # shares the constants' memory
     try:
         apply_moc_transformations(model, cf=bool(measured), smart_reshape=True)
     except RuntimeError:
-        _restore(model, before)
+        _restore_from(model, backup)
         return None, None
-    _let_bits_fold(model)
+    _let_u1_conversions_fold(model)
     name_generated(model, names)
     return None, None
 
@@ -61,9 +67,10 @@ def clean_up(model: ov.Model, placed: bool = False) -> tuple[Excerpt | None, Nod
 def fold_static_shapes(model: ov.Model) -> None:
     """Replaces each ShapeOf of a tensor whose shape is static by a Constant of that shape, in place.
 
-    A placement is made for a model whose shape arithmetic is folded. Where such a model is compiled as it was read,
-    arithmetic on a shape would go to one device and be read on another: more submodels than were predicted. Behind a
-    Constant it rests on constants alone and can be on both devices. A model that is changed so must not be reshaped.
+    A placement is made for a model whose shape arithmetic is folded. If such a model were compiled as it was read,
+    shape arithmetic would be placed on one device and read on another, which makes more submodels than predicted.
+    Arithmetic that reads a Constant rests on constants alone and can be on both devices. The changed model must not be
+    reshaped.
     """
     for node in model.get_ops():
         if node.get_type_name() != "ShapeOf" or node.get_input_partial_shape(0).is_dynamic:
@@ -84,13 +91,13 @@ def _widen_weights(model: ov.Model) -> None:
             node.output(0).replace(wide.output(0))
 
 
-def _let_fold(node: ov.Node) -> None:
+def _remove_folding_marks(node: ov.Node) -> None:
     info = node.get_rt_info()
     for mark in [key for key in info if key in _UNFOLDED]:
         del info[mark]
 
 
-def _let_bits_fold(model: ov.Model) -> None:
+def _let_u1_conversions_fold(model: ov.Model) -> None:
     """Lets plugins fold conversions of u1 constants.
 
     The transformations mark them as weights to decompress at run time, and the CPU plugin, which cannot compute with
@@ -98,11 +105,11 @@ def _let_bits_fold(model: ov.Model) -> None:
     """
     for node in model.get_ops():
         if node.get_type_name() == "Convert" and node.get_input_element_type(0).get_type_name() == "u1":
-            _let_fold(node)
+            _remove_folding_marks(node)
 
 
 def _changes_nothing(model: ov.Model, *, folding: bool) -> bool:
-    """Whether the transformations leave the operations of a model as they are; it is not changed."""
+    """Whether the transformations keep the operations of `model`, which itself is not changed."""
     from openvino._offline_transformations import apply_moc_transformations
 
     changed = model.clone()
@@ -114,21 +121,22 @@ def _changes_nothing(model: ov.Model, *, folding: bool) -> bool:
     return np.array_equal(before, after)
 
 
-def _restore(model: ov.Model, before: ov.Model) -> None:
-    """Makes `model` compute what its copy `before` does, by the nodes of the copy, which is of no use afterwards.
+def _restore_from(model: ov.Model, backup: ov.Model) -> None:
+    """Makes `model` compute what its copy `backup` does, with the nodes of the copy.
 
-    Parameters and Results remain the model's own: people hold on to inputs and outputs.
+    The copy cannot be used afterwards. Parameters and Results remain those of `model`, because callers hold on to
+    inputs and outputs.
     """
-    for own, copied in zip(model.get_parameters(), before.get_parameters(), strict=True):
-        own.set_partial_shape(copied.get_partial_shape())
+    for original, copied in zip(model.get_parameters(), backup.get_parameters(), strict=True):
+        original.set_partial_shape(copied.get_partial_shape())
         for reader in copied.output(0).get_target_inputs():
-            reader.replace_source_output(own.output(0))
-    for own, copied in zip(model.get_results(), before.get_results(), strict=True):
-        own.input(0).replace_source_output(copied.input_value(0))
+            reader.replace_source_output(original.output(0))
+    for original, copied in zip(model.get_results(), backup.get_results(), strict=True):
+        original.input(0).replace_source_output(copied.input_value(0))
     for sink in model.get_sinks():
         model.remove_sink(sink)
     for variable in model.get_variables():
         model.remove_variable(variable)
-    model.add_variables(before.get_variables())
-    model.add_sinks(before.get_sinks())
+    model.add_variables(backup.get_variables())
+    model.add_sinks(backup.get_sinks())
     model.validate_nodes_and_infer_types()

@@ -1,7 +1,7 @@
-"""Groups of nodes that share a device, which devices run them, and chains of them.
+"""Groups of nodes that share a device, the devices that support them, and chains of groups.
 
-The rules of what must share a device stand in the native core (cpp_ext/colocation.hpp), which the C++ library uses as
-well; `ComputationGraph.legality` has what they say of a graph.
+The rules for which nodes must share a device are in the native core (cpp_ext/colocation.hpp), which the C++ library
+uses as well. `ComputationGraph.legality` has their results for a graph.
 """
 
 from __future__ import annotations
@@ -20,10 +20,18 @@ def coarsen(
     weight: NDArray[np.float64] | None = None,
     most: float = np.inf,
 ) -> NDArray[np.int32]:
-    """HSDAG's co-location of chains on top of legality groups (int32 [nodes]); dense coarse groups, int32 [nodes].
+    """Merges chains of co-location groups into coarse groups, as HSDAG does.
 
-    supported: devices that each node can run on, bool [nodes, devices]; chains join only groups that agree in it.
-    weight: of each legality group, float64 [groups], 0 by default; a chain of more than `most` becomes several.
+    Args:
+        graph: the graph of the nodes.
+        groups: co-location group of each node by the rules of legality, int32 [nodes].
+        supported: devices that each node can run on, bool [nodes, devices]. A chain joins only groups that the same
+            devices support. By default every device supports every node.
+        weight: weight of each group, float64 [groups]; 0 by default.
+        most: largest total weight of a chain; a heavier chain becomes several. No limit by default.
+
+    Returns:
+        Coarse group of each node, numbered without gaps, int32 [nodes].
     """
     labels = np.zeros(int(groups.max()) + 1, np.int64)
     if supported is not None:
@@ -35,12 +43,20 @@ def coarsen(
 
 
 def group_support(groups: NDArray[np.int32], supported: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Devices that support every node of a group. [nodes], [nodes, devices] → bool [groups, devices]."""
+    """Finds the devices that support every node of a group.
+
+    Args:
+        groups: group of each node, int32 [nodes].
+        supported: devices that each node can run on, bool [nodes, devices].
+
+    Returns:
+        Whether a device supports all nodes of a group, bool [groups, devices].
+    """
     allowed = np.ones((int(groups.max()) + 1, supported.shape[1]), bool)
     np.logical_and.at(allowed, groups, supported)
     return allowed
 
 
 def split_rule(openvino_version: str) -> int:
-    """Which of HETERO's splitting rules a release of OpenVINO ("2026.4.1-…") has (native `SplitRule`)."""
+    """Returns the splitting rule of HETERO in a release of OpenVINO such as "2026.4.1" (native `SplitRule`)."""
     return _native.split_rule_of(openvino_version)

@@ -1,8 +1,8 @@
-"""Compiling in a process of its own.
+"""Compiling in a separate process.
 
-Once a process has compiled anything and freed it, its forked children hang where they compile (docs/facts.md). So
-whatever compiles to learn of a model, and not for its user, does it here: servers place a model and then start their
-workers by fork.
+Once a process has compiled a model and freed it, its forked children hang when they compile (docs/reference/facts.md).
+Servers place a model and then start their workers by fork. So code that compiles only to learn about a model does it
+here.
 """
 
 from __future__ import annotations
@@ -27,40 +27,61 @@ from ov_hsdag.utils.child import Child, ChildError, serve, write_frame
 from ov_hsdag.utils.errors import RunError, one_line
 from ov_hsdag.utils.lazy import ov
 
-_ENTRY = "ov_hsdag.model.compiling:main"
+_ENTRY = "ov_hsdag.model.compiling:main"  # the function that the process runs
 
 Result = TypeVar("Result")
 
 
 class Here:
-    """What functions have in the process that compiles."""
+    """The context of functions that run in the compiling process."""
 
     def __init__(self, folder: Path, description: dict[str, Any], stream: IO[bytes]) -> None:
-        self.core = same_core.like(description)  # as the caller's
-        self.kept: dict[str, Any] = {}  # from one call to the next, whatever functions put there
+        """Prepares the context in the compiling process.
+
+        Args:
+            folder: folder shared with the caller; models and arguments are exchanged through it.
+            description: the caller's Core, as `same_core.describe` returns it.
+            stream: stream to the caller, for reports and warnings.
+        """
+        self.core = same_core.like(description)  # with the caller's devices and settings
+        self.kept: dict[str, Any] = {}  # values that functions keep from one call to the next
         self._folder, self._stream = folder, stream
         self.model = cache(self._read)
-        """Reads a model by the number that `Compiling.keep` returned, once."""
+        """Returns a model by the number that `Compiling.keep` returned; each is read once."""
 
     def _read(self, number: int) -> ov.Model:
         return self.core.read_model(self._folder / f"{number}.xml")
 
     def report(self, text: str) -> None:
-        """Tells the caller's `report` a few words."""
+        """Passes a short progress text to the caller's `report`."""
         write_frame(self._stream, {"report": text})
 
     def warn(self, message: Warning | str, *_: object, **__: object) -> None:
-        """Hands a warning on."""
+        """Passes a warning to the caller; it has the signature of `warnings.showwarning`.
+
+        Args:
+            message: the warning or its text.
+            _: ignored arguments (category, file name, line).
+            __: ignored keyword arguments.
+        """
         write_frame(self._stream, {"warning": str(message)})
 
 
 class Compiling(Child, AbstractContextManager["Compiling"]):
-    """A process with a Core like the caller's, which calls functions. Ends with `close`, or where it is forgotten."""
+    """A process that calls functions with a Core like the caller's.
+
+    It ends with `close`, or when the object is garbage collected.
+    """
 
     def __init__(self, core: ov.Core, names: Sequence[str]) -> None:
-        """Starts it, still importing when this returns; names: of the devices that it is for.
+        """Starts the process, which is still importing when this returns.
 
-        Raises RunError where no process can be started, or nothing temporary written.
+        Args:
+            core: the Core whose devices and settings the process gets.
+            names: names of the devices that it will compile for.
+
+        Raises:
+            RunError: the process cannot be started, or its temporary files cannot be written.
         """
         self._folder = scratch_folder()
         self._end = weakref.finalize(self, _remove, self._folder, os.getpid())
@@ -74,15 +95,26 @@ class Compiling(Child, AbstractContextManager["Compiling"]):
             raise RunError(f"cannot start a process for compiling: {one_line(error)}") from error
 
     def wait(self) -> None:
-        """Until it has imported OpenVINO. Raises ChildError where that fails."""
+        """Waits until the process has imported OpenVINO.
+
+        Raises:
+            ChildError: importing failed.
+        """
         if not self._ready:
             self._receive(None, "starting")
             self._ready = True
 
     def keep(self, model: ov.Model) -> int:
-        """Writes a model, with unique friendly names, for functions to read; its placement is left out. Its number.
+        """Writes a model for functions in the process to read, without its placement.
 
-        Raises RunError where it cannot be written.
+        Args:
+            model: a model with unique friendly names.
+
+        Returns:
+            The number by which functions ask for it (`Here.model`).
+
+        Raises:
+            RunError: the model cannot be written.
         """
         copy = model.clone()
         Placement.strip(copy)
@@ -98,17 +130,20 @@ class Compiling(Child, AbstractContextManager["Compiling"]):
         doing: str,
         report: Callable[[str], None] | None = None,
     ) -> Result:
-        """What `function(here, *arguments)` returns in that process.
+        """Calls `function(here, *arguments)` in the process.
 
         Args:
-            function: of a module, called with a `Here`.
-            arguments: what pickle takes; models by their numbers.
-            doing: what it does, in a word, for messages.
-            report: called with what the function reports.
+            function: a function of a module; its first argument is a `Here`.
+            arguments: further arguments, which must be picklable; models are given by their numbers.
+            doing: the activity in a word, for messages.
+            report: called with the texts that the function reports.
+
+        Returns:
+            The value that the function returned, pickled and unpickled.
 
         Raises:
             ChildError: the process has ended, by a crash or for lack of memory.
-            Exception: whatever the function raises.
+            Exception: any error that the function raises.
         """
         self.wait()
         self._calls += 1
@@ -144,12 +179,12 @@ class Compiling(Child, AbstractContextManager["Compiling"]):
 
 
 def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # and not a fork of the process that it belongs to
+    if os.getpid() == owner:  # a fork of the owner must not remove the folder
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def main(folder: str) -> None:
-    """In the process: does what it is asked for until its parent ends it, or is gone."""
+    """Runs in the compiling process: serves calls until the parent process ends it or is gone."""
     commands, stream = serve(lambda: shutil.rmtree(folder, ignore_errors=True))
     place = Path(folder)
     try:
@@ -174,7 +209,7 @@ def main(folder: str) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """The error, as it is where another process can have it."""
+    """Returns the error if it can be pickled, else a ChildError with its text."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

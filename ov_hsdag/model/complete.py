@@ -1,4 +1,4 @@
-"""Completion: a device for every node, from those of the nodes that a placement knows."""
+"""Completion: finds a device for every node, from the devices of the nodes that a placement knows."""
 
 from __future__ import annotations
 
@@ -17,16 +17,22 @@ from ov_hsdag.utils.lazy import ov
 def complete(
     model: ov.Model, affinity: Mapping[str, str], devices: Sequence[str], graph: ComputationGraph | None = None
 ) -> dict[str, str]:
-    """A legal affinity for every node of `model`, as it is afterwards, from those of the nodes that are known.
+    """Finds a legal device for every node of `model`, from the devices of the nodes that a placement knows.
 
     Nodes that appeared after the placement (preprocessing, decompressed weights, other passes) get the device of the
-    nodes that they must share one with, else that of their producers, else of their consumers. Where known nodes that
-    must share a device have different ones (the model was changed), the device of most of them wins. Replicable
-    producers with consumers on several devices are copied: `model` is changed. cpp_ext/complete.hpp decides.
+    nodes that they must share one with, else that of their producers, else that of their consumers. Where known nodes
+    that must share a device have different ones, because the model was changed, the most frequent device wins.
+    Replicable producers with consumers on several devices are copied. cpp_ext/complete.hpp has the algorithm.
 
-    model: that will be compiled; friendly names that repeat are made unique. affinity: device by friendly name; unknown
-    names and names of devices not in `devices` are ignored. devices: to choose from; the first takes what is left.
-    graph: of `model`, whose names are unique then; it is extracted where it is not given.
+    Args:
+        model: the model that will be compiled. It is changed in place: repeated friendly names are made unique, and
+            copies of nodes are added.
+        affinity: device by friendly name. Unknown names, and devices that are not in `devices`, are ignored.
+        devices: the devices to choose from. The first one takes nodes that nothing else decides.
+        graph: the graph of `model`, whose names are then unique already; by default it is extracted.
+
+    Returns:
+        The device of every node of the changed model, by friendly name.
     """
     if graph is None:
         restore_shapes(model)

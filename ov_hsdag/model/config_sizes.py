@@ -1,4 +1,4 @@
-"""Example sizes of a model's inputs, from the configuration of transformers or diffusers that lies beside it."""
+"""Example sizes of a model's inputs, from the transformers or diffusers configuration beside the model's file."""
 
 from __future__ import annotations
 
@@ -13,69 +13,79 @@ from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import SETTINGS, read_json
 
 CONFIGURATIONS = ("config.json", "preprocessor_config.json")
-"""Files beside a model, the first that has a key first."""
+"""Names of configuration files beside a model. Where several have a key, the first one counts."""
 
 _NESTED = ("vision_config", "audio_config", "text_config", "encoder")
-"""Configurations inside of config.json that describe a part of the model."""
+"""Keys of config.json whose values are configurations of parts of the model."""
 
 _LARGEST = 2**20
-"""Larger sizes are a damaged file, or stand for "no limit"."""
+"""Largest believable size. Larger values come from a damaged file, or stand for "no limit"."""
 
 _MEL_STRIDE = 2
-"""Frames of a spectrogram for each position of Whisper's encoder."""
+"""Spectrogram frames per position of Whisper's encoder, whose second convolution has this stride."""
 
 _PROMPT_TOKENS = 77
-"""Tokens that CLIP's text encoder always has, whose states condition a denoiser."""
+"""Number of tokens of CLIP's text encoder, whose states condition a denoiser."""
 
 _LATENTS = 64
-"""Height and width of latents of diffusion models that do not say."""
+"""Height and width of latents where a diffusion model's configuration has none: 512 pixels, eight per latent."""
 
 Lookup = Callable[[str], int | None]
+"""Finds a size by its key in the configuration; None where it has none."""
 
 
 def sizes_beside(model: ov.Model, path: Path, shapes: Mapping[str, Sequence[int]] | None) -> dict[str, tuple[int, ...]]:
-    """Example shapes, by input name, that the configuration beside a model's file tells of inputs with open sizes.
+    """Reads example shapes of inputs with open sizes from the configuration beside a model's file.
 
     Args:
-        model: read from the file.
-        path: of the file; config.json and preprocessor_config.json in its folder are looked at.
-        shapes: what is known of inputs already, by any of their names.
+        model: the model that was read from the file.
+        path: path of the file; config.json and preprocessor_config.json are looked up in its folder.
+        shapes: example shapes that are known already, by any name of the input; these inputs are left out.
 
     Returns:
-        Whole shapes; empty where there is no configuration, where it says nothing of these inputs, or where what it
-        says does not fit the model.
+        Whole shapes by input name. Empty where there is no configuration, where it has no sizes of these inputs, or
+        where its sizes do not fit the model.
     """
     lookup = _lookup(path.parent) if model.is_dynamic() else None
     if lookup is None:
         return {}
-    found: dict[str, tuple[int, ...]] = {}
+    example_shapes: dict[str, tuple[int, ...]] = {}
     for port in model.inputs:
         shape = port.get_partial_shape()
         names = {port.get_node().get_friendly_name(), *port.get_names()}
         if shape.is_static or shape.rank.is_dynamic or names & set(shapes or {}):
             continue
         for name in sorted(names & _SIZES.keys()):
-            told = _SIZES[name](lookup, len(shape))
-            if told is not None and len(told) == len(shape):
-                found[name] = tuple(
-                    int(one.get_length()) if one.is_static else size for one, size in zip(shape, told, strict=True)
+            sizes = _SIZES[name](lookup, len(shape))
+            if sizes is not None and len(sizes) == len(shape):
+                example_shapes[name] = tuple(
+                    int(one.get_length()) if one.is_static else size for one, size in zip(shape, sizes, strict=True)
                 )
-    if found:
+    if example_shapes:
         with contextlib.suppress(UserError):
-            if fitting_input_shapes(model, {**(shapes or {}), **found}) is not None:
-                return found
+            if fitting_input_shapes(model, {**(shapes or {}), **example_shapes}) is not None:
+                return example_shapes
     return {}
 
 
 def with_sizes_beside(
     model: ov.Model, path: Path, shapes: Mapping[str, Sequence[int]] | None
 ) -> dict[str, Sequence[int]] | None:
-    """The shapes, completed by `sizes_beside`; None for none."""
+    """Adds the shapes of `sizes_beside` to the given ones.
+
+    Args:
+        model: the model that was read from the file.
+        path: path of the model's file.
+        shapes: example shapes that are known already, by any name of the input.
+
+    Returns:
+        Shapes by input name, or None if there are none.
+    """
     return {**(shapes or {}), **sizes_beside(model, path, shapes)} or None
 
 
 def _lookup(folder: Path) -> Lookup | None:
-    """Looks a size up by its key; None where there is no configuration."""
+    """Returns a function that finds a size by its key in the folder's configurations; None where there are none."""
     parts: list[Mapping[str, Any]] = []
     for name in CONFIGURATIONS:
         with contextlib.suppress(OSError, ValueError):
@@ -88,9 +98,9 @@ def _lookup(folder: Path) -> Lookup | None:
     def lookup(key: str) -> int | None:
         for part in parts:
             value = part.get(key)
-            if isinstance(value, dict):  # of images: {"height": 224, "width": 224}, {"shortest_edge": 224}
+            if isinstance(value, dict):  # image sizes: {"height": 224, "width": 224} or {"shortest_edge": 224}
                 value = value.get("height", value.get("shortest_edge"))
-            if isinstance(value, list):  # of each side, or of each level
+            if isinstance(value, list):  # one size for each side or each level
                 value = value[0] if value else None
             if type(value) is int and 0 < value <= _LARGEST:
                 return value
@@ -100,14 +110,14 @@ def _lookup(folder: Path) -> Lookup | None:
 
 
 def _spectrogram(lookup: Lookup, rank: int) -> tuple[int, ...] | None:
-    """Whisper: [batch, mel bins, frames]."""
+    """Shape of Whisper's input: [batch, mel bins, frames]."""
     bins, positions = lookup("num_mel_bins") or lookup("feature_size"), lookup("max_source_positions")
     frames = positions * _MEL_STRIDE if positions else lookup("nb_max_frames")
     return (UNBOUNDED_BATCH, bins, frames) if rank == 3 and bins and frames else None
 
 
 def _waveform(lookup: Lookup, rank: int) -> tuple[int, ...] | None:
-    """Wav2vec: a second of samples; of the Audio Spectrogram Transformer [batch, frames, mel bins]."""
+    """Shape of a second of samples for Wav2vec, or [batch, frames, mel bins] for the Audio Spectrogram Transformer."""
     if rank == 3:
         frames, bins = lookup("max_length"), lookup("num_mel_bins")
         return (UNBOUNDED_BATCH, frames, bins) if frames and bins else None
@@ -121,7 +131,7 @@ def _image(lookup: Lookup, rank: int) -> tuple[int, ...] | None:
 
 
 def _encoder_states(lookup: Lookup, rank: int) -> tuple[int, ...] | None:
-    """What a decoder, or a denoiser, reads of an encoder: [batch, positions, size]."""
+    """Shape of the encoder states that a decoder or a denoiser reads: [batch, positions, size]."""
     size, length = lookup("cross_attention_dim"), _PROMPT_TOKENS
     if size is None:
         size, length = lookup("d_model") or lookup("hidden_size"), lookup("max_source_positions") or UNBOUNDED_DIMENSION
@@ -147,4 +157,4 @@ _SIZES: dict[str, Callable[[Lookup, int], tuple[int, ...] | None]] = {
     "sample": _latents,
     "latent_sample": _latents_to_decode,
 }
-"""By the names of inputs that optimum-intel and transformers have in common."""
+"""Functions that find the shape of an input, by the input names that optimum-intel and transformers use."""

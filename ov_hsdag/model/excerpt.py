@@ -1,8 +1,8 @@
-"""Excerpts: of a large model, a small one in which what repeats stands a few times.
+"""Excerpts: small models that keep a few of each kind of repeated structure of a large model.
 
-What OpenVINO says and does about an operation depends on the operation and on what is around it. Deep models repeat
-layers; nodes whose surroundings are equal (Weisfeiler–Lehman colours) are alike, and an excerpt has some of each kind,
-with more around them than makes the kinds differ.
+OpenVINO's treatment of an operation depends on the operation and on its surroundings. Deep models repeat layers, so
+many nodes have equal surroundings (equal Weisfeiler-Lehman colours) and are alike. An excerpt has some nodes of each
+kind, with more surroundings than it takes to tell the kinds apart.
 """
 
 from __future__ import annotations
@@ -18,95 +18,108 @@ from ov_hsdag.model.nodes import Edges, Nodes, is_integral
 from ov_hsdag.utils.lazy import op, ov
 
 LARGE = 4000
-"""Nodes of a model of which an excerpt saves time."""
+"""Number of nodes from which on an excerpt saves time."""
 
 RADIUS = 8
-"""Up to how many edges away nodes are compared, and kept around a representative."""
+"""Number of edges up to which surroundings are compared, and kept around a representative."""
 
-# Differences are found by any radius; further away, more nodes show them.
+# Edges around a node that `structures` compares. Any radius finds a difference; a larger one shows it at more nodes.
 _COMPARED_RADIUS = 4
 
-_COMPARED = 64  # bytes of constants of integers that are compared by value
+# Bytes up to which constants of integers are compared by value: room for axes and shapes.
+_COMPARED_BYTES = 64
 
-# An output with more consumers is everybody's (a mask, positions): what is around one consumer ends there.
+# An output with more consumers than this, such as a mask or positions, is shared by the whole model. The surroundings
+# of one consumer end there.
 _SHARED = 16
 
-_MOST = 0.5  # share of the nodes above which an excerpt is not worth its while
+# Share of the nodes above which an excerpt saves too little time.
+_LARGEST_SHARE = 0.5
 
-_NAMES = ("variable_id",)  # attributes that only tell nodes from each other
+# Attributes that are ignored, because they only identify a node.
+_IDENTIFYING_ATTRIBUTES = ("variable_id",)
 
-# Runtime information that OpenVINO gives constants of files, each its own.
-_FOR_CACHES = "WeightlessCacheAttribute_0"
+# Runtime information of constants that were read from a file; it is different for each constant.
+_CACHE_ATTRIBUTE = "WeightlessCacheAttribute_0"
 
 
 @dataclass(frozen=True, eq=False)
 class Excerpt:
     """Part of a model."""
 
-    # a copy of a part of the nodes, under their friendly names; Parameters and Results stand where it ends
+    # copies of some of the nodes, with their friendly names; Parameters and Results stand where the excerpt ends
     model: ov.Model
-    names: tuple[str, ...]  # friendly names of the nodes that the whole model has as well: at least one of each kind
+    names: tuple[str, ...]  # friendly names of the copied nodes, at least one of each kind
     kinds: int  # number of kinds of nodes
     whole: frozenset[str]  # friendly names of all nodes of the whole model
 
 
 def excerpt(model: ov.Model, nodes: Nodes | None = None) -> Excerpt | None:
-    """The excerpt of `model`, which is left as it is; None where it would not be much smaller."""
+    """Makes an excerpt of `model`, which is left as it is; None where it would not be much smaller."""
     nodes = nodes or Nodes(model)
-    _, first = np.unique(_colours(_signatures(nodes, {}), nodes.edges, RADIUS), return_index=True)
+    _, representatives = np.unique(_colours(_signatures(nodes, {}), nodes.edges, RADIUS), return_index=True)
     kept = np.zeros(len(nodes), bool)
-    kept[first] = True
-    kept = _with_what_is_followed(nodes, _whole_states(nodes, _surrounded(kept, nodes.edges)))
-    if kept.sum() > _MOST * len(nodes):
+    kept[representatives] = True
+    kept = _with_evaluated_inputs(nodes, _whole_states(nodes, _surrounded(kept, nodes.edges)))
+    if kept.sum() > _LARGEST_SHARE * len(nodes):
         return None
-    return _part(nodes, kept, len(first))
+    return _cut_out(nodes, kept, len(representatives))
 
 
 def structures(*models: ov.Model) -> list[NDArray[np.uint64]]:
-    """What models compute, whatever their nodes are called: equal arrays for equal models.
+    """Describes what models compute, regardless of the names of their nodes.
 
-    Constants count with their values where they are small, and with their sizes; not with their shapes, which
-    OpenVINO's transformations pad to the ranks of other inputs. Runtime information does not count.
+    A constant counts with its size, and with its value where it is small. The shapes of constants do not count, because
+    OpenVINO's transformations pad them to the ranks of other inputs. Runtime information does not count either.
+
+    Returns:
+        A sorted array of colours for each model, uint64 [nodes]; arrays are equal for equal models.
     """
-    known: dict[object, int] = {}
+    numbers: dict[object, int] = {}
     return [
-        np.sort(_colours(_signatures(nodes, known, whole=False), nodes.edges, _COMPARED_RADIUS))
+        np.sort(_colours(_signatures(nodes, numbers, whole=False), nodes.edges, _COMPARED_RADIUS))
         for nodes in map(Nodes, models)
     ]
 
 
-def _signatures(nodes: Nodes, known: dict[object, int], *, whole: bool = True) -> NDArray[np.uint64]:
-    """Equal for nodes that are alike in themselves, uint64 [nodes]; whole: shapes of constants, and marks, count."""
-    found = np.empty(len(nodes), np.uint64)
+def _signatures(nodes: Nodes, numbers: dict[object, int], *, whole: bool = True) -> NDArray[np.uint64]:
+    """Numbers that are equal for nodes which are alike by themselves, uint64 [nodes].
+
+    Args:
+        nodes: the nodes.
+        numbers: number of each signature that was seen before; new ones are added.
+        whole: whether shapes of constants and marks in rt_info count.
+    """
+    signatures = np.empty(len(nodes), np.uint64)
     for index, (node, type_name, outputs) in enumerate(zip(nodes.order, nodes.types, nodes.outputs, strict=True)):
         key: object
         if type_name == "Constant":
             shape = outputs if whole else (outputs[0][1], node.get_byte_size())
             key = (shape, constant_bytes(node))
         elif type_name in SUBGRAPHS:
-            key = (type_name, node.get_friendly_name())  # their bodies are not compared
+            key = (type_name, node.get_friendly_name())  # each is a kind of its own, as bodies are not compared
         else:
             attributes = node.get_attributes()
-            for name in _NAMES:
+            for name in _IDENTIFYING_ATTRIBUTES:
                 attributes.pop(name, None)
-            marks = sorted({*node.get_rt_info()} - {_FOR_CACHES}) if whole else ()
+            marks = sorted({*node.get_rt_info()} - {_CACHE_ATTRIBUTE}) if whole else ()
             key = (str(node.get_type_info()), repr(attributes), outputs, tuple(marks))
-        found[index] = known.setdefault(key, len(known))
-    return found
+        signatures[index] = numbers.setdefault(key, len(numbers))
+    return signatures
 
 
 def constant_bytes(node: ov.Node) -> bytes:
-    """The value of a Constant of few integers (an axis, a shape) or one number (an exponent); b"" for weights."""
+    """The value of a Constant with a few integers (an axis, a shape) or one number (an exponent); b"" for weights."""
     element = node.get_output_element_type(0)
     if element.get_type_name() == "string" or element.bitwidth < 8:
         return b""
-    if node.get_byte_size() > (8 if element.is_real() else _COMPARED):
+    if node.get_byte_size() > (8 if element.is_real() else _COMPARED_BYTES):
         return b""
     return bytes(node.data.tobytes())
 
 
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's output for each of the values, uint64 of any shape; sums of outputs do not collide in practice."""
+def _splitmix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Applies SplitMix64 to each value, uint64 of any shape; sums of its outputs do not collide in practice."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -114,20 +127,20 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _colours(signatures: NDArray[np.uint64], edges: Edges, radius: int) -> NDArray[np.uint64]:
-    """Equal for nodes that are alike as far as `radius` edges around them, uint64 [nodes]."""
-    colour = _mixed(signatures)
-    to_input = _mixed((edges.port * 4096 + edges.output).astype(np.uint64))
-    to_consumer = _mixed(to_input)
+    """Numbers that are equal for nodes which are alike up to `radius` edges around them, uint64 [nodes]."""
+    colour = _splitmix(signatures)
+    to_input = _splitmix((edges.port * 4096 + edges.output).astype(np.uint64))
+    to_consumer = _splitmix(to_input)
     for _ in range(radius):
-        found = _mixed(colour)
-        np.add.at(found, edges.node, _mixed(colour[edges.source] ^ to_input))
-        np.add.at(found, edges.source, _mixed(colour[edges.node] ^ to_consumer))
-        colour = _mixed(found)
+        mixed = _splitmix(colour)
+        np.add.at(mixed, edges.node, _splitmix(colour[edges.source] ^ to_input))
+        np.add.at(mixed, edges.source, _splitmix(colour[edges.node] ^ to_consumer))
+        colour = _splitmix(mixed)
     return colour
 
 
 def _surrounded(kept: NDArray[np.bool_], edges: Edges) -> NDArray[np.bool_]:
-    """`kept` and what is up to `RADIUS` edges around it, bool [nodes]."""
+    """Adds to `kept` the nodes up to `RADIUS` edges around it, bool [nodes]."""
     shared = np.bincount(edges.source, minlength=len(kept)) > _SHARED
     downwards = ~shared[edges.source]
     for _ in range(RADIUS):
@@ -141,7 +154,7 @@ def _surrounded(kept: NDArray[np.bool_], edges: Edges) -> NDArray[np.bool_]:
 
 
 def _whole_states(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """`kept` with the ReadValue and the Assign of each state of which it has one, bool [nodes]."""
+    """Adds to `kept` the ReadValue and Assign of each state with a node in it, bool [nodes]."""
     members: dict[str, list[int]] = {}
     for index, (node, type_name) in enumerate(zip(nodes.order, nodes.types, strict=True)):
         if type_name in ("ReadValue", "Assign"):
@@ -152,9 +165,12 @@ def _whole_states(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return kept
 
 
-def _with_what_is_followed(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """`kept` with what it reads that OpenVINO follows, bool [nodes]: all that computes integers, to where they become
-    dimensions, as a Parameter in their place would leave shapes open; and what decompresses weights."""
+def _with_evaluated_inputs(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Adds to `kept` the inputs that OpenVINO evaluates when it analyses a model, bool [nodes].
+
+    These are all nodes that compute integers, up to the place where the integers become dimensions: a Parameter in
+    their place would leave shapes open. Nodes that decompress weights are kept, too.
+    """
     edges = nodes.edges
     integral = np.array([bool(outputs) and is_integral(outputs[0][1]) for outputs in nodes.outputs], bool)
     sources, ptr, stored = edges.source.tolist(), edges.ptr.tolist(), list[bool]()
@@ -163,22 +179,22 @@ def _with_what_is_followed(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.
         stored.append(all(stored[source] for source in read) if read else type_name == "Constant")
     needed = (integral | np.array(stored, bool))[edges.source]
     kept = kept.copy()
-    # Sources come before their consumers: one pass from the last node to the first reaches all.
+    # Sources come before their consumers, so one pass from the last node to the first reaches all.
     for source, node in zip(edges.source[needed][::-1].tolist(), edges.node[needed][::-1].tolist(), strict=True):
         if kept[node]:
             kept[source] = True
     return kept
 
 
-def _part(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
-    """A copy of the kept nodes and of constants that they read; None where OpenVINO does not make one.
+def _cut_out(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
+    """Copies the kept nodes and the constants that they read; None where OpenVINO cannot make a model of them.
 
-    The nodes are cut out, copied and put back: a copy of all of a model takes a good second where it is large.
+    The nodes are cut out, copied and put back, because a copy of all of a large model takes over a second.
     """
     numbers = np.flatnonzero(kept).tolist()
     inside = {nodes.order[number].get_instance_id() for number in numbers}
-    instead: dict[tuple[int, int], ov.Node] = {}
-    cut: list[tuple[Any, Any]] = []  # input ports and what fed them
+    parameter_for: dict[tuple[int, int], ov.Node] = {}
+    cut: list[tuple[Any, Any]] = []  # input ports and the outputs that fed them
     ends: dict[str, list[ov.Node]] = {"Parameter": [], "Result": [], "Assign": []}
     try:
         for number in numbers:
@@ -191,11 +207,11 @@ def _part(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
                 if producer.get_instance_id() in inside or producer.get_type_name() == "Constant":
                     continue
                 key = (producer.get_instance_id(), source.get_index())
-                if key not in instead:
-                    instead[key] = op.Parameter(source.get_element_type(), source.get_partial_shape())
-                    ends["Parameter"].append(instead[key])
+                if key not in parameter_for:
+                    parameter_for[key] = op.Parameter(source.get_element_type(), source.get_partial_shape())
+                    ends["Parameter"].append(parameter_for[key])
                 cut.append((port, source))
-                port.replace_source_output(instead[key].output(0))
+                port.replace_source_output(parameter_for[key].output(0))
             if type_name in ("Result", "Assign"):
                 continue
             for output in node.outputs():
@@ -205,7 +221,7 @@ def _part(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
         # The copy shares the constants' memory.
         part = ov.Model(ends["Result"], ends["Assign"], ends["Parameter"], "excerpt").clone()
     except RuntimeError:
-        return None  # an operation that wants to know more of its inputs than types and shapes
+        return None  # some operation needs more of its inputs than their types and shapes
     finally:
         for port, source in cut:
             port.replace_source_output(source)

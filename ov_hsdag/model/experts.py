@@ -1,6 +1,6 @@
-"""Blocks of experts (mixtures of experts): each token goes through a few of many.
+"""Blocks of experts (mixtures of experts), in which each token passes through a few of many experts.
 
-The native core recognises them (cpp_ext/experts.hpp), as it keeps each of them together.
+The native core recognises the blocks (cpp_ext/experts.hpp), because it keeps each of them together.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from ov_hsdag.model.graph import ComputationGraph
 class Experts:
     """A block of experts of a graph."""
 
-    nodes: NDArray[np.int32]  # of the block, its router included, weights left out, int32, ascending
+    nodes: NDArray[np.int32]  # nodes of the block with its router, without weights, int32, ascending
     tile: int  # the node that makes a copy of the tokens for each expert
-    scatter: int  # the node that puts the weights of the chosen experts among those of all
-    sum: int  # the node that adds up what the experts give
+    scatter: int  # the node that scatters the router's weights of the chosen experts into a vector for all experts
+    sum: int  # the node that adds the experts' results
     all: int  # number of experts
-    chosen: int  # of them by each token
-    tokens: int  # of one inference, all sequences together
+    chosen: int  # number of experts that each token passes through
+    tokens: int  # number of tokens of one inference, all sequences together
 
     @property
     def distinct(self) -> float:
-        """Experts that some token chooses, where each token chooses at random: E (1 - (1 - k / E) ^ T)."""
+        """Expected number of experts with at least one token, if tokens choose at random: E (1 - (1 - k / E) ^ T)."""
         return self.all * (1.0 - (1.0 - self.chosen / self.all) ** self.tokens)
 
     def products(self, graph: ComputationGraph) -> NDArray[np.int32]:
-        """What computes for each expert: from the tile to the product with the router's weights, int32, ascending."""
+        """Nodes that compute for each expert, from the tile to the product with the router's weights, int32, sorted."""
         inside = {self.tile}
         for node in self.nodes.tolist():
             first, last = graph.input_ptr[node], graph.input_ptr[node + 1]
@@ -41,42 +41,42 @@ class Experts:
         return np.array(sorted(inside), np.int32)
 
     def weights(self, graph: ComputationGraph) -> list[int]:
-        """Constants that products read, with what decompresses them, as far as they have a part for each expert."""
+        """Constants that `products` read, and nodes that decompress them, where they have a part for each expert."""
         constant = graph.legality.constant
-        found: set[int] = set()
+        weight_nodes: set[int] = set()
         ahead = self.products(graph).tolist()
         while ahead:
             node = ahead.pop()
             for edge in range(graph.input_ptr[node], graph.input_ptr[node + 1]):
                 source = int(graph.input_source[edge])
                 several = len(graph.output_shapes[graph.input_output[edge]]) > 1
-                if constant[source] and several and source not in found:
-                    found.add(source)
+                if constant[source] and several and source not in weight_nodes:
+                    weight_nodes.add(source)
                     ahead.append(source)
-        return sorted(found)
+        return sorted(weight_nodes)
 
 
 def experts(graph: ComputationGraph) -> tuple[Experts, ...]:
-    """The blocks of experts of a graph, in its order; those whose sizes say nothing are left out."""
-    found = []
+    """Returns the blocks of experts of a graph, in its order, without blocks whose sizes are not known."""
+    blocks = []
     for tile, scatter, total, nodes in graph.legality.experts:
         shape = graph.output_shapes[graph.output_ptr[scatter]]
         indices = graph.output_shapes[graph.input_output[graph.input_ptr[scatter] + 1]]
         if shape and indices and 0 < indices[-1] < shape[-1]:
-            found.append(Experts(nodes, tile, scatter, total, shape[-1], indices[-1], math.prod(indices[:-1])))
-    return tuple(found)
+            blocks.append(Experts(nodes, tile, scatter, total, shape[-1], indices[-1], math.prod(indices[:-1])))
+    return tuple(blocks)
 
 
 @dataclass(frozen=True, eq=False)
 class ChosenAlone:
-    """A graph as devices compute it that fuse blocks of experts: of each block the chosen experts alone."""
+    """A graph as devices with fused experts compute it: only the chosen experts of each block are executed."""
 
-    graph: ComputationGraph  # all sizes and operations are those of what is computed and read; sizes of weights are not
-    absent: NDArray[np.bool_]  # nodes that are not executed at all, bool [nodes]
+    graph: ComputationGraph  # tensor bytes and flops count the executed experts only; weight bytes count all experts
+    absent: NDArray[np.bool_]  # nodes that are not executed, bool [nodes]
 
     @classmethod
     def of(cls, graph: ComputationGraph) -> ChosenAlone:
-        """The form of a graph."""
+        """Converts a graph to this form."""
         share, read = np.ones(graph.outputs), np.ones(graph.nodes)
         flops, absent = graph.flops.copy(), np.zeros(graph.nodes, bool)
         for block in experts(graph):

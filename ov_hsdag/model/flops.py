@@ -1,4 +1,4 @@
-"""Arithmetic operations of a node, from its shapes (a multiply-add counts as two), and what its bodies hold."""
+"""Arithmetic operations of a node, from its shapes, and the bodies of If and loops. A multiply-add counts as two."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _FREE = frozenset({
     "ReverseSequence", "Reverse", "Roll", "Identity", "BatchToSpace", "SpaceToBatch",
 })  # fmt: skip
 
-# Operations per element of the output, where it is not one: polynomial approximations, exponentials and divisions.
+# Arithmetic operations per element of the output, where there are more than one: polynomial approximations,
+# exponentials and divisions. These are estimates.
 _PER_OUTPUT = {
     "Exp": 8, "Log": 8, "Erf": 12, "Gelu": 14, "Tanh": 10, "Sigmoid": 10, "Swish": 11, "HSwish": 4, "Mish": 16,
     "SoftPlus": 12, "Elu": 9, "Selu": 9, "Power": 10, "Sqrt": 4, "Divide": 4, "Softmax": 12, "LogSoftmax": 14,
@@ -29,19 +30,31 @@ _PER_OUTPUT = {
 
 
 def node_flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
-    """Operations that one inference spends in `node`, from the dimensions. UserError: more than a machine computes."""
+    """Counts the arithmetic operations of a node in one inference.
+
+    Args:
+        node: the node; its type and, for If and loops, its bodies are read.
+        inputs: shape of each input; dynamic dimensions have their example sizes.
+        outputs: shape of each output.
+
+    Returns:
+        The number of operations; a multiply-add counts as two.
+
+    Raises:
+        UserError: the node has more operations than any machine can compute (`_MOST_FLOPS`).
+    """
     try:
-        found = float(_flops(node, inputs, outputs))
+        flops = float(_flops(node, inputs, outputs))
     except (IndexError, ValueError):  # a rank that the model leaves open
-        found = float(sum(map(math.prod, outputs)))
+        flops = float(sum(map(math.prod, outputs)))
     except OverflowError:
-        found = math.inf
-    if not found <= _MOST:
+        flops = math.inf
+    if not flops <= _MOST_FLOPS:
         raise UserError(f"'{node.get_friendly_name()}' has no end on any machine; give other example shapes")
-    return found
+    return flops
 
 
-_MOST = 1e30  # times computed from so many operations are still finite
+_MOST_FLOPS = 1e30  # operations; times that are computed from so many are still finite
 
 
 def _flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
@@ -59,10 +72,14 @@ def _flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
 
 
 def _convolution(leading: int, *, backward: bool = False) -> Callable[[Shapes, Shapes], float]:
-    """Weights are [out, in, *kernel], grouped ones [groups, out / groups, in / groups, *kernel].
+    """Returns the rule of a convolution, whose operations are two per output element and weight of its sum.
 
-    leading: axes of the weights that are no part of the sum of one element. backward: of transposed convolutions, where
-    weights are [in, out, *kernel]: every input element meets all of its channel's.
+    Weights are [out, in, *kernel], grouped ones [groups, out / groups, in / groups, *kernel].
+
+    Args:
+        leading: number of leading axes of the weights that the sum of one element does not run over.
+        backward: whether the convolution is transposed. Weights are then [in, out, *kernel], and every input element
+            meets all weights of its channel.
     """
 
     def rule(inputs: Shapes, outputs: Shapes) -> float:
@@ -72,7 +89,7 @@ def _convolution(leading: int, *, backward: bool = False) -> Callable[[Shapes, S
 
 
 def _matmul(inputs: Shapes, outputs: Shapes) -> float:
-    # Independent of which sides are transposed: [m, k] and [k, n] hold k² · m · n elements between them.
+    # The inner size k follows from the numbers of elements, whichever sides are transposed: mk · kn / mn = k².
     def matrix(shape: Shape) -> int:
         return math.prod(shape[-2:]) if shape else 1
 
@@ -89,7 +106,7 @@ def _attention(inputs: Shapes, outputs: Shapes) -> float:
 
 
 def _pool(inputs: Shapes, outputs: Shapes) -> float:
-    # The kernel is an attribute; windows mostly tile the input or overlap twice.
+    # An estimate without the kernel, which is an attribute: most windows tile the input or overlap twice.
     return 2.0 * math.prod(inputs[0]) + math.prod(outputs[0])
 
 
@@ -103,6 +120,7 @@ def _recurrent(gates: int) -> Callable[[Shapes, Shapes], float]:
     return rule
 
 
+# Functions that count the operations of a type, from the shapes of inputs and outputs.
 _RULES: dict[str, Callable[[Shapes, Shapes], float]] = {
     "Convolution": _convolution(1),
     "BinaryConvolution": _convolution(1),
@@ -122,20 +140,23 @@ _RULES: dict[str, Callable[[Shapes, Shapes], float]] = {
     "RNNCell": _recurrent(1),
 }
 
+# Operations whose work grows with their input and not with their output.
 _OVER_INPUT = frozenset(
     {"TopK", "NonMaxSuppression", "CumSum", "AdaptiveAvgPool", "AdaptiveMaxPool", "NonZero", "Unique"}
 )
 
+# Types of operations with bodies.
 SUBGRAPHS = frozenset({"If", "Loop", "TensorIterator"})
 
-_UNKNOWN_TRIPS = 16  # of a loop whose trip count is not known before it runs
+# Iterations that are assumed for a loop whose trip count is not known before it runs.
+_UNKNOWN_TRIPS = 16
 
 
 def _subgraph(node: ov.Node) -> float:
-    """Operations of the bodies: the dearer branch of an If, all iterations of a loop."""
+    """Counts the operations of the bodies: the dearer branch of an If, or all iterations of a loop."""
     costs = [_body_flops(body) for body in bodies_of(node)]
     if not costs:
-        return float(sum(math.prod(_static(output)) for output in node.outputs()))
+        return float(sum(math.prod(_example_shape(output)) for output in node.outputs()))
     if node.get_type_name() == "If":
         return max(costs)
     trips = int(node.get_num_iterations()) if hasattr(node, "get_num_iterations") else -1
@@ -143,7 +164,7 @@ def _subgraph(node: ov.Node) -> float:
 
 
 def bodies_of(node: ov.Node) -> list[ov.Model]:
-    """The bodies of an If or a loop; none of another node."""
+    """Returns the bodies of an If or a loop; an empty list for other nodes."""
     bodies: list[ov.Model] = []
     if node.get_type_name() not in SUBGRAPHS:
         return bodies
@@ -156,7 +177,7 @@ def bodies_of(node: ov.Node) -> list[ov.Model]:
 
 
 def body_weight_bytes(node: ov.Node) -> int:
-    """Bytes of the constants in the bodies of an If or a loop, and in those inside them."""
+    """Bytes of the constants in the bodies of an If or a loop, including nested bodies."""
     total = 0
     for inner in (one for body in bodies_of(node) for one in body.get_ops()):
         if inner.get_type_name() == "Constant":
@@ -168,13 +189,17 @@ def body_weight_bytes(node: ov.Node) -> int:
 
 def _body_flops(body: ov.Model) -> float:
     return sum(
-        node_flops(node, [_static(value) for value in node.input_values()], [_static(port) for port in node.outputs()])
+        node_flops(
+            node,
+            [_example_shape(value) for value in node.input_values()],
+            [_example_shape(port) for port in node.outputs()],
+        )
         for node in body.get_ordered_ops()
         if node.get_type_name() not in {"Parameter", "Constant", "Result"}
     )
 
 
-def _static(port: ov.Output) -> Shape:
+def _example_shape(port: ov.Output) -> Shape:
     shape = port.get_partial_shape()
     if shape.rank.is_dynamic:
         return (1,)

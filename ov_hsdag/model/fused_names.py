@@ -7,33 +7,36 @@ from collections.abc import Collection, Mapping
 from ov_hsdag.utils.lazy import ov
 
 _FUSED_NAMES = "fused_names_0"
-"""Entry of a node's rt_info: friendly names of all nodes that it was made of, with commas between (OpenVINO's
-src/common/transformations/src/transformations/rt_info/fused_names_attribute.cpp)."""
+"""Entry of a node's rt_info: comma-separated friendly names of all nodes that it was made of.
+
+OpenVINO's src/common/transformations/src/transformations/rt_info/fused_names_attribute.cpp defines it.
+"""
 
 
 def affinity_of_fused(transformed: ov.Model, affinity: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
-    """The device of each node that is no longer there, as it was fused into nodes of one device.
+    """Finds the device of each node that was fused into nodes of one device.
 
-    A placement that was made for the transformed model is followed by the model as it was before: the parts of a fused
-    operation, such as the attention of a transformer, stay on one device, where the plugin fuses them again.
+    With these devices, a model as it was before the transformations follows a placement that was made for the
+    transformed model. The parts of a fused operation, such as the attention of a transformer, stay on one device, where
+    the plugin fuses them again.
 
     Args:
         transformed: the model after the transformations.
-        affinity: device by friendly name, of the nodes of `transformed`.
+        affinity: device by friendly name, for the nodes of `transformed`.
         names: friendly names of the nodes before the transformations.
 
     Returns:
-        Device by friendly name, of some of `names` that `affinity` does not have. Nodes that are part of nodes on
-        several devices are left out. A node that has the name of one before counts before those that are new, which
-        transformations insert beside it.
+        Device by friendly name, for some of `names` that `affinity` does not have. Nodes that are part of nodes on
+        several devices are left out. Where a node was fused into several, those with one of `names` decide, not new
+        ones that transformations inserted.
     """
-    before = set(names)
-    gone = before - affinity.keys()
+    earlier_names = set(names)
+    missing_names = earlier_names - affinity.keys()
     devices: dict[bool, dict[str, set[str]]] = {True: {}, False: {}}
-    for node in transformed.get_ops() if gone else ():
+    for node in transformed.get_ops() if missing_names else ():
         name, info = node.get_friendly_name(), node.get_rt_info()
         if name not in affinity or _FUSED_NAMES not in info:
             continue
-        for fused in gone.intersection(info[_FUSED_NAMES].astype(str).split(",")):
-            devices[name in before].setdefault(fused, set()).add(affinity[name])
+        for fused in missing_names.intersection(info[_FUSED_NAMES].astype(str).split(",")):
+            devices[name in earlier_names].setdefault(fused, set()).add(affinity[name])
     return {name: min(used) for name, used in {**devices[False], **devices[True]}.items() if len(used) == 1}

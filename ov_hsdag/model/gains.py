@@ -1,24 +1,30 @@
-"""Gains of placements, as everything that is printed says them."""
+"""Gains of placements, as all commands print them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 BEST_SINGLE = "the best single device"
-"""What every figure of a gain is relative to, in everything that is printed."""
+"""The reference of every printed gain."""
 
 HSDAG = "hsdag"
 """Name of the candidate that the policy proposes."""
 
 NOISY = 4.0
-"""An interval whose ends are further apart than this factor says nothing: "noise" is printed in its place."""
+"""Largest believable ratio of an interval's ends. A wider interval shows nothing, so "noise" is printed instead."""
 
 
 def times(ratio: float, interval: Sequence[float] | None = None, over: str = "") -> str:
-    """A gain as all commands print it: "1.86x", "1.86x (1.80 to 1.93)", "1.86x the best single device".
+    """Formats a gain as all commands print it: "1.86x", "1.86x (1.80 to 1.93)", "1.86x the best single device".
 
-    interval: of 95% confidence, [low, high]; one without width (the device itself) is left out, and one that is wider
-    than `NOISY` reads "(noise)".
+    Args:
+        ratio: the gain; 1 is no gain.
+        interval: 95% confidence interval of the gain, [low, high]. An interval without width, as that of the best
+            single device itself, is left out; one that is wider than `NOISY` reads "(noise)".
+        over: the reference of the gain, such as `BEST_SINGLE`; it is left out by default.
+
+    Returns:
+        The text.
     """
     text = f"{ratio:.2f}x {over}".rstrip()
     if interval is None or interval[0] == interval[1]:
@@ -29,10 +35,10 @@ def times(ratio: float, interval: Sequence[float] | None = None, over: str = "")
 
 
 def on_device(device: str) -> str:
-    """Name of the plan of an application that has all models on one device."""
+    """Names the plan of an application that has all models on one device."""
     return f"on {device}"
 
 
 def placer_of(candidate: str) -> str:
-    """The placer of a candidate: "hsdag" of "hsdag (less on GPU)", one of several placements that it proposed."""
+    """Returns the placer of a candidate: "hsdag" for "hsdag (less on GPU)", one of the placements that it proposed."""
     return candidate.partition(" (")[0]

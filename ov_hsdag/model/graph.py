@@ -1,7 +1,7 @@
 """The computation graph of an OpenVINO model as flat arrays.
 
-What the rules of legality read (types, variables, shapes, which tensors can be moved) the C++ library extracts as well,
-in transformations/src/model_graph.cpp: each language asks OpenVINO by itself, and a test compares the two node by node.
+The rules of legality read types, variables, shapes, and which tensors can be moved. The C++ library extracts the same
+in transformations/src/model_graph.cpp. Each language asks OpenVINO by itself, and a test compares both node by node.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class NodeKind(IntEnum):
 
 Metadata = dict[str, Any]
 
+# Kinds of the operation types that are not `NodeKind.OP`.
 KINDS = {
     "Parameter": NodeKind.PARAMETER,
     "Constant": NodeKind.CONSTANT,
@@ -49,20 +50,36 @@ KINDS = {
 
 
 def array(*axes: str, dtype: type[np.generic] | None = None, key: str | None = None, later: bool = False) -> Metadata:
-    """What a dataclass of arrays knows of one (`dataclasses.field`'s metadata): what is along each axis, and its dtype.
+    """Describes an array of a dataclass, as metadata of `dataclasses.field`.
 
-    key: its name in files, where that is another one. later: the first releases do not know it.
+    Args:
+        axes: meaning of each axis, such as "nodes"; `check_arrays` gets the sizes by these names.
+        dtype: data type of a NumPy array; None for a tuple.
+        key: name in files, where it differs from the field's name.
+        later: whether files of the first releases lack the array.
+
+    Returns:
+        The metadata.
     """
     return {"axes": axes, "dtype": dtype, "key": key, "later": later}
 
 
 def check_arrays(owner: Any, sizes: Mapping[str, int], prefix: str = "") -> None:
-    """Raises ValueError where arrays of a dataclass are not as `array` describes them, with axes of these sizes."""
-    for one in fields(owner):
-        value, name = getattr(owner, one.name), prefix + one.name
-        if "axes" not in one.metadata or (value is None and one.default is None):
+    """Checks that the arrays of a dataclass are as `array` describes them.
+
+    Args:
+        owner: the instance to check. A field whose value and default are None is not checked.
+        sizes: size of each axis, by the names given to `array`.
+        prefix: text in front of a field's name in messages.
+
+    Raises:
+        ValueError: a length, shape or dtype differs, or a value is not an array.
+    """
+    for attribute in fields(owner):
+        value, name = getattr(owner, attribute.name), prefix + attribute.name
+        if "axes" not in attribute.metadata or (value is None and attribute.default is None):
             continue
-        shape, dtype = [sizes[axis] for axis in one.metadata["axes"]], one.metadata["dtype"]
+        shape, dtype = [sizes[axis] for axis in attribute.metadata["axes"]], attribute.metadata["dtype"]
         if dtype is None:
             if len(value) != shape[0]:
                 raise ValueError(f"expected {shape[0]} values in '{name}'")
@@ -83,33 +100,33 @@ class ComputationGraph:
     the output port that feeds input e. Output ports of node n are `output_ptr[n] <= o < output_ptr[n + 1]`.
     """
 
-    names: tuple[str, ...] = field(metadata=array("nodes"))  # friendly names
+    names: tuple[str, ...] = field(metadata=array("nodes"))  # friendly names of the nodes
     types: tuple[str, ...] = field(metadata=array("nodes"))  # OpenVINO operation types such as "Convolution"
     kinds: NDArray[np.uint8] = field(metadata=array("nodes", dtype=np.uint8))  # `NodeKind` of each node
     input_ptr: NDArray[np.int32] = field(metadata=array("nodes + 1", dtype=np.int32))
     input_output: NDArray[np.int32] = field(metadata=array("edges", dtype=np.int32))
     output_ptr: NDArray[np.int32] = field(metadata=array("nodes + 1", dtype=np.int32))
     output_bytes: NDArray[np.int64] = field(metadata=array("outputs", dtype=np.int64))  # size of each tensor
-    # dimensions that costs count with, [outputs]. Dynamic ones are replaced by the example shape's, else by their upper
-    # bound, else by 1 (first dimension of an input) or 128
+    # dimensions that costs count with, [outputs]. A dynamic dimension has the size of the example shape, else its upper
+    # bound, else 1 (first dimension of an input) or 128
     output_shapes: tuple[tuple[int, ...], ...] = field(metadata=array("outputs"))
     # rank of each output, -1 where the model leaves it open, int16 [outputs]
     output_ranks: NDArray[np.int16] = field(metadata=array("outputs", dtype=np.int16))
-    # whether HETERO can hand the tensor from submodel to submodel, bool [outputs]. Not those of strings or of unknown
-    # rank; and not those with a dynamic dimension that cannot be 0: HETERO connects submodels with tensors that are
-    # empty at first (OpenVINO, src/plugins/hetero/src/sync_infer_request.cpp)
+    # whether HETERO can hand the tensor from submodel to submodel, bool [outputs]. It cannot hand over tensors of
+    # strings, of unknown rank, or with a dynamic dimension that cannot be 0: HETERO connects submodels with tensors
+    # that are empty at first (OpenVINO, src/plugins/hetero/src/sync_infer_request.cpp)
     output_movable: NDArray[np.bool_] = field(metadata=array("outputs", dtype=np.bool_))
     output_types: tuple[str, ...] = field(metadata=array("outputs"))  # element types such as "f32"
-    flops: NDArray[np.float64] = field(metadata=array("nodes", dtype=np.float64))  # arithmetic ones of one inference
-    # size of each Constant, and of those in the bodies of each If and loop; 0 for other nodes, int64 [nodes]
+    flops: NDArray[np.float64] = field(metadata=array("nodes", dtype=np.float64))  # operations of one inference
+    # bytes of each Constant, and of the constants in the bodies of each If and loop; 0 for other nodes, int64 [nodes]
     weight_bytes: NDArray[np.int64] = field(metadata=array("nodes", dtype=np.int64))
     # variable that a ReadValue or Assign belongs to, "" for other nodes, [nodes]
     variables: tuple[str, ...] = field(metadata=array("nodes"))
-    # Gathers that take dimensions without bounds, and no others, of a ShapeOf, bool [nodes]. Numbers of which a
-    # submodel knows as much when they are its inputs as when it computes them. None: there are none
+    # whether a node is a Gather that takes only dimensions without bounds from a ShapeOf, bool [nodes]. A submodel
+    # knows as much about such numbers when they are its inputs as when it computes them. None if no node is
     open_lengths: NDArray[np.bool_] | None = field(default=None, metadata=array("nodes", dtype=np.bool_, later=True))
-    # outputs that HETERO can hand over once their shape is relaxed where they cross (`ov_hsdag.model.relaxed_shapes`),
-    # bool [outputs]. None: there are none
+    # whether HETERO can hand the tensor over once its shape is relaxed where it crosses submodels
+    # (`ov_hsdag.model.relaxed_shapes`), bool [outputs]. None if no tensor needs that
     output_relaxable: NDArray[np.bool_] | None = field(
         default=None, metadata=array("outputs", dtype=np.bool_, later=True)
     )
@@ -131,32 +148,40 @@ class ComputationGraph:
 
     @cached_property
     def output_node(self) -> NDArray[np.int32]:
-        """Node that each output port belongs to, int32 [outputs]."""
+        """The node that each output port belongs to, int32 [outputs]."""
         return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.output_ptr))
 
     @cached_property
     def input_source(self) -> NDArray[np.int32]:
-        """Node that feeds each input port, int32 [edges]."""
+        """The node that feeds each input port, int32 [edges]."""
         return self.output_node[self.input_output]
 
     @cached_property
     def input_node(self) -> NDArray[np.int32]:
-        """Node that owns each input port, int32 [edges]."""
+        """The node that owns each input port, int32 [edges]."""
         return np.repeat(np.arange(self.nodes, dtype=np.int32), np.diff(self.input_ptr))
 
     @property
     def has_unused_inputs(self) -> bool:
-        """Whether a Parameter has no consumer: without affinities, HETERO makes outputs of those (docs/facts.md)."""
+        """Whether a Parameter has no consumer; without affinities, HETERO makes outputs of these
+        (docs/reference/facts.md)."""
         parameters = self.kinds[self.output_node] == NodeKind.PARAMETER
         return bool((np.bincount(self.input_output, minlength=self.outputs)[parameters] == 0).any())
 
     def consumers(self, output: int) -> NDArray[np.int32]:
-        """Nodes that read an output, one for each input that it feeds."""
+        """Returns the nodes that read an output, one for each input that it feeds."""
         edges, ends = self._edges_by_output
         return self.input_node[edges[ends[output] : ends[output + 1]]]
 
     def touching(self, outputs: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which nodes make or read any of these outputs, bool [nodes]; outputs: bool [outputs]."""
+        """Returns which nodes produce or read any of the selected outputs.
+
+        Args:
+            outputs: selected outputs, bool [outputs].
+
+        Returns:
+            Whether a node touches any of them, bool [nodes].
+        """
         nodes = np.zeros(self.nodes, bool)
         nodes[self.output_node[outputs]] = True
         nodes[self.input_node[outputs[self.input_output]]] = True
@@ -168,19 +193,19 @@ class ComputationGraph:
         return np.argsort(self.input_output, kind="stable"), ends
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes alone: what is derived from them is derived again, and native objects stay here."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        """Returns the fields alone: derived values are derived again, and native objects cannot be pickled."""
+        return {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
 
     @cached_property
     def native(self) -> _native.Graph:
-        """The same graph for the native core."""
+        """The same graph as an object of the native core."""
         return _native.Graph(
             self.kinds, self.input_ptr, self.input_output, self.output_ptr, self.output_bytes, self.weight_bytes
         )
 
     @cached_property
     def legality(self) -> _native.Legality:
-        """The constraints between its nodes, which the native core computes once (cpp_ext/colocation.hpp)."""
+        """The constraints between the nodes, which the native core computes once (cpp_ext/colocation.hpp)."""
         shape_ptr = np.cumsum([0, *map(len, self.output_shapes)], dtype=np.int32)
         dimensions = np.fromiter(chain.from_iterable(self.output_shapes), np.int64, int(shape_ptr[-1]))
         movable = self.output_movable.astype(np.uint8)
@@ -202,7 +227,11 @@ class ComputationGraph:
         return {name: index for index, name in enumerate(self.names)}
 
     def index(self, name: str) -> int:
-        """Number of the node with this friendly name. Raises KeyError where there is none."""
+        """Returns the number of the node with this friendly name.
+
+        Raises:
+            KeyError: no node has the name.
+        """
         return self._indices[name]
 
     @classmethod
@@ -219,11 +248,15 @@ class ComputationGraph:
         Args:
             model: any model.
             shapes: example shapes of dynamic inputs, by any of the input's tensor names or its friendly name.
-            nodes: of the model, where they are known.
-            counted: whether sizes are counted with; if not, they may be such that the model does not take.
+            nodes: the model's nodes, where the caller has them already.
+            counted: whether the sizes matter, for costs. If not, sizes that the model does not accept are allowed.
+
+        Returns:
+            The graph, its nodes in topological order.
 
         Raises:
-            UserError: shapes name no input of the model or do not fit it; or none that the model takes are known.
+            UserError: `shapes` name no input of the model or do not fit it; or no sizes are known that the model
+                accepts.
         """
         nodes = nodes or Nodes(model)
         inference = Inference(model, nodes)
@@ -232,53 +265,62 @@ class ComputationGraph:
         if counted and static is None and is_unbounded(model):
             refuse_unknown_sizes(model)
         if shapes and static is None:
-            input_shapes(model, shapes)  # names and ranks are checked even where no example is needed
+            input_shapes(model, shapes)  # checks names and ranks even where no example is needed
         return _extracted(nodes, static or nodes.order, least)
 
     def with_copies(
         self, model: ov.Model, copied: Mapping[str, int], inputs: Sequence[tuple[str, int, str]]
     ) -> ComputationGraph:
-        """The graph after nodes were copied: what is known of a node holds for its copies. Faster than `from_model`.
+        """Returns the graph after nodes were copied; faster than `from_model`, as a copy has its original's properties.
 
-        model: of this graph, with copies of nodes, which feed some of the nodes instead of the originals. copied:
-        number of the node that each copy was made of, by the copy's friendly name. inputs: input ports that a copy
-        feeds: name of their node, number among its ports, name of the copy.
+        Args:
+            model: the changed model: this graph's model, with copies that feed some of the nodes instead of the
+                originals.
+            copied: number of the original of each copy, by the copy's friendly name.
+            inputs: the input ports that a copy feeds: name of the reading node, number of its port, name of the copy.
+
+        Returns:
+            The graph of the changed model. Originals whose readers all read copies may be gone.
         """
         names = tuple(node.get_friendly_name() for node in model.get_ordered_ops())
-        own = np.array([copied[name] if name in copied else self._indices[name] for name in names], np.int64)
-        outputs, ports = np.diff(self.output_ptr)[own], np.diff(self.input_ptr)[own]
+        original_of = np.array([copied[name] if name in copied else self._indices[name] for name in names], np.int64)
+        outputs, ports = np.diff(self.output_ptr)[original_of], np.diff(self.input_ptr)[original_of]
         output_ptr = np.concatenate([[0], np.cumsum(outputs)]).astype(np.int32)
         input_ptr = np.concatenate([[0], np.cumsum(ports)]).astype(np.int32)
-        # Output by output and input by input, where each is in this graph.
-        of_output = np.arange(output_ptr[-1]) + np.repeat(self.output_ptr[own] - output_ptr[:-1], outputs)
-        of_input = np.arange(input_ptr[-1]) + np.repeat(self.input_ptr[own] - input_ptr[:-1], ports)
-        # Originals that only fed what copies feed now are gone.
+        # Number in this graph of each output and each input of the new graph.
+        old_output = np.arange(output_ptr[-1]) + np.repeat(self.output_ptr[original_of] - output_ptr[:-1], outputs)
+        old_input = np.arange(input_ptr[-1]) + np.repeat(self.input_ptr[original_of] - input_ptr[:-1], ports)
+        # The new number of each original that is still there, else -1: some fed only ports that copies feed now.
         position = np.full(self.nodes, -1, np.int64)
         original = np.array([name not in copied for name in names], bool)
-        position[own[original]] = np.flatnonzero(original)
-        fed = self.input_output[of_input]
+        position[original_of[original]] = np.flatnonzero(original)
+        fed = self.input_output[old_input]
         source, port = position[self.output_node[fed]], fed - self.output_ptr[self.output_node[fed]]
         by_name = {name: index for index, name in enumerate(names)}
         for name, place, feeding in inputs:
             source[input_ptr[by_name[name]] + place] = by_name[feeding]
-        known: dict[str, Any] = {"names": names, "input_ptr": input_ptr, "output_ptr": output_ptr}
-        known["input_output"] = (output_ptr[source] + port).astype(np.int32)
-        places = {"nodes": own, "outputs": of_output}
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if one.name not in known and value is not None:
-                at = places[one.metadata["axes"][0]]
-                known[one.name] = _rows(value, at)
-        return ComputationGraph(**known)
+        arrays: dict[str, Any] = {"names": names, "input_ptr": input_ptr, "output_ptr": output_ptr}
+        arrays["input_output"] = (output_ptr[source] + port).astype(np.int32)
+        places = {"nodes": original_of, "outputs": old_output}
+        for attribute in fields(self):
+            value = getattr(self, attribute.name)
+            if attribute.name not in arrays and value is not None:
+                at = places[attribute.metadata["axes"][0]]
+                arrays[attribute.name] = _rows(value, at)
+        return ComputationGraph(**arrays)
 
     def renumbered(self, order: NDArray[np.integer[Any]]) -> ComputationGraph:
-        """The same graph with its nodes in another topological order: their numbers here, [nodes]."""
+        """Returns the same graph with its nodes in another topological order.
+
+        Args:
+            order: numbers of the nodes in this graph, in the new order, [nodes].
+        """
         outputs = pieces(self.output_ptr, order)
-        taken = {"nodes": order, "outputs": outputs}
+        rows = {"nodes": order, "outputs": outputs}
         changed: dict[str, Any] = {
-            one.name: _rows(getattr(self, one.name), taken[one.metadata["axes"][0]])
-            for one in fields(self)
-            if one.metadata["axes"][0] in taken and getattr(self, one.name) is not None
+            attribute.name: _rows(getattr(self, attribute.name), rows[attribute.metadata["axes"][0]])
+            for attribute in fields(self)
+            if attribute.metadata["axes"][0] in rows and getattr(self, attribute.name) is not None
         }
         for name in ("input_ptr", "output_ptr"):
             sizes = np.diff(getattr(self, name))[order]
@@ -287,7 +329,15 @@ class ComputationGraph:
         return replace(self, **changed)
 
     def resized(self, model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> ComputationGraph:
-        """The same graph with the sizes of other example shapes; faster than `from_model`, and raises as that does."""
+        """Returns the same graph with the sizes of other example shapes; faster than `from_model`.
+
+        Args:
+            model: the model of this graph.
+            shapes: example shapes of dynamic inputs, by any of the input's tensor names or its friendly name.
+
+        Raises:
+            UserError: as `from_model`.
+        """
         nodes = Nodes(model)
         static = Inference(model, nodes).with_static_inputs(shapes) if model.is_dynamic() else None
         if static is None:
@@ -298,14 +348,22 @@ class ComputationGraph:
 
 
 def pieces(ptr: NDArray[np.int32], order: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Ports of the nodes in this order, [ports]; ptr: where each node's ports begin, [nodes + 1]."""
+    """Lists the ports of nodes in a given order.
+
+    Args:
+        ptr: where each node's ports begin, int32 [nodes + 1].
+        order: numbers of the nodes, in any order.
+
+    Returns:
+        Numbers of the ports of the first node, then of the second one and so on, int64 [ports].
+    """
     sizes = np.diff(ptr)[order]
     first = ptr[:-1][order] - (sizes.cumsum() - sizes)
     return np.arange(sizes.sum()) + np.repeat(first, sizes)
 
 
 def inverse(order: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Where each number is in an order of all numbers, [count]."""
+    """Inverts a permutation: returns the position of each number in `order`, int64 [count]."""
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return place
@@ -315,21 +373,21 @@ def _rows(values: Any, index: NDArray[np.integer[Any]]) -> Any:
     return tuple([values[row] for row in index.tolist()]) if isinstance(values, tuple) else values[index]
 
 
-# Of a tensor whose size the model leaves open: what may be only a guess refuses no model.
-_MOST_OPEN = 2**40
+# Bytes that a tensor of open size counts with at most. Its size may be a guess, which must not make a model refused.
+_MOST_OPEN_BYTES = 2**40
 
 
 def _tensor_bytes(shape: Sequence[int], element: ov.Type, is_open: bool) -> int:
     size = -(-math.prod(shape) * element.bitwidth // 8)
     if is_open:
-        return min(size, _MOST_OPEN)
+        return min(size, _MOST_OPEN_BYTES)
     if size > _native.MOST_BYTES:
         raise UserError(f"a tensor of shape {list(shape)} fits into no machine; give other example shapes")
     return size
 
 
 class _Tensor(NamedTuple):
-    """What `ComputationGraph` has of an output."""
+    """The values that `ComputationGraph` has for one output."""
 
     output_shapes: tuple[int, ...]
     output_ranks: int
@@ -339,18 +397,23 @@ class _Tensor(NamedTuple):
     output_bytes: int
 
 
-# An open shape that is known without values, by numbers of node and output; the others are static.
+# Shapes that OpenVINO infers without values, by numbers of node and output; outputs that are not here are static.
 _Least = Mapping[tuple[int, int], "ov.PartialShape"]
 
 
 def _extracted(nodes: Nodes, sized: Sequence[ov.Node], least: _Least | None) -> ComputationGraph:
-    """The graph of `nodes`; `sized` are the same with static shapes where they are known.
+    """Extracts the graph of `nodes`.
 
-    One pass over the model, as every call into OpenVINO costs about a microsecond; models have many tensors and few
-    shapes. least: None where a submodel knows what the model declares.
+    The model is read in one pass, because every call into OpenVINO costs about a microsecond. Results are kept by
+    shape, because models have many tensors and few shapes.
+
+    Args:
+        nodes: the model's nodes.
+        sized: the same nodes, with static shapes where these are known.
+        least: shapes that a submodel knows, see `_Least`; None where it knows what the model declares.
     """
-    known: dict[tuple[str, ...], _Tensor] = {}
-    known_flops: dict[object, float] = {}
+    tensor_of: dict[tuple[str, ...], _Tensor] = {}
+    flops_of: dict[object, float] = {}
     tensors: list[_Tensor] = []
     output_ptr, variables = [0], []
     kinds, open_lengths = np.zeros(len(nodes), np.uint8), np.zeros(len(nodes), np.bool_)
@@ -358,29 +421,29 @@ def _extracted(nodes: Nodes, sized: Sequence[ov.Node], least: _Least | None) -> 
     ptr, source, port = (one.tolist() for one in (nodes.edges.ptr, nodes.edges.source, nodes.edges.output))
     for index, (node, type_name, outputs) in enumerate(zip(nodes.order, nodes.types, nodes.outputs, strict=True)):
         kinds[index] = kind = KINDS.get(type_name, NodeKind.OP)
-        # HETERO and costs see a Result as a place, not as a tensor of its own.
+        # For HETERO and for costs, a Result has no tensor of its own.
         for number, (declared, element) in enumerate(outputs if kind is not NodeKind.RESULT else ()):
             counted = declared if sized[index] is node else str(sized[index].get_output_partial_shape(number))
-            own = None if least is None else least.get((index, number))
-            key = (declared, counted, "" if own is None else str(own), element)
-            if key not in known:
+            least_shape = None if least is None else least.get((index, number))
+            key = (declared, counted, "" if least_shape is None else str(least_shape), element)
+            if key not in tensor_of:
                 partial = node.get_output_partial_shape(number)
-                known[key] = _tensor(node, number, sized[index], partial if least is None else own)
-            tensors.append(known[key])
+                tensor_of[key] = _tensor(node, number, sized[index], partial if least is None else least_shape)
+            tensors.append(tensor_of[key])
         output_ptr.append(len(tensors))
         variables.append(str(node.get_attributes().get("variable_id", "")) if type_name in _STATEFUL else "")
         if kind is NodeKind.CONSTANT:
             weight_bytes[index] = tensors[-1].output_bytes
         elif kind is NodeKind.OP:
             edges = range(ptr[index], ptr[index + 1])
-            read = tuple([tensors[output_ptr[source[edge]] + port[edge]].output_shapes for edge in edges])
-            made = tuple([tensor.output_shapes for tensor in tensors[output_ptr[index] :]])
-            alike: object = (type_name, read, made)
+            input_shapes_read = tuple([tensors[output_ptr[source[edge]] + port[edge]].output_shapes for edge in edges])
+            output_shapes_made = tuple([tensor.output_shapes for tensor in tensors[output_ptr[index] :]])
+            alike: object = (type_name, input_shapes_read, output_shapes_made)
             if type_name in SUBGRAPHS:
                 alike, weight_bytes[index] = index, body_weight_bytes(node)
-            if alike not in known_flops:
-                known_flops[alike] = node_flops(node, read, made)
-            flops[index] = known_flops[alike]
+            if alike not in flops_of:
+                flops_of[alike] = node_flops(node, input_shapes_read, output_shapes_made)
+            flops[index] = flops_of[alike]
             open_lengths[index] = type_name == "Gather" and takes_open_lengths(node)
     columns = dict(zip(_Tensor._fields, zip(*tensors, strict=True) if tensors else [()] * 6, strict=True))
     if sum(columns["output_bytes"]) > _native.MOST_BYTES:
@@ -407,29 +470,42 @@ def _extracted(nodes: Nodes, sized: Sequence[ov.Node], least: _Least | None) -> 
     )
 
 
-def _tensor(node: ov.Node, port: int, sized: ov.Node, known: ov.PartialShape | None) -> _Tensor:
-    """What is to be known of an output. known: of its shape without values; None: it is static there."""
+def _tensor(node: ov.Node, port: int, sized: ov.Node, least_shape: ov.PartialShape | None) -> _Tensor:
+    """Extracts the properties of an output.
+
+    Args:
+        node: the node, with declared shapes.
+        port: number of the output.
+        sized: the same node, with a static shape where that is known.
+        least_shape: the shape that a submodel infers without values; None if it is static there.
+    """
     partial, element = node.get_output_partial_shape(port), node.get_output_element_type(port)
-    shape, fits = bounded(sized.get_output_partial_shape(port)), _fits_empty(partial, known)
+    shape, fits = bounded(sized.get_output_partial_shape(port)), _fits_empty(partial, least_shape)
     is_text = element.get_type_name() == "string"
     return _Tensor(
         output_shapes=shape,
         output_ranks=partial.rank.get_length() if partial.rank.is_static else -1,
         output_types=element.get_type_name(),
         output_movable=not is_text and fits,
-        output_relaxable=not is_text and not fits and _fits_empty(relaxed(partial), known),
+        output_relaxable=not is_text and not fits and _fits_empty(relaxed(partial), least_shape),
         output_bytes=_tensor_bytes(shape, element, partial.is_dynamic),
     )
 
 
+# Types of nodes that belong to a variable.
 _STATEFUL = frozenset({"ReadValue", "Assign"})
 
 
-def _fits_empty(shape: ov.PartialShape, known: ov.PartialShape | None) -> bool:
-    """Whether a tensor of the least size of `known` (None: static) has the declared shape: HETERO begins with those."""
-    if known is None or known.is_static:
+def _fits_empty(shape: ov.PartialShape, least_shape: ov.PartialShape | None) -> bool:
+    """Whether the smallest tensor of shape `least_shape` also has the declared shape; HETERO begins with such tensors.
+
+    Args:
+        shape: the declared shape.
+        least_shape: the shape that a submodel infers; None if it is static.
+    """
+    if least_shape is None or least_shape.is_static:
         return True
-    return known.rank.is_static and all(
+    return least_shape.rank.is_static and all(
         own.is_static or (declared.is_dynamic and declared.get_min_length() <= 0)
-        for declared, own in zip(shape, known, strict=True)
+        for declared, own in zip(shape, least_shape, strict=True)
     )

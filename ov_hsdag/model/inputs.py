@@ -1,4 +1,4 @@
-"""Example shapes of a model's inputs, as people write them, and inputs made up for a model."""
+"""Example shapes of a model's inputs, as users write them, and generated inputs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,23 @@ from ov_hsdag.model.workload import Phase
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 
-# "name=[1,128]", "name[1,128]" or "[1,128]", and what parts it from the next.
+# "name=[1,128]", "name[1,128]" or "[1,128]", with the comma or the end of the text behind it.
 _SHAPE = re.compile(r"\s*(?P<name>[^\[\]]*?)\s*=?\s*\[(?P<sizes>[^\[\]]*)\]\s*(?:,|$)")
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Sizes by inputs' names from "input_ids=[1,128],mask=[1,128]", or "[1,3,224,224]" for the input "".
+    """Reads example shapes from "input_ids=[1,128],mask=[1,128]", or from "[1,3,224,224]" for the input "".
 
-    Each text has one shape or several; the "=" may be left out, as ovc's --input does. UserError: a text cannot be
-    read, a size is not positive, or an input is given twice.
+    Args:
+        texts: texts with one or several shapes each; the "=" may be left out, as in ovc's --input.
+
+    Returns:
+        Sizes by input name.
+
+    Raises:
+        UserError: a text cannot be read, a size is not positive, or an input is given twice.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         end = 0
         while end < len(text) or not text:
@@ -39,37 +45,45 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
                 )
             end = match.end()
             name, sizes = match["name"], match["sizes"].split(",") if match["sizes"].strip() else []
-            if name in found:
+            if name in shapes:
                 twice = f"input '{name}'" if name else "the input without a name"
                 raise UserError(f"shape '{text}': {twice} has a shape already")
             if not all(re.fullmatch(r"\s*0*[1-9][0-9]*\s*", size) for size in sizes):
                 raise UserError(f"shape '{text}': an example shape has positive whole numbers, got [{match['sizes']}]")
-            found[name] = tuple(map(int, sizes))
-    return found
+            shapes[name] = tuple(map(int, sizes))
+    return shapes
 
 
 def example_shapes(
     models: Sequence[ov.Model], shapes: Mapping[str, Sequence[int]]
 ) -> list[dict[str, tuple[int, ...]] | None]:
-    """What `parse_shapes` read, for each of several models as `shapes` of `ov_hsdag.place`; None for nothing.
+    """Assigns the shapes of `parse_shapes` to models, in the form of `shapes` of `ov_hsdag.place`.
 
-    shapes: by any of an input's tensor names or its friendly name; "" for the only input of each model. UserError: no
-    model has such an input, one has several and the shape has no name, or a shape does not fit.
+    Args:
+        models: the models.
+        shapes: sizes by any of an input's tensor names or its friendly name; "" is the only input of each model.
+
+    Returns:
+        The shapes for each model, None where it has none.
+
+    Raises:
+        UserError: no model has such an input, a model has several inputs and the shape has no name, or a shape does not
+            fit.
     """
     result: list[dict[str, tuple[int, ...]] | None] = []
     unknown = set(shapes) - {""}
     for model in models:
         names = {name for port in model.inputs for name in (port.get_node().get_friendly_name(), *port.get_names())}
-        own = {name: tuple(shape) for name, shape in shapes.items() if name in names}
-        unknown -= set(own)
+        model_shapes = {name: tuple(shape) for name, shape in shapes.items() if name in names}
+        unknown -= set(model_shapes)
         if "" in shapes:
             if len(model.inputs) != 1:
                 inputs = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
                 raise UserError(f'a shape needs the name of its input, as in "name=[1,128]"; inputs: {inputs}')
-            own[model.inputs[0].get_node().get_friendly_name()] = tuple(shapes[""])
-        result.append(own or None)
+            model_shapes[model.inputs[0].get_node().get_friendly_name()] = tuple(shapes[""])
+        result.append(model_shapes or None)
     for name in unknown:
-        input_shapes(models[0], {name: shapes[name]})  # says which inputs there are
+        input_shapes(models[0], {name: shapes[name]})  # raises an error that lists the model's inputs
     for model, own_shapes in zip(models, result, strict=True):
         input_shapes(model, own_shapes or {})
     return result
@@ -78,25 +92,44 @@ def example_shapes(
 def with_earlier_shapes(
     model: ov.Model, shapes: Mapping[str, Sequence[int]], earlier: Mapping[str, Sequence[int]]
 ) -> dict[str, Sequence[int]]:
-    """The shapes, or where there are none, those that were given earlier, as far as they still fit.
+    """Returns the given shapes; if there are none, the earlier ones, as far as they still fit.
 
-    Given shapes replace earlier ones as a whole: a batch of one input with the batch of another is no request.
+    Given shapes replace the earlier ones as a whole: the batch size of one request must not be mixed with that of
+    another.
+
+    Args:
+        model: the model.
+        shapes: example shapes of this call, by input name.
+        earlier: example shapes of an earlier call.
+
+    Returns:
+        Example shapes by input name.
     """
-    found = dict(shapes)
+    combined = dict(shapes)
     for name, shape in earlier.items() if not shapes else ():
         with contextlib.suppress(UserError):
             input_shapes(model, {name: shape})
-            found[name] = shape
-    return found
+            combined[name] = shape
+    return combined
 
 
 def random_inputs(
     model: ov.Model, seed: int = 0, shapes: Mapping[str, Sequence[int]] | None = None
 ) -> list[NDArray[Any]]:
-    """One array for each input of the model, drawn from the seed.
+    """Draws one array for each input of the model.
 
-    Values are those of `SyntheticInput`, and in a stateful model the inputs fit together (`ov_hsdag.model.steps`).
-    Dynamic dimensions get the size that costs count with, or that of `shapes`. RunError: inputs of other types.
+    Values are those of `SyntheticInput`. In a stateful model the inputs fit together (`ov_hsdag.model.steps`).
+
+    Args:
+        model: the model.
+        seed: seed of the random numbers.
+        shapes: example shapes by input name; other dynamic dimensions get the size that costs count with.
+
+    Returns:
+        The arrays, in the order of the inputs.
+
+    Raises:
+        RunError: an input has a type of which no values can be generated.
     """
     if is_stateful(model):
         return StatefulInputs(model, shapes).timed(seed)[1][0]
@@ -109,13 +142,13 @@ def random_inputs(
 class TimedInputs:
     """Inferences of one kind, whose time is measured."""
 
-    # inputs of inferences one after the other; each inference of a single step begins with the same states
+    # inputs of consecutive inferences; where there is only one step, each inference begins with the same states
     steps: Sequence[Inputs]
-    before: Sequence[Inputs] = ()  # inputs of inferences, from the states' first values, that fill the states
-    # tokens that the states hold before the first step. What `before` leaves there is repeated up to that
+    before: Sequence[Inputs] = ()  # inputs of untimed inferences that fill the states, beginning with the first values
+    # tokens that the states hold before the first step; the states that `before` leaves are repeated up to this length
     past: int = 0
-    name: str = ""  # of the phase, see `Phase`; "" where there is only one
-    count: float = 1.0  # how many of them belong to one run of the workload
+    name: str = ""  # name of the phase, see `Phase`; "" where there is only one
+    count: float = 1.0  # inferences of this kind in one run of the workload
 
 
 def timed_inputs(
@@ -124,23 +157,33 @@ def timed_inputs(
     phases: Sequence[Phase] = (),
     samples: Samples | None = None,
 ) -> list[TimedInputs]:
-    """Inputs of what is timed: phases of a workload that occur, or samples in turns, or what example shapes describe.
+    """Makes the inputs of timed inferences: from a workload's phases, from samples, or from example shapes.
 
-    Raises RunError.
+    Args:
+        model: the model.
+        shapes: example shapes by input name, used where there are neither samples nor phases.
+        phases: phases of a workload; those that do not occur are left out.
+        samples: inputs from files, which are used in turn and take precedence.
+
+    Returns:
+        Timed inputs, one for each kind of inference.
+
+    Raises:
+        RunError: an input has a type of which no values can be generated.
     """
     if samples is not None:
         return [TimedInputs(samples.inferences)]
-    found = []
+    timed = []
     for phase in phases or (Phase("", shapes or {}, 1.0),):
         if not phase.count:
             continue
         if is_stateful(model):
             inputs = StatefulInputs(model, phase.shapes or None)
             before, steps = inputs.timed()
-            found.append(TimedInputs(steps, before, inputs.past, phase.name, phase.count))
+            timed.append(TimedInputs(steps, before, inputs.past, phase.name, phase.count))
         else:
-            found.append(TimedInputs([random_inputs(model, shapes=phase.shapes)], (), 0, phase.name, phase.count))
-    return found
+            timed.append(TimedInputs([random_inputs(model, shapes=phase.shapes)], (), 0, phase.name, phase.count))
+    return timed
 
 
 def conversations(
@@ -149,11 +192,20 @@ def conversations(
     shapes: Mapping[str, Sequence[int]] | None = None,
     samples: Samples | None = None,
 ) -> list[list[list[NDArray[Any]]]]:
-    """What shows whether two ways to run a model compute the same: for each seed the inputs that belong together.
+    """Makes inputs that show whether two ways to run a model compute the same.
 
-    Of a stateful model a prompt and further tokens, with beams that change places (`ov_hsdag.model.steps`), after which
-    its states are reset; of any other model one. Samples take the place of the first of them: of a single one nobody
-    could tell whether outputs depend on inputs.
+    A stateful model gets a prompt and further tokens, with beams that change places (`ov_hsdag.model.steps`); its
+    states are reset afterwards. Any other model gets one inference. Generated inputs fill up samples to the number of
+    seeds: a single sample could not show whether the outputs depend on the inputs.
+
+    Args:
+        model: the model.
+        seeds: one seed for each conversation.
+        shapes: example shapes by input name.
+        samples: inputs from files, which take the place of the first conversations.
+
+    Returns:
+        For each conversation its inferences, for each inference one array per input.
     """
     if samples is not None:
         made_up = [random_inputs(model, seed, samples.shapes) for seed in seeds[len(samples.inferences) :]]

@@ -1,9 +1,10 @@
-"""Lengths of a decoder with experts, read from tensors of the layer that needs them.
+"""Makes a decoder with experts read lengths from tensors of the layer that needs them.
 
-Where the experts of a layer are on another device than its attention, HETERO splits the first device's part at each of
-them, and puts what waits for no layer into the first submodel: states whose first value has the batch size of the
-tokens, apart from their attention, and shapes that are those of a tensor of the first layer. So both get the sizes from
-tensors of their own layer, which are the same, and repeated heads get them from constants.
+Where the experts of a layer are on another device than its attention, HETERO splits the first device's part at each
+layer, and puts nodes that wait for no layer into the first submodel. Two kinds of nodes wait for no layer: states whose
+first value has the batch size of the tokens, which are then apart from their attention, and shapes that are read from a
+tensor of the first layer. Both get the sizes from tensors of their own layer, which are equal, and repeated heads get
+them from constants.
 """
 
 from __future__ import annotations
@@ -20,58 +21,65 @@ from ov_hsdag.utils.lazy import ov
 
 
 def read_lengths_in_layers(nodes: Nodes) -> bool:
-    """Makes states and experts wait for their layers, in place; whether anything was changed."""
+    """Makes states and experts wait for their layers, in place; returns whether anything was changed."""
     blocks = [(tile, total) for tile in nodes.of_type("Tile") if (total := _sum_of_experts(tile)) is not None]
     if not blocks:
         return False
     number = {node.get_instance_id(): index for index, node in enumerate(nodes.order)}
     reads = {variable_of(node): node for node in nodes.of_type("ReadValue")}
-    found = False
+    changed = False
     for assign in nodes.of_type("Assign"):
         read, joined = reads.get(variable_of(assign)), assign.input_value(0).get_node()
         if read is not None and joined.get_type_name() == "Concat":
-            found |= _begin_with_layer(nodes, number, read, joined)
+            changed |= _read_batch_size_in_layer(nodes, number, read, joined)
     for kind, by_constants in (("Broadcast", _repeat_by_constants), ("Reshape", _reshape_by_constants)):
         for node in nodes.of_type(kind):
             if node.input_value(1).get_node().get_type_name() != "Constant":
-                found |= by_constants(node)
+                changed |= by_constants(node)
     for tile, total in blocks:
-        found |= _end_as_begun(tile, total)
-    return found
+        changed |= _reshape_sum_of_experts(tile, total)
+    return changed
 
 
-def _begin_with_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joined: ov.Node) -> bool:
-    """Takes the batch size of a state's first value from what is appended to the state, not from elsewhere."""
-    first = read.input_value(0).get_node() if read.get_input_size() else None
-    if first is None or first.get_type_name() != "Broadcast" or joined.get_input_size() != 2:
+def _read_batch_size_in_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joined: ov.Node) -> bool:
+    """Reads the batch size of a state's first value from the tensor that is appended to the state."""
+    first_value = read.input_value(0).get_node() if read.get_input_size() else None
+    if first_value is None or first_value.get_type_name() != "Broadcast" or joined.get_input_size() != 2:
         return False
-    sizes, new = first.input_value(1).get_node(), joined.input_value(1)
+    sizes, appended = first_value.input_value(1).get_node(), joined.input_value(1)
     batch = sizes.input_value(0).get_node() if sizes.get_type_name() == "Concat" else None
-    if batch is None or batch.get_type_name() != "Gather" or _depends(nodes, number, new.get_node(), read):
+    if batch is None or batch.get_type_name() != "Gather" or _depends(nodes, number, appended.get_node(), read):
         return False
     shape = batch.input_value(0).get_node()
-    # OpenVINO's transformations know which sizes are equal, and take those of another layer again.
-    if shape.get_type_name() != "ShapeOf" or _same(shape.input_value(0).get_node(), new.get_node()):
+    # OpenVINO's transformations know which sizes are equal, and read those of another layer again.
+    if shape.get_type_name() != "ShapeOf" or _is_same_node(shape.input_value(0).get_node(), appended.get_node()):
         return False
     index = batch.input_value(1).get_node()
     if index.get_type_name() != "Constant" or index.get_data().reshape(-1).tolist() != [0]:
         return False
-    own = ops.gather(ops.shape_of(new, sizes.get_output_element_type(0).get_type_name()), index, batch.input_value(2))
+    batch_size = ops.gather(
+        ops.shape_of(appended, sizes.get_output_element_type(0).get_type_name()), index, batch.input_value(2)
+    )
     rest = [sizes.input_value(port) for port in range(1, sizes.get_input_size())]
-    joined_sizes = ops.concat([own, *rest], 0)
-    value = ops.broadcast(first.input_value(0), joined_sizes)
-    for node, part in ((own.input_value(0).get_node(), "shape"), (own, "batch"), (joined_sizes, "sizes"), (value, "")):
+    joined_sizes = ops.concat([batch_size, *rest], 0)
+    value = ops.broadcast(first_value.input_value(0), joined_sizes)
+    for node, part in (
+        (batch_size.input_value(0).get_node(), "shape"),
+        (batch_size, "batch"),
+        (joined_sizes, "sizes"),
+        (value, ""),
+    ):
         node.set_friendly_name(f"{read.get_friendly_name()}/first/{part}".rstrip("/"))
     read.input(0).replace_source_output(value.output(0))
     return True
 
 
 def _repeat_by_constants(repeated: ov.Node) -> bool:
-    """Repeats what a Broadcast repeats by numbers that are known, not by the length of the first layer's state."""
+    """Gives a Broadcast constant repeats in place of the length of the first layer's state."""
     shapes = repeated.get_input_partial_shape(0), repeated.get_output_partial_shape(0)
     if any(shape.rank.is_dynamic for shape in shapes) or len(shapes[0]) != len(shapes[1]):
         return False
-    # Elsewhere an open length may be 1 before and more after.
+    # In other places an open length may be 1 before the Broadcast and more after it.
     if repeated.input_value(0).get_node().get_type_name() != "Unsqueeze":
         return False
     pairs = list(zip(*map(list, shapes), strict=True))
@@ -85,7 +93,7 @@ def _repeat_by_constants(repeated: ov.Node) -> bool:
 
 
 def _reshape_by_constants(reshape: ov.Node) -> bool:
-    """Reshapes to sizes that are known or those of the tensor itself, not to those of an earlier tensor."""
+    """Reshapes to known sizes or those of the reshaped tensor, in place of those of an earlier tensor."""
     shapes = reshape.get_input_partial_shape(0), reshape.get_output_partial_shape(0)
     if any(shape.rank.is_dynamic for shape in shapes):
         return False
@@ -94,29 +102,36 @@ def _reshape_by_constants(reshape: ov.Node) -> bool:
     if len(pattern) != len(after):
         return False
     sizes = []
-    for place, (size, asked) in enumerate(zip(after, pattern, strict=True)):
+    for place, (size, pattern_size) in enumerate(zip(after, pattern, strict=True)):
         same = place < len(before) and before[place].is_dynamic
-        known = asked if size.is_dynamic else int(size.get_length())
+        known = pattern_size if size.is_dynamic else int(size.get_length())
         sizes.append(known if known is not None else 0 if same else -1)
     # Where open dimensions are split or joined, their sizes do not follow from the tensor.
-    if sizes.count(-1) > 1 or _known(before) != _known(after) or any(size == 0 for size in pattern):
+    if (
+        sizes.count(-1) > 1
+        or _open_and_known_sizes(before) != _open_and_known_sizes(after)
+        or any(size == 0 for size in pattern)
+    ):
         return False
     return _replace(reshape, ops.reshape(reshape.input_value(0), np.array(sizes, np.int64), True))
 
 
-def _known(sizes: Sequence[Any]) -> tuple[int, int]:
-    """How many dimensions are open, and the product of the others."""
+def _open_and_known_sizes(sizes: Sequence[Any]) -> tuple[int, int]:
+    """Number of open dimensions, and the product of the others."""
     known = [int(one.get_length()) for one in sizes if one.is_static]
     return len(sizes) - len(known), math.prod(known)
 
 
 def _elements(pattern: ov.Node) -> list[int | None]:
-    """The numbers of a vector that is joined of constants and sizes of tensors, None for these; else none at all."""
+    """Elements of a vector that is joined from constants and sizes of tensors; [] for other vectors.
+
+    An element is None where it is the size of a tensor.
+    """
     if pattern.get_type_name() == "Constant":
-        return [int(one) for one in pattern.get_data().reshape(-1)]
+        return [int(element) for element in pattern.get_data().reshape(-1)]
     if pattern.get_type_name() == "Concat":
         parts = [_elements(value.get_node()) for value in pattern.input_values()]
-        return [one for part in parts for one in part] if all(parts) else []
+        return [element for part in parts for element in part] if all(parts) else []
     shape = pattern.get_output_partial_shape(0)
     taken = pattern.input_value(0).get_node() if pattern.get_type_name() == "Gather" else pattern
     measured = taken.get_type_name() == "ShapeOf" and len(shape) == 1 and shape.is_static
@@ -124,19 +139,19 @@ def _elements(pattern: ov.Node) -> list[int | None]:
 
 
 def _replace(node: ov.Node, by: ov.Node) -> bool:
-    """Puts a node with constant sizes in the place of another one."""
+    """Replaces `node` by `by`, a node with constant sizes, which get a name; returns True."""
     by.input_value(1).get_node().set_friendly_name(f"{node.get_friendly_name()}/sizes")
-    _put(by, node)
+    _take_place_of(by, node)
     return True
 
 
-def _put(by: ov.Node, node: ov.Node) -> None:
-    """Puts a node in the place of another one, with its names."""
+def _take_place_of(by: ov.Node, node: ov.Node) -> None:
+    """Replaces `node` by `by`, which gets its friendly name."""
     by.set_friendly_name(node.get_friendly_name())
     node.output(0).replace(by.output(0))
 
 
-def _same(node: ov.Node, other: ov.Node) -> bool:
+def _is_same_node(node: ov.Node, other: ov.Node) -> bool:
     return bool(node.get_instance_id() == other.get_instance_id())
 
 
@@ -144,17 +159,18 @@ def _readers(node: ov.Node) -> list[ov.Node]:
     return [target.get_node() for output in node.outputs() for target in output.get_target_inputs()]
 
 
-def _end_as_begun(tile: ov.Node, total: ov.Node) -> bool:
-    """Gives what experts add up the shape of what their tokens were reshaped from, not that of an earlier tensor.
+def _reshape_sum_of_experts(tile: ov.Node, total: ov.Node) -> bool:
+    """Reshapes the sum of the experts to the shape of the tensor that their tokens were reshaped from.
 
-    Shared experts, which need not wait for the others, are added to what the layer adds to first: one tensor, not two,
-    goes past the experts then.
+    The shape of an earlier tensor, which the model used instead, would have to cross from another layer. Shared experts
+    need not wait for the others, so they are added first to the tensor that the layer's result is added to: one tensor
+    passes by the experts then, not two.
     """
     tokens = tile.input_value(0).get_node()
     if tokens.get_type_name() != "Reshape" or len(_readers(total)) != 1:
         return False
     entered, end = tokens.input_value(0), _readers(total)[0]
-    found = False
+    changed = False
 
     def reshaped(value: ov.Output, name: str) -> ov.Node:
         size = ops.shape_of(entered)
@@ -163,74 +179,82 @@ def _end_as_begun(tile: ov.Node, total: ov.Node) -> bool:
         result.set_friendly_name(name)
         return result
 
-    shared = _added(end, total)
+    shared = _other_addend(end, total)
     if shared is not None and [one.get_type_name() for one in _readers(end)] == ["Reshape"]:
         end, total_shape = _readers(end)[0], total.get_output_partial_shape(0)
         if end.get_output_partial_shape(0) != entered.get_partial_shape() or shared.get_partial_shape() != total_shape:
             return False
         name = end.get_friendly_name()
         both = ops.add(reshaped(total.output(0), f"{name}/experts"), reshaped(shared, f"{name}/shared"))
-        _put(both, end)
-        end, found = both.input_value(0).get_node(), True
+        _take_place_of(both, end)
+        end, changed = both.input_value(0).get_node(), True
     elif end.get_type_name() == "Reshape" and end.get_output_partial_shape(0) == entered.get_partial_shape():
         shape = end.input_value(1).get_node()
-        if shape.get_type_name() != "ShapeOf" or not _same(shape.input_value(0).get_node(), entered.get_node()):
+        if shape.get_type_name() != "ShapeOf" or not _is_same_node(shape.input_value(0).get_node(), entered.get_node()):
             by = reshaped(total.output(0), end.get_friendly_name())
-            _put(by, end)
-            end, found = by, True
+            _take_place_of(by, end)
+            end, changed = by, True
     else:
         return False
     following = _readers(end)
-    first = following[0] if len(following) == 1 else end
-    shared, last = _added(first, end), _readers(first)[0] if len(_readers(first)) == 1 else None
-    before = None if shared is None or last is None else _added(last, first)
-    if shared is None or last is None or before is None:
-        return found
-    kept = ops.add(before, shared)
-    kept.set_friendly_name(first.get_friendly_name())
-    _put(ops.add(kept, end), last)
+    first_sum = following[0] if len(following) == 1 else end
+    shared, last_sum = _other_addend(first_sum, end), _readers(first_sum)[0] if len(_readers(first_sum)) == 1 else None
+    before = None if shared is None or last_sum is None else _other_addend(last_sum, first_sum)
+    if shared is None or last_sum is None or before is None:
+        return changed
+    early_sum = ops.add(before, shared)
+    early_sum.set_friendly_name(first_sum.get_friendly_name())
+    _take_place_of(ops.add(early_sum, end), last_sum)
     return True
 
 
-def _added(node: ov.Node, to: ov.Node) -> ov.Output | None:
-    """What an Add adds to another node's output; None where it is something else."""
-    others = [value for value in node.input_values() if not _same(value.get_node(), to)]
+def _other_addend(node: ov.Node, to: ov.Node) -> ov.Output | None:
+    """The tensor that an Add adds to the output of `to`; None where `node` is no such Add."""
+    others = [value for value in node.input_values() if not _is_same_node(value.get_node(), to)]
     return others[0] if node.get_type_name() == "Add" and len(others) == 1 else None
 
 
 def _sum_of_experts(tile: ov.Node) -> ov.Node | None:
-    """What adds up the experts that a tile copies tokens for, weighted by a router; None where it copies others."""
+    """Finds the sum of the experts whose tokens a Tile copies, weighted by a router; None for other Tiles."""
     node = tile
     for _ in range(_LONGEST):
-        readers = [one for one in _readers(node) if one.get_type_name() != "ShapeOf"]
+        readers = [ancestor for ancestor in _readers(node) if ancestor.get_type_name() != "ShapeOf"]
         if not readers:
             return None
         node, before = readers[0], node
         if node.get_type_name() != "ReduceSum":
             continue
         weights = [value.get_node() for value in before.input_values()] if before.get_type_name() == "Multiply" else []
-        for one in weights:
-            while one.get_type_name() in ("Unsqueeze", "Reshape", "Transpose", "Convert"):
-                one = one.input_value(0).get_node()
-            if one.get_type_name() == "ScatterElementsUpdate":
+        for ancestor in weights:
+            while ancestor.get_type_name() in ("Unsqueeze", "Reshape", "Transpose", "Convert"):
+                ancestor = ancestor.input_value(0).get_node()
+            if ancestor.get_type_name() == "ScatterElementsUpdate":
                 return node
         return None
     return None
 
 
-_LONGEST = 24  # operations from the tile of a block of experts to its sum
+# Operations that are followed from the tile of a block of experts to its sum; known blocks have fewer.
+_LONGEST = 24
 
 
 def _depends(nodes: Nodes, number: dict[int, int], node: ov.Node, on: ov.Node) -> bool:
-    """Whether a node is computed of another one. number: among `nodes`, by instance."""
-    first, ahead = number[on.get_instance_id()], [number[node.get_instance_id()]]
-    seen = set(ahead)
-    while ahead:
-        index = ahead.pop()
-        if index == first:
+    """Whether `node` is computed from `on`.
+
+    Args:
+        nodes: the model's nodes.
+        number: number of each node among `nodes`, by instance id.
+        node: the node whose inputs are followed.
+        on: the node that is looked for.
+    """
+    target, waiting = number[on.get_instance_id()], [number[node.get_instance_id()]]
+    seen = set(waiting)
+    while waiting:
+        index = waiting.pop()
+        if index == target:
             return True
         for source in nodes.edges.source[nodes.edges.ptr[index] : nodes.edges.ptr[index + 1]].tolist():
-            if source >= first and source not in seen:
+            if source >= target and source not in seen:
                 seen.add(source)
-                ahead.append(source)
+                waiting.append(source)
     return False

@@ -1,4 +1,4 @@
-"""Lengths that a model reads from the shapes of its tensors: the known ones, and those that it leaves open."""
+"""Lengths that a model reads from the shapes of its tensors: known ones, and those that it leaves open."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ov_hsdag.utils.lazy import op, opset13, ov
 
 
 def upper_bound(dimension: Any) -> int | None:
-    """The most that a dimension can be; None where that is open."""
+    """The largest length that a dimension allows; None where it has no upper bound."""
     if dimension.is_static:
         return int(dimension.get_length())
     # OpenVINO reports an open end as a negative or a huge number, depending on the release.
@@ -18,40 +18,43 @@ def upper_bound(dimension: Any) -> int | None:
 
 
 def relaxed(shape: ov.PartialShape) -> ov.PartialShape:
-    """The shape with dimensions that cannot be 0 but are dynamic opened: [?,16,1..,1..8] becomes [?,16,?,?]."""
+    """Opens the dynamic dimensions of a shape that cannot be 0: [?,16,1..,1..8] becomes [?,16,?,?]."""
     if shape.rank.is_dynamic:
         return shape
     return ov.PartialShape([ov.Dimension() if one.is_dynamic and one.get_min_length() > 0 else one for one in shape])
 
 
 def takes_open_lengths(node: ov.Node) -> bool:
-    """Whether a node takes dimensions without bounds, and no others, of a tensor.
+    """Whether a node is a Gather that takes only dimensions without bounds from a tensor's shape.
 
-    A submodel knows as much of such numbers when they are its inputs as when it computes them, so they can cross a
-    partition boundary in place of the tensor. transformations/src/model_graph.cpp has the same.
+    A submodel knows as much about such numbers when they are its inputs as when it computes them, so they can cross to
+    another submodel in place of the tensor. transformations/src/model_graph.cpp has the same rule.
     """
-    taken = _taken(node)
-    return bool(taken) and all(_is_open(dimension) for _, dimension in taken)
+    lengths = _gathered_lengths(node)
+    return bool(lengths) and all(_is_open(dimension) for _, dimension in lengths)
 
 
 def part_lengths(nodes: Nodes) -> bool:
-    """Gathers of known and open lengths together become Concats of constants and Gathers of the open ones, in place.
+    """Splits Gathers of known and open lengths into Concats of constants and Gathers of the open lengths, in place.
 
-    What is known needs no tensor then, and what is open can cross a boundary as a number. Whether there were any.
+    Known lengths then need no tensor, and open ones can cross to another submodel as numbers.
+
+    Returns:
+        Whether there were any.
     """
-    found = False
+    changed = False
     for node in nodes.of_type("Gather"):
-        taken = _taken(node)
-        if not taken or len(node.get_output_partial_shape(0)) != 1:
+        lengths = _gathered_lengths(node)
+        if not lengths or len(node.get_output_partial_shape(0)) != 1:
             continue
-        if not any(_is_open(one) for _, one in taken) or not any(one.is_static for _, one in taken):
+        if not any(_is_open(one) for _, one in lengths) or not any(one.is_static for _, one in lengths):
             continue
         element, shape, one_element = node.get_output_element_type(0), node.input_value(0), ov.Shape([1])
         name = node.get_friendly_name()
         axis = op.Constant(ov.Type.i64, ov.Shape([]), [0])
         axis.set_friendly_name(f"{name}/axis")
         parts = []
-        for number, (index, dimension) in enumerate(taken):
+        for number, (index, dimension) in enumerate(lengths):
             if dimension.is_static:
                 part = op.Constant(element, one_element, [dimension.get_length()])
             else:
@@ -64,12 +67,12 @@ def part_lengths(nodes: Nodes) -> bool:
         joined.set_friendly_name(name)
         for target in node.output(0).get_target_inputs():
             target.replace_source_output(joined.output(0))
-        found = True
-    return found
+        changed = True
+    return changed
 
 
-def _taken(node: ov.Node) -> list[tuple[int, Any]]:
-    """(index, dimension) of what a Gather of a ShapeOf takes; none where that is not known, or it is something else."""
+def _gathered_lengths(node: ov.Node) -> list[tuple[int, Any]]:
+    """Index and dimension of each length that a Gather takes from a ShapeOf; [] where they are not known."""
     if node.get_type_name() != "Gather" or node.input_value(0).get_node().get_type_name() != "ShapeOf":
         return []
     indices = node.input_value(1).get_node()

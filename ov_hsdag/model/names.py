@@ -1,7 +1,7 @@
-"""Names for nodes that have none: the same in every process.
+"""Names for nodes that have none, the same in every process.
 
-OpenVINO calls a node that nobody named after its type and a number that counts the nodes of the process
-("Constant_73084"). Placements know nodes by name, and one in such names fits no other process's copy of the model.
+OpenVINO calls a node without a name by its type and a number that counts the nodes of the process ("Constant_73084").
+Placements know nodes by name, so a placement with such names would fit no other process's copy of the model.
 """
 
 from __future__ import annotations
@@ -13,27 +13,30 @@ from dataclasses import dataclass
 from ov_hsdag.utils.lazy import ov
 
 GENERATED = re.compile(r"[A-Z][A-Za-z0-9]*_[0-9]+")
-"""What OpenVINO calls a node that nobody named."""
+"""Pattern of the names that OpenVINO generates for nodes without a name."""
 
-# Characters of a name up to which others are named after it; thousands of nodes in a row without a name would make
-# names of thousands of parts.
+# Characters of a name up to which other nodes are named after it. Without a limit, thousands of consecutive nodes
+# without names would get names of thousands of parts.
 _LONGEST = 256
 
-_SILENT = ("Constant", "Parameter", "Result")  # nodes that compute nothing of their own
+_NOT_COMPUTING = ("Constant", "Parameter", "Result")  # types of nodes that compute nothing
 
 
 def name_generated(model: ov.Model, known: Collection[str] | None = None, *, of_copy: bool = False) -> None:
-    """Gives nodes with generated friendly names others that follow from the model alone, in place.
+    """Renames nodes with generated friendly names, in place; the new names follow from the model alone.
 
-    An operation is named after the first named one among its inputs ("conv1/Transpose"), or after that one's own first
-    ancestor where the name would be very long, a Constant after its first consumer ("conv1/Transpose/Constant_1": its
-    input 1); what has neither is named after its type.
+    An operation is named after the first input with a name ("conv1/Transpose"). Where that name would be very long, it
+    is named after that input's first ancestor instead. A Constant is named after its first consumer and the number of
+    the input ("conv1/Transpose/Constant_1"). Any other node is named after its type.
 
-    known: names that were there before and stay, though they may look generated (those of an IR's nodes do); other
-    names that begin like a generated one are: transformations hand them on from node to node. None: only a node's own
-    generated name is one, for people's names may look like anybody's.
-    of_copy: the model is a copy that nobody else sees, of one that was made in memory. Its nodes have the generated
-    names of the originals, so a name that is made of the node's own type and a number counts as generated.
+    Args:
+        model: the model; changed in place.
+        known: names from before the transformations. They stay, though they may look generated, as names in an IR do.
+            Any other name that begins like a generated one is replaced, because transformations hand such names on from
+            node to node. By default only a node's own generated name is replaced, since a user may have chosen any
+            other.
+        of_copy: whether the model is a private copy of one that was made in memory. Its nodes have the generated names
+            of the originals, so every name that consists of the node's own type and a number counts as generated.
     """
     order = model.get_ordered_ops()
     names = [node.get_friendly_name() for node in order]
@@ -48,21 +51,21 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None, *, of_
         generated = {number for number in new if GENERATED.match(names[number])}
     if not generated:
         return
-    taken = {name for number, name in enumerate(names) if number not in generated}
+    used_names = {name for number, name in enumerate(names) if number not in generated}
     position = {node.get_instance_id(): number for number, node in enumerate(order)}
     named = [number not in generated for number in range(len(order))]
-    ancestor: dict[int, str] = {}  # of what was named here
-    latest: dict[str, int] = {}  # number at the end of the last one of equal names
+    ancestor: dict[int, str] = {}  # name of the first ancestor of each node that was renamed here
+    latest: dict[str, int] = {}  # number at the end of the last of equal names
 
     def give(number: int, name: str) -> None:
-        free, more = name, latest.get(name, 1)
-        while free in taken:
-            more += 1
-            free = f"{name}_{more}"
-        latest[name] = more
-        taken.add(free)
+        free_name, suffix = name, latest.get(name, 1)
+        while free_name in used_names:
+            suffix += 1
+            free_name = f"{name}_{suffix}"
+        latest[name] = suffix
+        used_names.add(free_name)
         named[number] = True
-        order[number].set_friendly_name(free)
+        order[number].set_friendly_name(free_name)
 
     constants = [number for number in sorted(generated) if not order[number].get_input_size()]
     for number in sorted(generated.difference(constants)):
@@ -89,60 +92,65 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None, *, of_
 
 
 def _is_numbered(name: str, type_name: str) -> bool:
-    """Whether a name is a type and a number: "Result_15"."""
+    """Whether a name consists of a type and a number, as "Result_15" does."""
     return name.startswith(f"{type_name}_") and name[len(type_name) + 1 :].isdecimal()
 
 
 def operations_of(model: ov.Model) -> list[ov.Node]:
-    """The operations of a model in the order in which they run, without what only widens stored weights."""
+    """Lists the operations of a model in the order in which they run, without those that decompress weights."""
     return [
         node
         for node in model.get_ordered_ops()
-        if node.get_type_name() not in _SILENT and "decompression_0" not in node.get_rt_info()
+        if node.get_type_name() not in _NOT_COMPUTING and "decompression_0" not in node.get_rt_info()
     ]
 
 
 def matching(names: Sequence[str], pattern: str) -> list[int]:
-    """Numbers of the names that fit a pattern, in which `*` and `?` stand for characters as in names of files."""
+    """Numbers of the names that match a pattern, in which `*` and `?` are wildcards as in file names."""
     from fnmatch import fnmatchcase
 
-    # A name may have brackets of its own.
+    # Brackets are wildcards, too, so a name with brackets is also compared as it is.
     return [number for number, name in enumerate(names) if name == pattern or fnmatchcase(name, pattern)]
 
 
 def similar(pattern: str, names: Collection[str]) -> str:
-    """What to type in place of a pattern that fits none of the names, as the end of an error."""
+    """Suggests names for a pattern that matches none, as the end of an error message."""
     import difflib
 
     near = difflib.get_close_matches(pattern, set(names), n=3)
     return f"similar: {', '.join(near)}" if near else f"* stands for any characters: '*{pattern.strip('*')}*'"
 
 
-# A part of a name with the separators before it (at the end, behind it): the parts join to the name.
+# A part of a name with the separators before it, and at the end of the name behind it: all parts joined are the name.
 _PART = re.compile(r"[/.]*[^/.]+(?:[/.]+$)?|[/.]+$")
 
-_DEEPEST = 12  # deeper scopes tell nobody anything
+_DEEPEST = 12  # levels of scopes; readers learn nothing from deeper ones
 
 
 @dataclass(frozen=True)
 class NameTree:
-    """Names as a tree of their parts, which takes little room however long the names are."""
+    """Names as a tree of their parts, which takes little memory however long the names are."""
 
     parent: list[int]  # entry of the part before, -1 for a first part, [entries]
-    part: list[str]  # text, separators included, [entries]
+    part: list[str]  # text with its separators, [entries]
     name: list[int]  # entry of the last part of each name, [names]
-    # entry of the innermost scope of each name, -1 for none, [names]. Nodes that nobody named are called after what
-    # they read ("x/Add/Relu" reads "x/Add"): their scope is the named node that this begins with. Where that is a
-    # Parameter, and of names that OpenVINO made up ("Transpose_120"), it is that of the node before them
+    # entry of the innermost scope of each name, -1 for no scope, [names]. Nodes without a name are called after their
+    # input ("x/Add/Relu" reads "x/Add"). Their scope is the named node at the beginning of the name. If that is a
+    # Parameter, or the name was generated by OpenVINO ("Transpose_120"), they have the scope of the node before them
     scope: list[int]
 
     @classmethod
     def of(cls, names: Sequence[str], parameters: Sequence[bool]) -> NameTree:
-        """The tree of the names of nodes in topological order; parameters: whether each node is a Parameter."""
+        """Makes the tree of the names of nodes.
+
+        Args:
+            names: friendly names, in topological order.
+            parameters: whether each node is a Parameter.
+        """
         tree = cls([], [], [], [])
         entries: dict[tuple[int, str], int] = {}
-        known = dict(zip(names, parameters, strict=True))
-        before = -1
+        is_parameter = dict(zip(names, parameters, strict=True))
+        previous_scope = -1
         for name in names:
             entry, path, scope = -1, "", -1
             follows = GENERATED.fullmatch(name) is not None
@@ -152,30 +160,35 @@ class NameTree:
                 path = name[:end].rstrip("/.")
                 if end == len(name) or scope < -1 or follows:
                     continue
-                if path in known:
-                    follows, scope = known[path], -2 - entry
+                if path in is_parameter:
+                    follows, scope = is_parameter[path], -2 - entry
                 elif number < _DEEPEST:
                     scope = entry
             tree.name.append(entry)
-            scope = before if follows else -2 - scope if scope < -1 else scope
+            scope = previous_scope if follows else -2 - scope if scope < -1 else scope
             tree.scope.append(scope)
-            before = scope
-        # A node that others are called after is in the scope of its name.
+            previous_scope = scope
+        # A node that other nodes are called after is in the scope of its own name.
         bases = set(tree.scope)
         tree.scope[:] = [entry if entry in bases else scope for entry, scope in zip(tree.name, tree.scope, strict=True)]
         return tree
 
     def put_together(self, members: Sequence[int], called: str) -> None:
-        """Gives some names a scope of their own, within that of the last of them."""
+        """Moves names into a new scope, which lies within the scope of the last of them.
+
+        Args:
+            members: numbers of the names.
+            called: name of the new scope.
+        """
         self.parent.append(self.scope[members[-1]])
         self.part.append(f"/{called}")
         for name in members:
             self.scope[name] = len(self.part) - 1
 
     def _enter(self, entries: dict[tuple[int, str], int], parent: int, part: str) -> int:
-        found = entries.get((parent, part))
-        if found is None:
-            found = entries[parent, part] = len(self.part)
+        entry = entries.get((parent, part))
+        if entry is None:
+            entry = entries[parent, part] = len(self.part)
             self.parent.append(parent)
             self.part.append(part)
-        return found
+        return entry

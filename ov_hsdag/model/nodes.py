@@ -1,4 +1,4 @@
-"""The nodes of a model, asked once: on deep models every pass over all of them takes a good part of a second."""
+"""Properties of a model's nodes, read once: on deep models every pass over all nodes takes a good part of a second."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ov_hsdag.utils.lazy import ov
 
 
 def is_integral(element: str) -> bool:
-    """Whether an element type's name is none of a floating-point type; as `ov.Type.is_integral`, boolean included."""
+    """Whether an element type's name is not that of a floating-point type; as `ov.Type.is_integral`, with boolean."""
     return not element.startswith(("f", "bf"))
 
 
 def variable_of(node: ov.Node) -> str:
-    """The identifier of the state that a ReadValue or an Assign is of."""
+    """Returns the identifier of the variable of a ReadValue or an Assign."""
     return str(node.get_attributes()["variable_id"])
 
 
@@ -25,9 +25,9 @@ def variable_of(node: ov.Node) -> str:
 class Edges:
     """Input ports in the order of nodes: `ptr[n] <= e < ptr[n + 1]` are those of node n."""
 
-    ptr: NDArray[np.int64]  # int64 [nodes + 1]
-    source: NDArray[np.int64]  # number of the node that feeds each, int64 [edges]
-    output: NDArray[np.int64]  # which of that node's outputs does, int64 [edges]
+    ptr: NDArray[np.int64]  # where the input ports of each node begin, int64 [nodes + 1]
+    source: NDArray[np.int64]  # number of the node that feeds each input port, int64 [edges]
+    output: NDArray[np.int64]  # number of the output of that node, int64 [edges]
 
     @cached_property
     def node(self) -> NDArray[np.int64]:
@@ -41,7 +41,11 @@ class Edges:
 
 
 class Nodes:
-    """What is asked of all nodes of a model, as long as nobody changes it; `order`: as of `Model.get_ordered_ops`."""
+    """The nodes of a model with their properties, valid as long as nobody changes the model.
+
+    Attributes:
+        order: the nodes, in the order of `Model.get_ordered_ops`.
+    """
 
     def __init__(self, model: ov.Model) -> None:
         self.order: list[ov.Node] = model.get_ordered_ops()
@@ -61,7 +65,7 @@ class Nodes:
 
     @cached_property
     def outputs(self) -> list[tuple[tuple[str, str], ...]]:
-        """Shape and element type of each node's outputs as text, ("[?,3,224,224]", "f32"), [nodes]."""
+        """Shape and element type of each node's outputs as text, (("[?,3,224,224]", "f32"), ...), [nodes]."""
         return [
             tuple(
                 (str(node.get_output_partial_shape(port)), node.get_output_element_type(port).get_type_name())
@@ -72,7 +76,7 @@ class Nodes:
 
     @cached_property
     def edges(self) -> Edges:
-        """What feeds what."""
+        """The edges between the nodes."""
         number: dict[int, int] = {}
         source, output, ptr = [], [], [0]
         for index, node in enumerate(self.order):
@@ -84,5 +88,5 @@ class Nodes:
         return Edges(np.array(ptr, np.int64), np.array(source, np.int64), np.array(output, np.int64))
 
     def of_type(self, name: str) -> list[ov.Node]:
-        """The nodes of an operation type."""
+        """Returns the nodes of an operation type."""
         return [node for node, own in zip(self.order, self.types, strict=True) if own == name]

@@ -1,4 +1,4 @@
-"""Makes a model safe to place: OpenVINO's common clean-up, unique names, copies of replicable producers."""
+"""Makes a model safe to place: OpenVINO's common transformations, unique names, copies of replicable producers."""
 
 from __future__ import annotations
 
@@ -19,25 +19,34 @@ from ov_hsdag.model.relaxed_shapes import restore_shapes
 from ov_hsdag.utils.lazy import node_factory, op, ov
 from ov_hsdag.utils.timing import Clock
 
-# What `_Names` appends.
+# The endings that `_Names` appends.
 _COPY = re.compile(r"(/copy_\d+)+$")
 
 
 def normalize(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> ComputationGraph:
-    """See `normalize_by_excerpt`, whose graph it returns."""
+    """Makes `model` safe to place, in place, and returns its graph; see `normalize_by_excerpt`."""
     return normalize_by_excerpt(model, shapes)[0]
 
 
 def normalize_by_excerpt(
     model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, clock: Clock | None = None, placed: bool = False
 ) -> tuple[ComputationGraph, Excerpt | None]:
-    """Makes `model` safe to place, in place: same inputs, outputs and results, fewer ways to break.
+    """Makes `model` safe to place, in place. Its inputs, outputs and results stay the same.
 
-    OpenVINO's own common transformations, where they work, fold shape arithmetic away where shapes are static; friendly
-    names become unique; replicable producers with consumers in several colocation groups are copied. shapes, and
-    errors: as of `ComputationGraph.from_model`; clock: counts "normalise", "graph", "legality"; placed: see `clean_up`.
+    OpenVINO's common transformations, where they work, fold shape arithmetic where shapes are static. Friendly names
+    become unique. Replicable producers with consumers in several co-location groups are copied.
 
-    Returns the graph afterwards, and the excerpt of a large model in which nothing but copies is new, else None.
+    Args:
+        model: any model; changed in place.
+        shapes: example shapes of dynamic inputs, by input name.
+        clock: measures the phases "normalise", "graph" and "legality".
+        placed: whether the model carries a placement, see `clean_up`.
+
+    Returns:
+        The graph of the changed model; and the excerpt of a large model to which only copies were added, else None.
+
+    Raises:
+        UserError: as `ComputationGraph.from_model`.
     """
     clock = clock or Clock()
     with clock("normalise"):
@@ -60,26 +69,32 @@ def normalize_by_excerpt(
 
 
 def unique_names(model: ov.Model, nodes: Nodes | None = None) -> bool:
-    """Gives nodes whose friendly name another node has already a name of their own; whether there were any.
+    """Gives nodes with equal friendly names different ones, because HETERO finds nodes by name.
 
-    HETERO finds nodes by name. Of copies that the clean-up has merged again one is left, under any copy's name. It is
-    called as it was before, so that copies which are made again have the names that they had. nodes: where they are
-    known; their names are, too.
+    The clean-up merges copies of a node again, and the remaining one has the name of any copy. It gets the original's
+    name, so that new copies get the names that the earlier ones had.
+
+    Args:
+        model: the model; changed in place.
+        nodes: the model's nodes, where the caller has them already.
+
+    Returns:
+        Whether any name was changed.
     """
     nodes = nodes or Nodes(model)
     names = list(nodes.names)
-    taken = set(names)
+    used_names = set(names)
     for number, name in enumerate(names):
-        first = _uncopied(name)
-        if first and first not in taken:
-            taken.discard(name)
-            taken.add(first)
-            names[number] = first
+        original_name = _uncopied(name)
+        if original_name and original_name not in used_names:
+            used_names.discard(name)
+            used_names.add(original_name)
+            names[number] = original_name
     seen: set[str] = set()
-    free = _Names(taken)
+    copy_names = _Names(used_names)
     for number, name in enumerate(names):
         if name in seen:
-            names[number] = free.free(name)
+            names[number] = copy_names.free(name)
         seen.add(names[number])
     for node, before, name in zip(nodes.order, nodes.names, names, strict=True):
         if name != before:
@@ -88,15 +103,15 @@ def unique_names(model: ov.Model, nodes: Nodes | None = None) -> bool:
 
 
 def _uncopied(name: str) -> str:
-    """The name of the node that one of this name was copied of; its own where it is no copy."""
+    """Removes the ending of a copy's name; other names stay as they are."""
     return _COPY.sub("", name) if "/copy_" in name else name
 
 
 class _Names:
-    """Names of copies: the first free ones, in a time that does not grow with the number of copies."""
+    """Finds free names for copies, in a time that does not grow with the number of copies."""
 
     def __init__(self, taken: set[str]) -> None:
-        """`taken` gets the names that are given."""
+        """Starts with the names in use; `taken` is extended by the names that are given."""
         self._taken = taken
         self._next: dict[str, int] = {}
 
@@ -110,16 +125,25 @@ class _Names:
 
 
 class Replication(NamedTuple):
-    """What `replicate` did."""
+    """The result of `replicate`."""
 
-    homes: dict[str, int]  # of every node of the changed model, by friendly name
+    homes: dict[str, int]  # home of every node of the changed model, by friendly name
     copied: dict[str, int]  # number of the node that each copy was made of, by the copy's friendly name
-    # input ports that a copy feeds: name of their node, number among its ports, name of the copy
+    # input ports that a copy feeds: name of the reading node, number of its port, name of the copy
     inputs: list[tuple[str, int, str]]
 
 
 def replicate(graph: ComputationGraph, homes: NDArray[np.int32], nodes: Nodes) -> Replication:
-    """Copies replicable producers until consumers of each share a home; homes: of other nodes, int32 [nodes]."""
+    """Copies replicable producers until the consumers of each are in one home: a co-location group, or a device.
+
+    Args:
+        graph: the graph of the model.
+        homes: home of each node that is not replicable, int32 [nodes].
+        nodes: the nodes of the model, which is changed in place.
+
+    Returns:
+        The homes of all nodes afterwards, and the copies.
+    """
     constant = graph.legality.constant
     copyable = np.ones(graph.nodes, bool)
     while True:
@@ -130,23 +154,25 @@ def replicate(graph: ComputationGraph, homes: NDArray[np.int32], nodes: Nodes) -
         stuck = [node for (node, _, _), copy in zip(replicas, copies, strict=True) if not copy]
         if not stuck:
             break
-        # Operations that cannot be rebuilt: their consumers keep sharing them, and share a device instead.
+        # These operations cannot be rebuilt. Their consumers go on sharing them and have to share a device.
         copyable[stuck] = False
     result = dict(zip(graph.names, own_homes.tolist(), strict=True))
     names, copied = _Names(set(graph.names)), {}
     for (_, home, _), copy in zip(replicas, copies, strict=True):
-        for made in copy:
-            original = made.get_friendly_name()
+        for copied_node in copy:
+            original = copied_node.get_friendly_name()
             name = names.free(original)
-            made.set_friendly_name(name)
+            copied_node.set_friendly_name(name)
             result[name], copied[name] = home, graph.index(original)
     instances = [*nodes.order, *(copy[-1] for copy in copies)]
     fed: list[tuple[str, int, str]] = []
     for (number, _, inputs), copy in zip(replicas, copies, strict=True):
-        if constant[number]:  # of all that it rests on there are copies, too
-            for made in copy:
-                sources = enumerate(made.input_values())
-                fed += [(made.get_friendly_name(), port, one.get_node().get_friendly_name()) for port, one in sources]
+        if constant[number]:  # the constants that it is computed from were copied, too
+            for copied_node in copy:
+                sources = enumerate(copied_node.input_values())
+                fed += [
+                    (copied_node.get_friendly_name(), port, one.get_node().get_friendly_name()) for port, one in sources
+                ]
         for instance, port in inputs:
             target = instances[instance].input(port)
             target.replace_source_output(copy[-1].output(target.get_source_output().get_index()))
@@ -155,17 +181,17 @@ def replicate(graph: ComputationGraph, homes: NDArray[np.int32], nodes: Nodes) -
 
 
 def _copy_constants(node: ov.Node) -> list[ov.Node]:
-    """Copies of a node that rests on constants alone and of all that it rests on, in topological order.
+    """Copies a node that rests on constants alone, and everything it is computed from, in topological order.
 
-    A model's clone shares its constants' memory and keeps all runtime attributes (those that say that a conversion
-    decompresses weights, above all); the Python API has no other copy that does.
+    The clone of a model shares its constants' memory and keeps all runtime attributes, above all the marks of
+    conversions that decompress weights. The Python API has no other copy that does.
     """
     holder = ov.Model([op.Result(node.output(0))], [], "constants").clone()
     return [copy for copy in holder.get_ordered_ops() if copy.get_type_name() != "Result"]
 
 
 def _copy_operation(node: ov.Node) -> list[ov.Node]:
-    """The same operation on the same inputs once more; empty where it cannot be made."""
+    """Makes the same operation with the same inputs once more; [] where it cannot be made."""
     info = node.get_type_info()
     try:
         copy = node_factory.NodeFactory(info.version_id).create(info.name, node.input_values(), node.get_attributes())

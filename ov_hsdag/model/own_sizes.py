@@ -1,4 +1,4 @@
-"""Sizes of open inputs that a model tells by itself: by weights that read them, by tables, by windows of poolings."""
+"""Sizes of open inputs that follow from the model itself: from weights, tables and windows of poolings."""
 
 from __future__ import annotations
 
@@ -13,35 +13,42 @@ CONVOLUTIONS = {
     "ConvolutionBackpropData": 0,
     "GroupConvolutionBackpropData": None,
 }
-"""By type, the axis of the weights that has the input's channels; None where groups multiply it."""
+"""Axis of the weights that has the input's channels, by type; None where groups multiply the channels."""
 
 _POOLINGS = frozenset({"AvgPool", "MaxPool"})
+"""Types whose windows may be as large as their input."""
 
-# What leaves a tensor's sizes alone where its other input is a constant that is no larger.
+# Operations that keep a tensor's sizes if their other input is a constant that is no larger.
 _SAME_SIZES = frozenset({"Convert", "Add", "Subtract", "Multiply", "Divide", "FakeQuantize", "Relu", "Clamp"})
 
 _DEEPEST = 12
-"""Operations between an input and the weights that are looked for."""
+"""Operations between an input and the weights that are looked for; more say less about the input."""
 
 _MOST_SUGGESTED = 8
-"""Sizes that are tried one after the other, each with an inference of all shapes."""
+"""Sizes that are tried one after the other; each costs an inference of all shapes."""
 
 _FIRST_OPERATIONS = 2000
-"""Of a model, that are looked at: what reads its inputs stands before them, and language models have many more."""
+"""Operations that are looked at. Those that read inputs are among the first, and language models have many more."""
 
 _LEAST_SUGGESTED = 4
-"""Smaller constants broadcast, or are sizes of kernels."""
+"""Smallest size. Smaller constants are broadcast, or are sizes of kernels."""
 
 _LARGEST_SUGGESTED = 2**20
-"""Elements of one dimension: audio of a minute at 16 kHz has fewer."""
+"""Largest size, in elements of one dimension: a minute of audio at 16 kHz has fewer."""
 
 
 def fixed_by_weights(port: ov.Output) -> dict[int, int]:
-    """Sizes of an input's dimensions, by axis, that the first weights which read it allow alone.
+    """Finds the sizes of an input's dimensions that are fixed by the first weights which read the input.
 
-    A convolution fixes the channels, a product with a constant matrix the last dimension. port: of a Parameter.
+    A convolution fixes the channels, a product with a constant matrix the last dimension.
+
+    Args:
+        port: the output of a Parameter.
+
+    Returns:
+        Size by axis.
     """
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     waiting = [(port, 0)]
     while waiting:
         output, depth = waiting.pop()
@@ -49,15 +56,15 @@ def fixed_by_weights(port: ov.Output) -> dict[int, int]:
         if depth > _DEEPEST or rank.is_dynamic:
             continue
         for reader in output.get_target_inputs():
-            node, at = reader.get_node(), reader.get_index()
+            node, input_port = reader.get_node(), reader.get_index()
             type_name = node.get_type_name()
-            if at == 0 and CONVOLUTIONS.get(type_name) is not None:
-                found |= _channels(node, CONVOLUTIONS[type_name] or 0)
-            elif at == 0 and type_name == "MatMul":
-                found |= _features(node, rank.get_length())
+            if input_port == 0 and CONVOLUTIONS.get(type_name) is not None:
+                sizes |= _channels(node, CONVOLUTIONS[type_name] or 0)
+            elif input_port == 0 and type_name == "MatMul":
+                sizes |= _features(node, rank.get_length())
             elif type_name in _SAME_SIZES and node.get_output_partial_shape(0).rank == rank:
                 waiting.append((node.output(0), depth + 1))
-    return found
+    return sizes
 
 
 def _channels(node: ov.Node, axis: int) -> dict[int, int]:
@@ -73,7 +80,7 @@ def _features(node: ov.Node, rank: int) -> dict[int, int]:
 
 
 def _is_constant(output: ov.Output) -> bool:
-    """Whether a tensor is a constant, or weights that are decompressed."""
+    """Whether a tensor is a constant, possibly a decompressed one."""
     node = output.get_node()
     while node.get_type_name() in ("Convert", "Multiply", "Subtract", "Reshape", "Transpose"):
         node = node.input_value(0).get_node()
@@ -81,22 +88,27 @@ def _is_constant(output: ov.Output) -> bool:
 
 
 def suggested_sizes(model: ov.Model) -> list[int]:
-    """Sizes that open dimensions may need to have, the nearest to the inputs first; [] where nothing suggests one.
+    """Finds sizes that open dimensions may need to have.
 
-    A table that is added (positions: 1500 rows after a stride of 2 suggest 3000) and the window of a pooling tell, by
-    the strides before them, how long or high an input is.
+    The size of an added table and the window of a pooling suggest the length or height of an input, multiplied by the
+    strides before them: 1500 positions after a stride of 2 suggest 3000.
+
+    Returns:
+        Sizes in elements, those from operations near the inputs first; [] where nothing suggests one.
     """
-    strides: dict[str, int] = {}  # of the operations before a node, by its friendly name
-    found: dict[int, None] = {}
+    strides: dict[str, int] = {}  # product of the strides up to and including a node, by its friendly name
+    suggested: dict[int, None] = {}
     for node in islice(model.get_ordered_ops(), _FIRST_OPERATIONS):
-        before = max((strides.get(value.get_node().get_friendly_name(), 1) for value in node.input_values()), default=1)
+        stride_before = max(
+            (strides.get(value.get_node().get_friendly_name(), 1) for value in node.input_values()), default=1
+        )
         for size in _suggested_by(node):
-            if _LEAST_SUGGESTED <= size * before <= _LARGEST_SUGGESTED:
-                found[size * before] = None
-        strides[node.get_friendly_name()] = before * _stride(node)
-        if len(found) >= _MOST_SUGGESTED:
+            if _LEAST_SUGGESTED <= size * stride_before <= _LARGEST_SUGGESTED:
+                suggested[size * stride_before] = None
+        strides[node.get_friendly_name()] = stride_before * _stride(node)
+        if len(suggested) >= _MOST_SUGGESTED:
             break
-    return list(found)[:_MOST_SUGGESTED]
+    return list(suggested)[:_MOST_SUGGESTED]
 
 
 def _stride(node: ov.Node) -> int:

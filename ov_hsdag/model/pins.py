@@ -1,4 +1,4 @@
-"""Pins: operations that stay on a device, whatever a placer finds for the rest of the model."""
+"""Pins: operations that stay on a device, whatever a placer chooses for the rest of the model."""
 
 from __future__ import annotations
 
@@ -14,26 +14,34 @@ from ov_hsdag.model.names import matching, similar
 from ov_hsdag.utils.errors import UserError, quoted
 
 _BY_TYPE = "type:"
-"""What the pattern of a pin begins with that is about types of operations and not about names."""
+"""Prefix of a pin's pattern that matches types of operations and not names."""
 
 
 @dataclass(frozen=True)
 class Pin:
-    """Operations by their friendly names or by their types, and the device that they stay on."""
+    """Operations, by their friendly names or by their types, and the device that they stay on."""
 
-    pattern: str  # of friendly names, or of types; `*` and `?` stand for characters as in names of files
-    device: str
-    by_type: bool = False  # whether the pattern is of types
+    pattern: str  # matches friendly names or types; `*` and `?` are wildcards as in file names
+    device: str  # one of the devices of the placement
+    by_type: bool = False  # whether the pattern matches types
 
     def __str__(self) -> str:
-        """As people type it: "type:Softmax=CPU"."""
+        """The pin as users type it: "type:Softmax=CPU"."""
         return f"{_BY_TYPE if self.by_type else ''}{self.pattern}={self.device}"
 
 
 def parse_pins(pins: Mapping[str, str] | Sequence[str], devices: Sequence[str]) -> tuple[Pin, ...]:
-    """Reads pins: {"PATTERN": "DEVICE"}, or "PATTERN=DEVICE" each; of a pattern "type:NAME" types count.
+    """Reads pins.
 
-    Raises UserError: a pin cannot be read, or its device is none of `devices`.
+    Args:
+        pins: {"PATTERN": "DEVICE"}, or a list of "PATTERN=DEVICE"; a pattern "type:NAME" matches types.
+        devices: the devices of the placement.
+
+    Returns:
+        The pins, with devices as `devices` spells them.
+
+    Raises:
+        UserError: a pin cannot be read, or its device is not in `devices`.
     """
     if isinstance(pins, Mapping):
         return tuple(_pin(pattern, device, devices) for pattern, device in pins.items())
@@ -59,11 +67,18 @@ def _pin(pattern: str, device: str, devices: Sequence[str]) -> Pin:
 
 
 def pinned_nodes(graph: ComputationGraph, pins: Sequence[Pin], original: Collection[str] = ()) -> dict[int, Pin]:
-    """The operations that pins are about, by their numbers in the graph of a normalized model.
+    """Finds the operations that pins match.
 
-    original: names of the model's operations before it was normalized, for messages alone.
+    Args:
+        graph: the graph of a normalized model.
+        pins: the pins.
+        original: names of the model's operations before it was normalized; used in messages only.
 
-    Raises UserError: a pin fits no operation, or two pins put one operation on different devices.
+    Returns:
+        The pin of each pinned node, by the node's number.
+
+    Raises:
+        UserError: a pin matches no operation, or two pins put one operation on different devices.
     """
     pinned: dict[int, Pin] = {}
     able = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK)) & ~graph.legality.constant
@@ -71,7 +86,7 @@ def pinned_nodes(graph: ComputationGraph, pins: Sequence[Pin], original: Collect
         names = graph.types if pin.by_type else graph.names
         nodes = [node for node in matching(names, pin.pattern) if able[node]]
         if not nodes:
-            raise UserError(_why_none(graph, pin, able, original))
+            raise UserError(_no_match_message(graph, pin, able, original))
         for node in nodes:
             other = pinned.setdefault(node, pin)
             if other.device != pin.device:
@@ -82,24 +97,28 @@ def pinned_nodes(graph: ComputationGraph, pins: Sequence[Pin], original: Collect
 def pinned_support(
     graph: ComputationGraph, supported: NDArray[np.bool_], devices: Sequence[str], pinned: Mapping[int, Pin]
 ) -> NDArray[np.bool_]:
-    """Which devices may have which nodes, bool [nodes, devices]: whole colocation groups stay where their pins are.
+    """Restricts the support of nodes to their pins; a whole co-location group stays where its pin is.
 
     Args:
-        graph: of a normalized model, with its colocation groups.
+        graph: the graph of a normalized model, with its co-location groups.
         supported: which devices run which nodes, bool [nodes, devices].
-        devices: their names.
+        devices: names of the devices.
         pinned: pins by the numbers of their nodes.
 
+    Returns:
+        Which devices may have which nodes, bool [nodes, devices].
+
     Raises:
-        UserError: A device does not run what a pin gives it, or operations that must share a device have two.
+        UserError: a device does not run a node that is pinned to it, or nodes that must share a device have different
+            pins.
     """
     groups = graph.legality.groups
     able = group_support(groups, supported)
-    first: dict[int, int] = {}  # node of each group with a pin
+    first_pinned: dict[int, int] = {}  # first pinned node of each group
     allowed = supported.copy()
     for node, pin in pinned.items():
         group, device = int(groups[node]), devices.index(pin.device)
-        other = first.setdefault(group, node)
+        other = first_pinned.setdefault(group, node)
         if pinned[other].device != pin.device:
             raise UserError(
                 f"the pins '{pinned[other]}' and '{pin}' contradict each other: {quoted(graph.names[other])} and"
@@ -117,8 +136,8 @@ def pinned_support(
     return allowed
 
 
-def _why_none(graph: ComputationGraph, pin: Pin, able: NDArray[np.bool_], original: Collection[str]) -> str:
-    """Why a pin fits no operation, as people are told, and what to give instead."""
+def _no_match_message(graph: ComputationGraph, pin: Pin, able: NDArray[np.bool_], original: Collection[str]) -> str:
+    """Message for a pin that matches no operation, with a suggestion."""
     fits_none = f"the pin '{pin}' fits no operation of the model"
     if pin.by_type:
         return f"{fits_none}; {similar(pin.pattern, sorted({graph.types[node] for node in np.flatnonzero(able)}))}"

@@ -1,4 +1,4 @@
-"""A placement: which device every node of a model runs on, and what is known of that."""
+"""A placement: the device of every node of a model, with its predicted and measured figures."""
 
 from __future__ import annotations
 
@@ -20,57 +20,68 @@ from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError, listed
 from ov_hsdag.utils.failures import out_of_time, read_failure
 from ov_hsdag.utils.lazy import ov
 
-_ALIKE = 5e-4  # predictions that differ by less are equal for people
+# Relative difference of predictions below which they are printed as equal: 0.05% rounds to 0.0%.
+_EQUAL_FOR_USERS = 5e-4
 
 NOT_TAKEN = ": not taken"
-"""How `Placement.notes` end for a candidate that is predicted better by too little for its parts."""
+"""End of a note in `Placement.notes` on a candidate whose predicted gain is too small for its number of submodels."""
 
 
 class ReportSource(Protocol):
-    """What draws reports of a placement that was made in this process (`ov_hsdag.explaining.report_data`)."""
+    """The data from which reports of a placement made in this process are drawn (`ov_hsdag.explaining.report_data`)."""
 
     def write(
         self, placement: Placement, path: str | PathLike[str], title: str, done: Mapping[str, Any] | None
     ) -> None:
-        """Write a report, see `Placement.report`."""
+        """Writes a report, see `Placement.report`.
+
+        Args:
+            placement: the placement.
+            path: the report's file, which ends in .html, .svg or .png.
+            title: name of the model.
+            done: further facts about how the placement was made; None for no further facts.
+        """
 
     def image(self, placement: Placement) -> str:
-        """The picture of the split, as an HTML element."""
+        """Returns the picture of the split as an HTML element."""
 
     def bound(self) -> str:
-        """Why no split gains more, in a line; "" where every device is used and the gain is near their number."""
+        """Explains in a line why no split gains more; "" if every device is used and the gain is near their number."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Node → device, with what was predicted and measured of it.
+    """The device of each node, with predicted and measured figures of the placement.
 
     Attributes:
         devices: the devices that the placement was made for, in HETERO's order.
-        affinity: friendly name of a node → one of ``devices``; nodes that it lacks follow their neighbours.
+        affinity: one of ``devices`` for each node, by friendly name; other nodes follow their neighbours.
         objective: "latency" or "throughput".
-        predicted: by the cost model: latency_us, throughput_ips, memory_bytes {device: n}, submodels, transfer_bytes.
-        measured: None, or what each candidate did on the real devices, by its name (for a single device: the device):
-            latency_us or throughput_ips; ratio (how many times better than the best that needs no placement) and ci
-            (its 95% confidence interval [low, high]); times_best_single and times_best_single_ci, the same over the
-            best single device; submodels; failed (why, or null). What is not known is null.
-        baselines: name of a placer (for a single device: the device) → predicted figures of its placement. For
-            throughput, "copies" is the model on each device at once, which HETERO cannot run: it is never chosen, and
-            has in measured, too, times_chosen and times_chosen_ci, how many times better it was than the chosen one.
-        policy: name of the policy that was asked, or None.
+        predicted: figures of the cost model: latency_us, throughput_ips, memory_bytes {device: n}, submodels,
+            transfer_bytes.
+        measured: figures of each candidate that was run on the real devices, by its name (for a single device: the
+            device); None if nothing was measured. latency_us or throughput_ips; ratio (how many times better than the
+            best candidate that needs no placement) and ci (its 95% confidence interval [low, high]); times_best_single
+            and times_best_single_ci, the same over the best single device; submodels; failed (the reason, or null).
+            Unknown figures are null.
+        baselines: predicted figures of other placements, by the name of the placer (for a single device: the device).
+            For throughput, "copies" is the model on each device at once, which HETERO cannot run: it is never chosen.
+            In `measured` it also has times_chosen and times_chosen_ci, how many times better it was than the chosen
+            placement.
+        policy: name of the policy that proposed a placement, or None.
         chosen: name of the placer whose placement this is.
-        settings: what else it was made with, where that is known: command ("place", "finetune"); the options of
-            `PlaceOptions` that were given, of files their names; shapes as {input: sizes}, memory as {device: bytes};
-            measure; and virtual_devices (their declaration).
-        seconds: phase of placing → seconds.
-        why: why a simple candidate was chosen and no other, in some words; "" where the figures tell.
-        notes: name of a candidate → why it was left out, not taken or not measured, in some words.
-        same_as: name of a candidate → the first candidate that is the same placement, where that is another one.
-        unsure: names of placers whose placements may well be better than the simple candidate that was chosen: measured
-            rounds were too few, or differed too much, to tell, or there was no time to run any placement.
-        source: what `report` draws from; None where the placement was not made here, but read.
+        settings: other settings of the run, where they are known: command ("place", "finetune"); the given options of
+            `PlaceOptions`, with names in place of files; shapes as {input: sizes}, memory as {device: bytes}; measure;
+            and virtual_devices (their declaration).
+        seconds: duration of each phase of placing, by the phase's name.
+        why: the reason why a simple candidate was chosen and no other; "" where the figures show it.
+        notes: reason why a candidate was left out, not taken or not measured, by the candidate's name.
+        same_as: the first candidate that is the same placement, by the name of each later one.
+        unsure: names of placers whose placements may be better than the chosen simple candidate: measured rounds were
+            too few or differed too much to tell, or there was no time to run any placement.
+        source: the data of `report`; None where the placement was read and not made here.
 
-    The last six do not travel with the model, and placements that differ in them alone are equal.
+    The last six are not stored with the model, and placements that differ in them alone are equal.
     """
 
     devices: tuple[str, ...]
@@ -97,7 +108,7 @@ class Placement:
             )
 
     def __repr__(self) -> str:
-        """One line, whatever the size of the model: its devices, objective, placer, and nodes of each device."""
+        """One line, whatever the size of the model: devices, objective, placer, and number of nodes of each device."""
         counts = Counter(self.affinity.values())
         nodes = ", ".join(f"{device}: {counts[device]}" for device in self.devices)
         return f"<Placement {self.hetero} objective={self.objective} chosen={self.chosen} nodes={{{nodes}}}>"
@@ -108,28 +119,35 @@ class Placement:
         return f"HETERO:{','.join(self.devices)}"
 
     def used(self) -> tuple[str, ...]:
-        """The devices that have at least one node, in the order of ``devices``."""
+        """Returns the devices that have at least one node, in the order of ``devices``."""
         present = set(self.affinity.values())
         return tuple(device for device in self.devices if device in present)
 
     def missing(self, names: Collection[str]) -> list[str]:
-        """The nodes that the placement names and that are not among a model's friendly names."""
+        """Lists nodes of the placement that are not among a model's friendly names."""
         known = set(names)
         return [name for name in self.affinity if name not in known and not is_relaxing(name)]
 
     def check_nodes(self, names: Collection[str]) -> None:
-        """Raise UserError when the placement names nodes that are not among a model's friendly names."""
+        """Checks that all nodes of the placement are among a model's friendly names.
+
+        Raises:
+            UserError: the model lacks some of them.
+        """
         if unknown := self.missing(names):
             raise UserError(
                 f"the placement names {listed(unknown)}, which the model lacks: was it made for another model?"
             )
 
     def apply(self, model: ov.Model) -> None:
-        """Set rt_info["affinity"] of every node of ``model``, in place, so that HETERO follows the placement.
+        """Sets rt_info["affinity"] of every node of ``model``, in place, so that HETERO follows the placement.
 
-        Nodes that the placement does not know (from preprocessing, reshape, compression, other passes) are completed by
-        `ov_hsdag.model.complete.complete`, which may copy constants and the like. Raises UserError when it knows
-        none of them, and RunError when a node is left without a device; the affinities are then as they were.
+        Nodes that the placement does not know (from preprocessing, reshape, compression, other passes) get their
+        devices from `ov_hsdag.model.complete.complete`, which may copy constants and other replicable producers.
+
+        Raises:
+            UserError: the placement knows no node of the model.
+            RunError: a node is left without a device; the affinities are then as they were.
         """
         from ov_hsdag.model import complete
 
@@ -142,23 +160,27 @@ class Placement:
         set_affinities(model, complete.complete(model, self.affinity, self.devices))
 
     def embed(self, model: ov.Model) -> None:
-        """Store the placement in the model's rt_info, in place of one that is there; ``Placement.of`` reads it back."""
-        stored_placement.write(model, self.devices, self.affinity, self._facts())
+        """Stores the placement in the model's rt_info and replaces an earlier one; ``Placement.of`` reads it back."""
+        stored_placement.write(model, self.devices, self.affinity, self._stored_facts())
 
     def to_entries(self) -> dict[str, Any]:
-        """The placement as a JSON-able object, see `stored_placement.to_entries`; `from_entries` reads it back."""
-        return stored_placement.to_entries(self.devices, self.affinity, self._facts())
+        """Returns the placement as a JSON-able object (`stored_placement.to_entries`) for `from_entries`."""
+        return stored_placement.to_entries(self.devices, self.affinity, self._stored_facts())
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, Any]) -> Placement:
-        """The placement that `to_entries` made. Raises UserError where the entries are damaged."""
+        """Reads the placement that `to_entries` made.
+
+        Raises:
+            UserError: the entries are damaged.
+        """
         try:
             return cls(**stored_placement.from_entries(entries, tuple))
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise UserError("the stored placement cannot be read") from error
 
-    def _facts(self) -> dict[str, Any]:
-        """What is stored beside devices and affinities, by the entries' names."""
+    def _stored_facts(self) -> dict[str, Any]:
+        """Everything that is stored except devices and affinities, by the entries' names."""
         return {
             "objective": self.objective,
             "prediction": self.predicted,
@@ -171,36 +193,46 @@ class Placement:
 
     @classmethod
     def of(cls, model: ov.Model) -> Placement | None:
-        """The placement that is embedded in a model, None where there is none.
+        """Reads the placement that is embedded in a model; None where there is none.
 
-        Its ``affinity`` has the nodes that were placed, whether ``model`` still has them or not; ``seconds`` is empty.
-        Raises UserError when the entry cannot be read.
+        Its ``affinity`` has the nodes that were placed, whether ``model`` still has them or not. ``seconds`` is empty.
+
+        Raises:
+            UserError: the entry cannot be read.
         """
         fields = stored_placement.read(model)
         return None if fields is None else cls(**fields)
 
     @staticmethod
     def strip(model: ov.Model) -> None:
-        """Remove an embedded placement and every node's affinity from ``model``, in place."""
+        """Removes an embedded placement and every node's affinity from ``model``, in place."""
         stored_placement.remove(model)
         remove_affinities(model)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write {"node": "device"} as JSON, the format of OpenVINO's own affinity files. UserError: not writable."""
+        """Writes {"node": "device"} as JSON, the format of OpenVINO's own affinity files.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
         files.write_json(path, self.affinity)
 
     @classmethod
     def load(cls, path: str | PathLike[str], devices: Sequence[str] | None = None) -> Placement:
-        """Read a JSON file {"node": "device"}.
+        """Reads a JSON file {"node": "device"}.
 
-        ``devices`` gives the device list, without it the devices of the file in order of appearance. Raises UserError
-        when the file cannot be read, is no such JSON, or uses a device that is not in ``devices``.
+        Args:
+            path: the file.
+            devices: the device list; by default the devices of the file, in order of appearance.
+
+        Raises:
+            UserError: the file cannot be read, is no such JSON, or uses a device that is not in ``devices``.
         """
         found, affinity = stored_placement.read_affinities(path, devices)
         return cls(devices=found, affinity=affinity)
 
     def map_to(self, available: Sequence[str] | Callable[[str], bool], supports: Supports | None = None) -> Placement:
-        """The placement of :meth:`mapped`, with a PlacementNotFollowedWarning for each device that was replaced."""
+        """Returns the placement of :meth:`mapped`, with a PlacementNotFollowedWarning for each replaced device."""
         placement, replaced = self.mapped(available, supports)
         for message in replaced:
             warnings.warn(message, PlacementNotFollowedWarning, stacklevel=2)
@@ -209,15 +241,21 @@ class Placement:
     def mapped(
         self, available: Sequence[str] | Callable[[str], bool], supports: Supports | None = None
     ) -> tuple[Placement, list[str]]:
-        """The placement with every device that is not available replaced.
+        """Returns the placement with every unavailable device replaced.
 
-        A device that is gone gives its nodes to an available device of the same kind that has none yet (GPU → GPU.1),
-        otherwise each node goes to the next device of the list that supports it, beginning after its own place. Where
-        none does, it goes to the last of the list.
+        A missing device gives its nodes to an available device of the same kind that has no nodes yet (GPU → GPU.1).
+        Otherwise each node goes to the next device of the list that supports it, beginning after its own device. Where
+        no device supports it, it goes to the last one of that order.
 
-        available: The devices to use, in order of preference, or a predicate on ``devices``. supports: ``supports(node,
-        device)``: whether a device can run a node; without it every device can run all. Returns the placement on the
-        available devices, and one line for each device that others replace. Raises UserError: No device is available.
+        Args:
+            available: the devices to use, in order of preference, or a predicate on ``devices``.
+            supports: ``supports(node, device)``, whether a device can run a node; by default every device can run all.
+
+        Returns:
+            The placement on the available devices, and one line for each device that was replaced.
+
+        Raises:
+            UserError: no device is available.
         """
         targets = tuple(filter(available, self.devices) if callable(available) else dict.fromkeys(available))
         if not targets:
@@ -228,15 +266,15 @@ class Placement:
         return replace(self, devices=targets, affinity=affinity, source=None), replaced
 
     def summary(self) -> str:
-        """One line that says what was chosen and why: "HETERO:GPU,CPU (latency): mincut, 3 submodels, …"."""
+        """Says in one line what was chosen and why: "HETERO:GPU,CPU (latency): mincut, 3 submodels, …"."""
         parts = [placer_of(self.chosen)]
-        own = (self.measured or {}).get(self.chosen, {})
-        submodels = own.get("submodels") or (self.predicted or {}).get("submodels")
+        figures = (self.measured or {}).get(self.chosen, {})
+        submodels = figures.get("submodels") or (self.predicted or {}).get("submodels")
         if submodels is not None:
             parts.append(f"{submodels} submodel{'' if submodels == 1 else 's'}")
         measured, predicted = self.measured_gain(self.chosen), self.predicted_gain(self.chosen)
         if measured is not None:
-            parts.append(f"measured {times(measured, own.get('times_best_single_ci'), self.measured_against())}")
+            parts.append(f"measured {times(measured, figures.get('times_best_single_ci'), self.measured_against())}")
             if predicted is not None:
                 parts.append(f"predicted {times(predicted)}")
         elif predicted is not None:
@@ -244,18 +282,18 @@ class Placement:
         return f"{self.hetero} ({self.objective}): {', '.join(parts)}{f'; {self.why}' if self.why else ''}"
 
     def report(self, path: str | PathLike[str], *, title: str = "model", done: Mapping[str, Any] | None = None) -> None:
-        """Write what runs where, at what cost and why: as one HTML page, or the picture of the split.
+        """Writes a report of what runs where, at what cost and why: one HTML page, or the picture of the split.
 
         A placement that was read from a model knows no costs: `ov-hsdag report MODEL` writes its report.
 
         Args:
-            path: The name of the file ends in .html, .svg or .png (which needs resvg-py).
-            title: What the model is called.
-            done: What else is known of how the placement was made, such as {"command": "…"}.
+            path: the file, whose name ends in .html, .svg or .png (which needs resvg-py).
+            title: name of the model.
+            done: further facts about how the placement was made, such as {"command": "…"}.
 
         Raises:
-            UserError: The placement was not made by `ov_hsdag.place` in this process, or the file cannot be written.
-            RunError: A .png cannot be drawn.
+            UserError: the placement was not made by `ov_hsdag.place` in this process, or the file cannot be written.
+            RunError: a .png cannot be drawn.
         """
         if self.source is None:
             raise UserError(
@@ -264,75 +302,84 @@ class Placement:
         self.source.write(self, path, title, done)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: one line, and the picture of the split where the costs are known."""
+        """The HTML that a notebook shows: one line, and the picture of the split where the costs are known."""
         counts = Counter(self.affinity.values())
         nodes = ", ".join(f"{device}: {counts[device]:,} nodes" for device in self.devices)
         shown = f"<p>{html.escape(nodes)}</p>" if self.source is None else self.source.image(self)
         return f"<div><p><code>{html.escape(self.summary())}</code></p>{shown}</div>"
 
     def measured_gain(self, candidate: str) -> float | None:
-        """How many times better than the best single device a candidate was measured; None where it was not."""
+        """How many times better than the best single device a candidate was measured; None if it was not measured."""
         figures = (self.measured or {}).get(candidate, {})
         if "times_best_single" in figures:
             return cast("float | None", figures["times_best_single"])
-        return self._gain(figures, self.measured or {})  # of a model that an earlier release placed
+        return self._gain(figures, self.measured or {})  # earlier releases did not store times_best_single
 
     def measured_against(self) -> str:
-        """What measured gains are over: the best single device, or the one that there was time to measure."""
-        singles = {name: one for name in self.devices if (one := (self.measured or {}).get(name))}
-        late = [name for name, one in singles.items() if out_of_time(read_failure(one))]
-        ran = [name for name, one in singles.items() if not one.get("failed")]
+        """Names the reference of measured gains: the best single device, or the one that there was time to measure."""
+        singles = {name: figures for name in self.devices if (figures := (self.measured or {}).get(name))}
+        late = [name for name, figures in singles.items() if out_of_time(read_failure(figures))]
+        ran = [name for name, figures in singles.items() if not figures.get("failed")]
         return max(ran, key=lambda name: self.measured_gain(name) or 0.0) if late and ran else BEST_SINGLE
 
     def predicted_gain(self, candidate: str) -> float | None:
-        """How many times better than the best single device a candidate is predicted; None where that is not known."""
+        """How many times better than the best single device a candidate is predicted to be; None if unknown."""
         own = self.predicted if candidate == self.chosen else self.baselines.get(candidate)
         return self._gain(own or {}, self.baselines)
 
     def proposal(self) -> str:
-        """What the policy proposed, and how far that is from what was chosen, in a line; "" where none was asked."""
+        """Compares the policy's proposal with the chosen placement, in a line; "" if no policy was asked."""
         if self.policy is None:
             return ""
-        asked, proposed = f"policy: HSDAG ({self.policy}) proposed", self.baselines.get(HSDAG)
-        if placer_of(self.chosen) == HSDAG or self._first(HSDAG) == self._first(self.chosen):
-            return f"{asked} what was chosen"
+        introduction, proposed = f"policy: HSDAG ({self.policy}) proposed", self.baselines.get(HSDAG)
+        if placer_of(self.chosen) == HSDAG or self._first_equal_candidate(HSDAG) == self._first_equal_candidate(
+            self.chosen
+        ):
+            return f"{introduction} what was chosen"
         if proposed is None:
-            return f"{asked} nothing that the devices run"
-        own, other = self._gain(self.predicted or {}, self.baselines), self._gain(proposed, self.baselines)
-        if not own or not other:
-            return f"{asked} another placement, not taken{self._why_not_taken()}"
-        behind = own / other - 1
-        if abs(behind) < _ALIKE:
-            return f"{asked} a placement that is predicted to be as good"
+            return f"{introduction} nothing that the devices run"
+        chosen_gain, proposed_gain = (
+            self._gain(self.predicted or {}, self.baselines),
+            self._gain(proposed, self.baselines),
+        )
+        if not chosen_gain or not proposed_gain:
+            return f"{introduction} another placement, not taken{self._why_not_taken()}"
+        behind = chosen_gain / proposed_gain - 1
+        if abs(behind) < _EQUAL_FOR_USERS:
+            return f"{introduction} a placement that is predicted to be as good"
         how = f"{abs(behind):.1%} {'worse' if behind > 0 else 'better'}"
-        return f"{asked} a placement predicted {how}, not taken{self._why_not_taken()}"
+        return f"{introduction} a placement predicted {how}, not taken{self._why_not_taken()}"
 
     def _why_not_taken(self) -> str:
-        """What measuring, or the lack of it, had against the policy's placement; "" where that is not known."""
-        name = HSDAG if HSDAG in (self.measured or {}) else self._first(HSDAG)
+        """The reason why the policy's placement was not taken, measured or not; "" if that is not known."""
+        name = HSDAG if HSDAG in (self.measured or {}) else self._first_equal_candidate(HSDAG)
         figures = (self.measured or {}).get(name)
         if figures is None:
             return f": {self.notes[HSDAG].removesuffix(NOT_TAKEN)}" if HSDAG in self.notes else ""
         if figures.get("failed"):
             return f": when measured, {figures['failed']}"
-        own, other = self.measured_gain(self.chosen), self.measured_gain(name)
-        if not own or not other:
+        chosen_gain, proposed_gain = self.measured_gain(self.chosen), self.measured_gain(name)
+        if not chosen_gain or not proposed_gain:
             return ""
-        return f": measured {times(other)}, and what was chosen {times(own)}, {self.measured_against()}"
+        return f": measured {times(proposed_gain)}, and what was chosen {times(chosen_gain)}, {self.measured_against()}"
 
-    def _first(self, name: str) -> str:
-        """The first candidate that is the same placement as one."""
+    def _first_equal_candidate(self, name: str) -> str:
+        """Returns the first candidate with the same placement."""
         return self.same_as.get(name, name)
 
     def _gain(self, figures: Mapping[str, Any], others: Mapping[str, Any]) -> float | None:
-        """How many times better than the best single device the objective is; None where that is not known."""
+        """How many times better than the best single device the figures are in the objective; None if unknown."""
         key = "throughput_ips" if self.objective == "throughput" else "latency_us"
         single = [others[device].get(key) for device in self.devices if device in others]
-        known = [value for value in single if value and math.isfinite(value)]
-        own = figures.get(key)
-        if not known or not own or not math.isfinite(own):
+        single_values = [value for value in single if value and math.isfinite(value)]
+        value_of_figures = figures.get(key)
+        if not single_values or not value_of_figures or not math.isfinite(value_of_figures):
             return None
-        return float(own / max(known) if self.objective == "throughput" else min(known) / own)
+        return float(
+            value_of_figures / max(single_values)
+            if self.objective == "throughput"
+            else min(single_values) / value_of_figures
+        )
 
 
 Supports = Callable[[str, str], bool]
@@ -342,47 +389,57 @@ Supports = Callable[[str, str], bool]
 def moved(
     affinity: Mapping[str, str], devices: Sequence[str], targets: Sequence[str], supports: Supports | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Affinities with `targets` for nodes of all other devices, see `Placement.mapped`; a line for each of these."""
+    """Moves nodes of devices that are not among `targets` to those, see `Placement.mapped`.
+
+    Args:
+        affinity: device by friendly name.
+        devices: the devices that the placement was made for, in HETERO's order.
+        targets: the available devices, in order of preference.
+        supports: whether a device can run a node; None if every device can run all.
+
+    Returns:
+        The new device by friendly name, and one line for each device that was replaced.
+    """
     present = set(affinity.values())
     lost = [device for device in devices if device in present and device not in targets]
-    orders = _orders(devices, present, lost, targets)
-    found = dict(affinity)
+    orders = _replacement_orders(devices, present, lost, targets)
+    moved_affinity = dict(affinity)
     counts: dict[str, Counter[str]] = {device: Counter() for device in lost}
     for name, device in affinity.items():
         order = orders.get(device)
         if order is None:
             continue
         able = order if supports is None else (target for target in order if supports(name, target))
-        found[name] = target = next(iter(able), order[-1])
+        moved_affinity[name] = target = next(iter(able), order[-1])
         counts[device][target] += 1
     replaced = []
     for device, moves in counts.items():
-        # OpenVINO's "GPU" is "GPU.0".
+        # No line is needed for these two names, because OpenVINO's "GPU" is "GPU.0".
         if not all({device, target} == {_kind(device), f"{_kind(device)}.0"} for target in moves):
             shares = ", ".join(f"{count} on {target}" for target, count in moves.items())
             replaced.append(
                 f"ov_hsdag: the placement uses {device}, which is not among the devices here "
                 f"({', '.join(targets)}); its nodes run: {shares}"
             )
-    return found, replaced
+    return moved_affinity, replaced
 
 
-def _orders(
+def _replacement_orders(
     devices: Sequence[str], present: set[str], lost: Sequence[str], targets: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
-    """For each lost device the available ones in the order in which they are tried."""
-    taken = present & set(targets)
+    """Available devices for each missing one, in the order in which they are tried."""
+    used_targets = present & set(targets)
     orders: dict[str, tuple[str, ...]] = {}
     for device in lost:
-        twins = [target for target in targets if _kind(target) == _kind(device) and target not in taken]
-        # The next in our own list comes first; what only the requested list has follows, and then the ones before.
+        twins = [target for target in targets if _kind(target) == _kind(device) and target not in used_targets]
+        # The next devices of the placement's list come first, then those that only `targets` has, then earlier ones.
         place = devices.index(device)
         ranked = [*devices[place + 1 :], *(t for t in targets if t not in devices), *devices[:place]]
         orders[device] = tuple(dict.fromkeys([*twins[:1], *(target for target in ranked if target in targets)]))
-        taken.update(twins[:1])
+        used_targets.update(twins[:1])
     return orders
 
 
 def _kind(device: str) -> str:
-    """ "GPU" of "GPU.1". Virtual devices (CPU_A) are a kind each: their properties differ."""
+    """Returns "GPU" for "GPU.1". Each virtual device (CPU_A) is a kind of its own, because their properties differ."""
     return device.split(".", 1)[0]

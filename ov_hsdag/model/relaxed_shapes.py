@@ -1,8 +1,9 @@
-"""Tensors with a dynamic dimension that cannot be 0, as convolutions of open sizes give them, made to cross submodels.
+"""Relaxes the shapes of tensors with a dynamic dimension that cannot be 0, so that they can cross submodels.
 
-HETERO connects submodels with tensors that are empty at first, and a device refuses an empty tensor for an input of
-shape [?,16,1..,1..] (docs/facts.md). So such a tensor crosses through a VariadicSplit into one part "of the rest" for
-each of these dimensions: OpenVINO infers [?,16,?,?] for it. It costs a copy of the tensor at most.
+Convolutions of open sizes have such outputs. HETERO connects submodels with tensors that are empty at first, and a
+device refuses an empty tensor for an input of shape [?,16,1..,1..] (docs/reference/facts.md). So such a tensor passes a
+VariadicSplit into one part, "the rest", for each of these dimensions: OpenVINO infers [?,16,?,?] for its output. It
+costs at most a copy of the tensor.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from ov_hsdag.model.nodes import Nodes
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.lazy import op, opset13, ov
 
-# Of a dimension in the text of a shape: "1..", "2..8".
+# A dimension that cannot be 0, in the text of a shape: "1..", "2..8".
 _BOUNDED_BELOW = re.compile(r"\b[1-9]\d*\.\.")
 
+# Names of inserted nodes.
 _NAME = re.compile(r"/relaxed_shape_\d+(/\w+)?$")
 
-# HETERO splits a model with more nodes elsewhere at times; the second round was always the last.
+# Inserted nodes sometimes make HETERO split a model in other places, where more nodes are needed. No known model took
+# more than two rounds; the limit ends the loop where rounds change the split forever.
 _ROUNDS = 10
 
 
@@ -33,10 +36,17 @@ def is_relaxing(name: str) -> bool:
 
 
 def relax_crossing_shapes(model: ov.Model, affinity: Mapping[str, str]) -> dict[str, str]:
-    """Inserts what tensors need that go from submodel to submodel, in place; devices of those nodes by friendly name.
+    """Inserts the nodes that relax the shapes of tensors which cross submodels, in place.
 
-    affinity: device by friendly name, for every node; legal but for such tensors. RunError: HETERO splits the model in
-    other places whenever something is inserted.
+    Args:
+        model: the model; changed in place.
+        affinity: device by friendly name, for every node; legal except for such tensors.
+
+    Returns:
+        Device of each inserted node, by friendly name.
+
+    Raises:
+        RunError: HETERO splits the model in other places whenever nodes are inserted.
     """
     from ov_hsdag.model.colocation import split_rule
 
@@ -54,21 +64,21 @@ def relax_crossing_shapes(model: ov.Model, affinity: Mapping[str, str]) -> dict[
 
 
 def restore_shapes(model: ov.Model) -> None:
-    """Takes out, in place, what `relax_crossing_shapes` inserted."""
-    found = [
+    """Removes the nodes that `relax_crossing_shapes` inserted, in place."""
+    relaxing = [
         node
         for node in model.get_ops()
         if node.get_type_name() == "VariadicSplit" and is_relaxing(node.get_friendly_name())
     ]
-    for node in found:
+    for node in relaxing:
         for reader in node.output(0).get_target_inputs():
             reader.replace_source_output(node.input_value(0))
-    if found:
+    if relaxing:
         model.validate_nodes_and_infer_types()
 
 
 def _relax_once(model: ov.Model, affinity: Mapping[str, str], rule: int) -> dict[str, str] | None:
-    """Inserts what is needed as HETERO splits the model now; returns devices of the new nodes, None: all is well."""
+    """Inserts the nodes that the current split needs; returns their devices, or None if it needs no nodes."""
     nodes = Nodes(model)
     relaxable = {
         (number, port)
@@ -92,24 +102,26 @@ def _relax_once(model: ov.Model, affinity: Mapping[str, str], rule: int) -> dict
             continue
         inserted = inserted or {}
         name, device = f"{nodes.names[source]}/relaxed_shape_{output}", affinity[nodes.names[source]]
-        before = [node for node, _ in ports if nodes.names[node] == name or nodes.names[node].startswith(f"{name}/")]
-        if before or any(affinity[nodes.names[node]] == device for node, _ in crossing):
-            # Within a device HETERO cuts by how many readers a tensor has: all stay together.
-            crossing = [(node, port) for node, port in ports if node not in before]
-        if before:
+        relaxing_readers = [
+            node for node, _ in ports if nodes.names[node] == name or nodes.names[node].startswith(f"{name}/")
+        ]
+        if relaxing_readers or any(affinity[nodes.names[node]] == device for node, _ in crossing):
+            # HETERO's cuts within a device depend on the number of a tensor's readers, so all readers stay together.
+            crossing = [(node, port) for node, port in ports if node not in relaxing_readers]
+        if relaxing_readers:
             end = nodes.order[nodes.names.index(name)]
         else:
-            made = _relaxing(nodes.order[source].output(output), name)
-            inserted |= dict.fromkeys((node.get_friendly_name() for node in made), device)
-            end = made[-1]
+            new_nodes = _relaxing_nodes(nodes.order[source].output(output), name)
+            inserted |= dict.fromkeys((node.get_friendly_name() for node in new_nodes), device)
+            end = new_nodes[-1]
         for node, port in crossing:
             nodes.order[node].input(port).replace_source_output(end.output(0))
     return inserted
 
 
 def _submodels(nodes: Nodes, affinity: Mapping[str, str], rule: int) -> list[int]:
-    """Number of the submodel that HETERO puts each node into, [nodes]."""
-    from ov_hsdag import _native  # not above: what the hook does in a source tree without a compiled core goes by here
+    """Numbers the submodel into which HETERO puts each node, [nodes]."""
+    from ov_hsdag import _native  # not at the top: the hook imports this module where the core is not compiled
     from ov_hsdag.model.graph import KINDS, NodeKind
 
     kinds = np.array([KINDS.get(name, NodeKind.OP) for name in nodes.types], np.uint8)
@@ -125,15 +137,15 @@ def _submodels(nodes: Nodes, affinity: Mapping[str, str], rule: int) -> list[int
     )
     number = {device: index for index, device in enumerate(dict.fromkeys(affinity.values()))}
     devices = np.array([number[affinity[name]] for name in nodes.names], np.uint8)
-    found: list[int] = _native.split(graph, devices, rule)["submodel"].tolist()
-    return found
+    submodel: list[int] = _native.split(graph, devices, rule)["submodel"].tolist()
+    return submodel
 
 
-def _relaxing(tensor: ov.Output, name: str) -> list[ov.Node]:
-    """What gives a tensor the relaxed shape, the last node with this name."""
+def _relaxing_nodes(tensor: ov.Output, name: str) -> list[ov.Node]:
+    """Makes the nodes that relax the shape of a tensor; the last one has the name `name`."""
     shape = tensor.get_partial_shape()
     axes = [axis for axis, (own, open_) in enumerate(zip(shape, relaxed(shape), strict=True)) if own != open_]
-    made: list[ov.Node] = []
+    new_nodes: list[ov.Node] = []
     for axis in axes:
         number = op.Constant(ov.Type.i64, ov.Shape([]), [axis])
         rest = op.Constant(ov.Type.i64, ov.Shape([1]), [-1])
@@ -141,6 +153,6 @@ def _relaxing(tensor: ov.Output, name: str) -> list[ov.Node]:
         number.set_friendly_name(f"{name}/axis_{axis}")
         rest.set_friendly_name(f"{name}/rest_{axis}")
         part.set_friendly_name(name if axis == axes[-1] else f"{name}/part_{axis}")
-        made += number, rest, part
+        new_nodes += number, rest, part
         tensor = part.output(0)
-    return made
+    return new_nodes

@@ -1,4 +1,4 @@
-"""Gives a request the inputs that are timed, one inference after the other, and the states that they begin with."""
+"""Gives a request the inputs that are timed, inference by inference, and the states that they begin with."""
 
 from __future__ import annotations
 
@@ -13,23 +13,40 @@ from ov_hsdag.utils.lazy import ov
 
 
 def infer(request: ov.InferRequest, inputs: Any) -> None:
-    """One inference. Raises RuntimeError where it fails. Not for requests of an AsyncInferQueue, which would count it.
+    """Runs one inference and raises RuntimeError where it fails.
 
-    `InferRequest.infer` returns empty outputs, or those of before, where an operation of a dynamic model fails on a CPU
-    device of one thread, and the next inference may end the process (2026.4).
+    `InferRequest.infer` does not raise where an operation of a dynamic model fails on a CPU device of one thread: it
+    returns empty outputs, or earlier ones, and the next inference may end the process (2026.4). Requests of an
+    AsyncInferQueue must not be given: the queue would count the inference.
+
+    Raises:
+        RuntimeError: the inference fails.
     """
     request.start_async(inputs)
     request.wait()
 
 
 class FirstStates:
-    """The states that timed inferences begin with; `inferences`: that were run to find out."""
+    """The states that timed inferences begin with.
+
+    Attributes:
+        stateful: whether the request has states.
+        inferences: number of inferences that were run to compute the states.
+    """
 
     def __init__(self, request: ov.InferRequest, timed: TimedInputs) -> None:
-        """Runs what is before the first step, on a request of the compiled model. Raises RuntimeError."""
+        """Runs the inferences before the first step.
+
+        Args:
+            request: a request of the compiled model.
+            timed: the timed inputs.
+
+        Raises:
+            RuntimeError: an inference fails.
+        """
         try:
             self.stateful = bool(request.query_state())
-        except RuntimeError:  # AUTO's requests do not tell (src/plugins/auto/src/infer_request.cpp)
+        except RuntimeError:  # AUTO's requests do not implement it (src/plugins/auto/src/infer_request.cpp)
             self.stateful = False
         self.inferences = 0
         self._past = timed.past
@@ -44,7 +61,7 @@ class FirstStates:
             self.inferences += 1
             shapes = {name: array.shape for name, array in self._states.items()}
             self._states = {state.name: np.array(state.state.data) for state in request.query_state()}
-        # What grew with the last token is as long as the tokens so far.
+        # The axis that grew with the last token has the length of the tokens so far.
         for name, before in shapes.items():
             now = self._states[name].shape
             grown = [axis for axis, (a, b) in enumerate(zip(before, now, strict=False)) if a != b]
@@ -52,7 +69,7 @@ class FirstStates:
                 self._axes[name] = grown[0]
 
     def set(self, request: ov.InferRequest) -> None:
-        """Gives them to a request."""
+        """Sets the states of a request to them."""
         if not self.stateful:
             return
         request.reset_state()
@@ -64,17 +81,32 @@ class FirstStates:
 
 
 class Replay:
-    """The inferences of one request; `inferences`: that were run beside those that are timed."""
+    """The timed inferences of one request.
+
+    Attributes:
+        first: the states that the inferences begin with.
+        inferences: number of untimed inferences that were run.
+    """
 
     def __init__(self, request: ov.InferRequest, timed: TimedInputs, first: FirstStates | None = None) -> None:
-        """Runs nothing but what is before, unless `first`, of another request of the model, has its states."""
+        """Computes the first states, unless they are given.
+
+        Args:
+            request: a request of the compiled model.
+            timed: the timed inputs.
+            first: the states that another request of the same model computed; by default this request computes them.
+        """
         self._request, self._timed = request, timed
         self.first = FirstStates(request, timed) if first is None else first
         self.inferences = self.first.inferences if first is None else 0
         self._done = len(timed.steps)
 
     def rewind(self) -> None:
-        """Sets the states back. Plugins keep given states without room for more: an untimed inference makes it."""
+        """Resets the states.
+
+        If there are several steps, an untimed inference follows: plugins store set states without spare room, and that
+        inference makes the room.
+        """
         self.first.set(self._request)
         self._done = 0
         if len(self._timed.steps) > 1 and self.first.stateful:
@@ -83,7 +115,7 @@ class Replay:
             self._done = 1
 
     def next(self) -> Sequence[NDArray[Any]]:
-        """Inputs of the next inference; sets the states back where all steps are done."""
+        """Returns the inputs of the next inference; resets the states first if all steps are done."""
         if self._done >= len(self._timed.steps):
             self.rewind()
         self._done += 1
@@ -91,5 +123,10 @@ class Replay:
 
 
 def mean_rate(rates: Mapping[str, float], phases: Sequence[TimedInputs]) -> float:
-    """Inferences per second of a whole workload, from those of its phases."""
+    """Inferences per second of a whole workload.
+
+    Args:
+        rates: inferences per second of each phase, by the phase's name.
+        phases: the phases, with the number of inferences of each.
+    """
     return sum(one.count for one in phases) / sum(one.count / rates[one.name] for one in phases)

@@ -1,6 +1,7 @@
-"""Inputs of a model that its user gives, as arrays or as files: arrays, images, texts.
+"""Inputs of a model that its user gives, as arrays or as files with arrays, images or texts.
 
-An image or an array is brought to what the input takes by simple rules (`_fitted`), which docs/using.md states.
+Simple rules bring an image or an array to the shape and type of its input (`_fit_to_input`); docs/guides/using.md
+states them.
 """
 
 from __future__ import annotations
@@ -23,61 +24,74 @@ from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import SAMPLES, read_array, read_arrays, read_bytes, read_lines
 
 KINDS = (".npy", ".npz", ".png", ".txt")
+"""Endings of files with inputs."""
 
 MOST_SAMPLES = 64
-"""Inferences with inputs that are given. Each is compared, or timed in turns with the others."""
+"""Largest number of inferences with given inputs. Each is compared, or timed in turn with the others."""
 
 _KINDS_OF_VALUES = "biufU"
-"""Kinds of NumPy's types that inputs have: Boolean, whole and real numbers, texts."""
+"""NumPy's kinds of types that inputs have: Boolean, integers, real numbers, texts."""
 
 _COLORS = (1, 3)
-"""Channels of inputs that images are for."""
+"""Numbers of channels of inputs that take images: gray and RGB."""
 
 GivenInputs = Mapping[str, object]
-"""By input name ("" for the only input): an array, the path of a file, or a list of these, a sample each."""
+"""By input name ("" for the only input): an array, the path of a file, or a list of these with one sample each."""
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Inferences with inputs that are given."""
+    """Inferences with given inputs."""
 
     inferences: Sequence[list[NDArray[Any]]]  # arrays of each inference, in the order of the model's inputs
-    shapes: Mapping[str, tuple[int, ...]]  # of the dynamic inputs in the first inference, by input name
+    shapes: Mapping[str, tuple[int, ...]]  # shapes of the dynamic inputs in the first inference, by input name
 
 
 def parse_inputs(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Paths by inputs' names from "image=cat.png" or, for a model of one input, "cat.png"; an .npz may have all inputs.
+    """Reads names and paths of inputs.
 
-    Of a name that is given several times, each file has one sample or more. UserError: a file is of no known kind.
+    Args:
+        texts: "image=cat.png" or, for a model of one input, "cat.png"; an .npz without a name may have all inputs.
+            Where a name is given several times, each file has one or more samples.
+
+    Returns:
+        Paths by input name.
+
+    Raises:
+        UserError: a file is of no known kind.
     """
-    found: dict[str, list[str]] = {}
+    paths: dict[str, list[str]] = {}
     for text in texts:
         name, separator, path = text.rpartition("=") if not Path(text).exists() else ("", "", text)
         if not path.lower().endswith(KINDS) or (separator and not name):
             raise UserError(f"cannot read input {quoted(text)}: give it as NAME=FILE, a file of {', '.join(KINDS)}")
-        found.setdefault(name, []).append(path)
-    return found
+        paths.setdefault(name, []).append(path)
+    return paths
 
 
 def describe_files(given: GivenInputs | None) -> list[str]:
-    """What `parse_inputs` reads, of the files that are given, without their folders; arrays are left out."""
+    """Formats given files as `parse_inputs` reads them, without their folders; arrays are left out."""
     files = [
-        (name, one)
+        (name, file)
         for name, value in (given or {}).items()
-        for one in (value if isinstance(value, list | tuple) else [value])
-        if isinstance(one, str | os.PathLike)
+        for file in (value if isinstance(value, list | tuple) else [value])
+        if isinstance(file, str | os.PathLike)
     ]
-    return [f"{name}={Path(one).name}" if name else Path(one).name for name, one in files]
+    return [f"{name}={Path(file).name}" if name else Path(file).name for name, file in files]
 
 
 def inputs_of_each(models: Sequence[ov.Model], given: GivenInputs) -> list[GivenInputs]:
-    """What of the inputs that are given is for each of several models. UserError: no model has such an input."""
-    known = [{name for port in model.inputs for name in _names(port)} for model in models]
+    """Selects the given inputs for each of several models.
+
+    Raises:
+        UserError: no model has such an input.
+    """
+    input_names = [{name for port in model.inputs for name in _names(port)} for model in models]
     for name in given:
-        if name and not any(name in names for names in known):
+        if name and not any(name in names for names in input_names):
             there = ", ".join(sorted(input_name(port) for model in models for port in model.inputs)) or "none"
             raise UserError(f"inputs are given for unknown input {quoted(name)}; inputs: {there}")
-    return [{name: one for name, one in given.items() if not name or name in names} for names in known]
+    return [{name: one for name, one in given.items() if not name or name in names} for names in input_names]
 
 
 def samples_of(
@@ -86,28 +100,34 @@ def samples_of(
     shapes: Mapping[str, Sequence[int]] | None = None,
     images: Mapping[str, Sequence[int]] | None = None,
 ) -> Samples | None:
-    """Inferences of a model with inputs that are given; None where none are.
+    """Prepares inferences of a model with given inputs; None where there are none.
 
     Args:
-        model: not changed. What is given for no input is made up (`SyntheticInput`).
-        given: see `GivenInputs`. Of several inputs each has as many samples, or one that is the same for all.
-        shapes: example shapes of dynamic inputs, by input name, which what is given has to have; images are resized.
-        images: example shapes that images are resized to where `shapes` say nothing.
+        model: the model, which is not changed. Values of inputs that are not given are generated (`SyntheticInput`).
+        given: see `GivenInputs`. Each input has the same number of samples, or one sample for all inferences.
+        shapes: example shapes of dynamic inputs, by input name. Given arrays must have them; images are resized to
+            them.
+        images: example shapes to which images are resized where `shapes` has none.
+
+    Returns:
+        The inferences and the shapes of their dynamic inputs.
 
     Raises:
-        UserError: a file cannot be read, or is damaged; an input is unknown; an array does not fit its input; the
-            model has states, whose inferences depend on each other.
+        UserError: a file cannot be read or is damaged; an input is unknown; an array does not fit its input; or the
+            model has states, so that its inferences depend on each other.
     """
     if not given:
         return None
     if is_stateful(model):
         raise UserError("inputs cannot be given for a model with states: its inferences are made up to fit together")
     by_port: dict[int, list[NDArray[Any]]] = {}
-    for name, value in _named(model, given):
-        number = _number(model, name)
+    for name, value in _named_arrays(model, given):
+        number = _input_number(model, name)
         port = model.inputs[number]
-        wanted, usual = _shape_of(port, shapes), _shape_of(port, images)
-        by_port.setdefault(number, []).extend(_fitted(array, port, wanted, usual, source) for array, source in value)
+        required_shape, default_shape = _shape_of(port, shapes), _shape_of(port, images)
+        by_port.setdefault(number, []).extend(
+            _fit_to_input(array, port, required_shape, default_shape, source) for array, source in value
+        )
     count = max(map(len, by_port.values()))
     for number, arrays in by_port.items():
         if len(arrays) not in (1, count):
@@ -116,7 +136,7 @@ def samples_of(
     if count > MOST_SAMPLES:
         raise UserError(f"there are {count} samples of an input, at most {MOST_SAMPLES} are taken")
     given_arrays = [{number: arrays[one % len(arrays)] for number, arrays in by_port.items()} for one in range(count)]
-    inferences = [_completed(model, arrays, seed, shapes) for seed, arrays in enumerate(given_arrays)]
+    inferences = [_complete_inputs(model, arrays, seed, shapes) for seed, arrays in enumerate(given_arrays)]
     return Samples(inferences, _dynamic_shapes(model, inferences[0]))
 
 
@@ -125,42 +145,50 @@ def _names(port: ov.Output) -> set[str]:
 
 
 def _shape_of(port: ov.Output, shapes: Mapping[str, Sequence[int]] | None) -> tuple[int, ...] | None:
-    """The example shape of an input; None where there is none."""
+    """The example shape of an input; None if it has none."""
     return next((tuple(shape) for name, shape in (shapes or {}).items() if name in _names(port)), None)
 
 
-def _number(model: ov.Model, name: str) -> int:
-    """Which input has this name. UserError: none, or "" of several."""
+def _input_number(model: ov.Model, name: str) -> int:
+    """Returns the number of the input with this name.
+
+    Raises:
+        UserError: no input has the name, or the name is "" and there are several inputs.
+    """
     if not name and len(model.inputs) == 1:
         return 0
     for number, port in enumerate(model.inputs):
         if name and name in _names(port):
             return number
-    there = ", ".join(sorted(map(input_name, model.inputs))) or "none"
+    available_names = ", ".join(sorted(map(input_name, model.inputs))) or "none"
     if not name:
-        raise UserError(f"an input needs its name, as in NAME=FILE; inputs of the model: {there}")
-    raise UserError(f"inputs are given for unknown input {quoted(name)}; inputs of the model: {there}")
+        raise UserError(f"an input needs its name, as in NAME=FILE; inputs of the model: {available_names}")
+    raise UserError(f"inputs are given for unknown input {quoted(name)}; inputs of the model: {available_names}")
 
 
 Sourced = tuple[NDArray[Any], str]
-"""An array, and where it comes from, for messages."""
+"""An array, and its origin for messages."""
 
 
-def _named(model: ov.Model, given: GivenInputs) -> Iterable[tuple[str, list[Sourced]]]:
-    """Input names and their arrays; an .npz without a name has an array for each input."""
+def _named_arrays(model: ov.Model, given: GivenInputs) -> Iterable[tuple[str, list[Sourced]]]:
+    """Yields input names with their arrays; an .npz without a name has an array for each input."""
     for name, value in given.items():
         several = value if isinstance(value, list | tuple) else [value]
-        for one in several:
-            if not isinstance(one, str | os.PathLike):
-                yield name, [(_as_array(one), f"the input {quoted(name)}")]
-            elif not name and len(model.inputs) > 1 and os.fspath(one).lower().endswith(".npz"):
-                yield from ((key, [(array, os.fspath(one))]) for key, array in _read(one, read_arrays).items())
+        for item in several:
+            if not isinstance(item, str | os.PathLike):
+                yield name, [(_as_array(item), f"the input {quoted(name)}")]
+            elif not name and len(model.inputs) > 1 and os.fspath(item).lower().endswith(".npz"):
+                yield from ((key, [(array, os.fspath(item))]) for key, array in _read(item, read_arrays).items())
             else:
-                yield name, [(array, os.fspath(one)) for array in _of_file(os.fspath(one), name)]
+                yield name, [(array, os.fspath(item)) for array in _arrays_of_file(os.fspath(item), name)]
 
 
 def _as_array(value: Any) -> NDArray[Any]:
-    """UserError: what is given is no array of numbers or texts."""
+    """Converts a given value to an array.
+
+    Raises:
+        UserError: the value is no array of numbers or texts.
+    """
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -170,8 +198,8 @@ def _as_array(value: Any) -> NDArray[Any]:
     return array
 
 
-def _of_file(path: str, name: str) -> list[NDArray[Any]]:
-    """The samples in a file. UserError."""
+def _arrays_of_file(path: str, name: str) -> list[NDArray[Any]]:
+    """Reads the samples of a file. Raises UserError where it cannot be read."""
     kind = Path(path).suffix.lower()
     if kind == ".npy":
         return [_read(path, read_array)]
@@ -186,36 +214,39 @@ def _of_file(path: str, name: str) -> list[NDArray[Any]]:
 
 
 def _read(path: str | os.PathLike[str], read: Any) -> Any:
-    """What is in a file; UserError where it cannot be read, is damaged, or has nothing."""
+    """Reads a file; raises UserError where it cannot be read, is damaged or is empty."""
     try:
-        found = read(path, SAMPLES)
+        content = read(path, SAMPLES)
     except OSError as error:
         raise UserError(f"cannot read input '{path}': {error.strerror or error}") from error
     except (ValueError, MemoryError) as error:
         raise UserError(f"cannot read input '{path}': {one_line(error) or 'it takes too much memory'}") from error
-    if (found.size if isinstance(found, np.ndarray) else len(found)) == 0:
+    if (content.size if isinstance(content, np.ndarray) else len(content)) == 0:
         raise UserError(f"cannot read input '{path}': there is nothing in it")
-    return found
+    return content
 
 
-def _fitted(
+def _fit_to_input(
     array: NDArray[Any],
     port: ov.Output,
-    wanted: tuple[int, ...] | None,
-    usual: tuple[int, ...] | None,
+    required_shape: tuple[int, ...] | None,
+    default_shape: tuple[int, ...] | None,
     source: str,
 ) -> NDArray[Any]:
-    """An array as an input takes it. UserError: it does not fit.
+    """Brings an array to the shape and type of its input.
 
-    Texts fill the input. An image (8-bit, [height, width, channels], of a .png) is laid out and resized, see `_image`.
-    Of other arrays a batch may be missing, which is added; their values keep what they are.
+    Texts fill the input. An image (8-bit, [height, width, channels], of a .png) is resized and transposed, see
+    `_image`. Any other array may lack the batch axis, which is added; its values stay the same.
 
     Args:
-        array: of numbers or texts.
+        array: numbers or texts.
         port: the input.
-        wanted: the example shape that it has to have; None: any that the input takes.
-        usual: the example shape that an image is resized to where `wanted` is None.
-        source: where the array comes from, for messages; the path of a file.
+        required_shape: the example shape that the array must have; None if it may have any shape that the input takes.
+        default_shape: the example shape to which an image is resized where `required_shape` is None.
+        source: origin of the array, for messages; the path of a file.
+
+    Raises:
+        UserError: the array does not fit the input.
     """
     shape = port.get_partial_shape()
     dtype = SyntheticInput.of(port.get_node()).dtype
@@ -223,31 +254,37 @@ def _fitted(
         takes = "texts" if dtype.kind == "U" else str(dtype)
         raise UserError(f"{source} has values of type {array.dtype}, and input '{input_name(port)}' takes {takes}")
     if dtype.kind == "U":
-        return _texts(array, port, wanted)
+        return _texts(array, port, required_shape)
     if source.lower().endswith(".png"):
-        array = _image(array, port, wanted or usual)
+        array = _image(array, port, required_shape or default_shape)
     elif shape.rank.is_static and array.ndim == len(shape) - 1:
         array = array[None]
-    if not shape.compatible(ov.PartialShape(list(array.shape))) or (wanted and array.shape != tuple(wanted)):
-        takes = str(list(wanted) if wanted else shape)
+    if not shape.compatible(ov.PartialShape(list(array.shape))) or (
+        required_shape and array.shape != tuple(required_shape)
+    ):
+        takes = str(list(required_shape) if required_shape else shape)
         raise UserError(f"{source} is of shape {list(array.shape)}, and input '{input_name(port)}' takes {takes}")
     return _cast(array, dtype, f"{source}, for input '{input_name(port)}'")
 
 
-def _texts(array: NDArray[Any], port: ov.Output, wanted: tuple[int, ...] | None) -> NDArray[Any]:
-    """The texts in the input's shape, where one text fills all of it."""
+def _texts(array: NDArray[Any], port: ov.Output, required_shape: tuple[int, ...] | None) -> NDArray[Any]:
+    """Texts in the shape of the input; a single text is repeated to fill it."""
     shape = port.get_partial_shape()
-    if wanted is None and shape.rank.is_static:
-        wanted = tuple(bounded_dimension(one, 1) for one in shape)
-    if array.size == 1 and wanted is not None:
-        return np.full(wanted, array.reshape(-1)[0])
+    if required_shape is None and shape.rank.is_static:
+        required_shape = tuple(bounded_dimension(one, 1) for one in shape)
+    if array.size == 1 and required_shape is not None:
+        return np.full(required_shape, array.reshape(-1)[0])
     if not shape.compatible(ov.PartialShape(list(array.shape))):
         raise UserError(f"texts of shape {list(array.shape)} are given for input '{input_name(port)}' of shape {shape}")
     return array
 
 
 def _cast(array: NDArray[Any], dtype: np.dtype[Any], what: str) -> NDArray[Any]:
-    """The same values in another type. UserError: they change by more than rounding."""
+    """Converts values to another type.
+
+    Raises:
+        UserError: the values would change by more than rounding.
+    """
     if array.dtype == dtype:
         return np.ascontiguousarray(array)
     with np.errstate(all="ignore"):
@@ -258,22 +295,22 @@ def _cast(array: NDArray[Any], dtype: np.dtype[Any], what: str) -> NDArray[Any]:
     return np.ascontiguousarray(cast)
 
 
-def _image(pixels: NDArray[np.uint8], port: ov.Output, wanted: tuple[int, ...] | None) -> NDArray[Any]:
-    """An image as an input takes it: resized, laid out, with as many channels.
+def _image(pixels: NDArray[np.uint8], port: ov.Output, target_shape: tuple[int, ...] | None) -> NDArray[Any]:
+    """Resizes an image to its input and gives it the input's layout and number of channels.
 
-    The size is the input's, where it has one, or that of the example shape, else the image's own. Between pixels is
-    interpolated (bilinear). Channels are those of the image in the order RGB: gray is repeated, alpha is left out, and
-    of one channel the mean is taken. Numbers of floating-point inputs are from 0 to 1, others from 0 to 255.
+    The size is that of the input or, where that is open, of the example shape, else the image's own. Pixels are
+    interpolated (bilinear). Channels are RGB: gray is repeated, alpha is left out, and an input of one channel gets the
+    mean. Floating-point inputs get numbers from 0 to 1, others from 0 to 255.
     """
     shape = port.get_partial_shape()
     if shape.rank.is_dynamic or len(shape) not in (3, 4):
         raise UserError(
             f"an image is given for input '{input_name(port)}' of shape {shape}: it takes three or four axes"
         )
-    sizes = list(wanted) if wanted else [int(one.get_length()) if one.is_static else None for one in shape]
+    sizes = list(target_shape) if target_shape else [int(one.get_length()) if one.is_static else None for one in shape]
     batch, sizes = (sizes[0] or 1, sizes[1:]) if len(sizes) == 4 else (None, sizes)
-    first = _channels_first(port, sizes)
-    channels, height, width = sizes if first else (sizes[2], sizes[0], sizes[1])
+    channels_first = _channels_first(port, sizes)
+    channels, height, width = sizes if channels_first else (sizes[2], sizes[0], sizes[1])
     channels = channels or 3
     if channels not in _COLORS:
         raise UserError(
@@ -284,12 +321,12 @@ def _image(pixels: NDArray[np.uint8], port: ov.Output, wanted: tuple[int, ...] |
     colors = colors.mean(axis=2, keepdims=True) if channels == 1 else np.broadcast_to(colors, (*colors.shape[:2], 3))
     is_real = port.get_element_type().is_real()
     colors = colors / np.float32(255) if is_real else np.rint(colors).astype(np.uint8)
-    laid_out = colors.transpose(2, 0, 1) if first else colors
+    laid_out = colors.transpose(2, 0, 1) if channels_first else colors
     return laid_out if batch is None else np.repeat(laid_out[None], batch, axis=0)
 
 
 def _channels_first(port: ov.Output, sizes: Sequence[int | None]) -> bool:
-    """Whether channels stand before height and width: as the model's layout says, its weights, or its sizes."""
+    """Whether channels come before height and width, by the model's layout, else its weights, else its sizes."""
     layout = str(port.get_node().get_layout()).strip("[]").replace(",", "")
     if "C" in layout:
         return layout.index("C") < layout.find("W") or "W" not in layout
@@ -299,7 +336,7 @@ def _channels_first(port: ov.Output, sizes: Sequence[int | None]) -> bool:
 
 
 def _resized(pixels: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
-    """[height, width, channels] float32 of another size, bilinear; centres of pixels keep their places."""
+    """Resizes [height, width, channels] float32 with bilinear interpolation between the centres of pixels."""
     for axis, size in ((0, height), (1, width)):
         have = pixels.shape[axis]
         if size == have:
@@ -312,21 +349,26 @@ def _resized(pixels: NDArray[np.float32], height: int, width: int) -> NDArray[np
     return pixels
 
 
-def _completed(
+def _complete_inputs(
     model: ov.Model, arrays: Mapping[int, NDArray[Any]], seed: int, shapes: Mapping[str, Sequence[int]] | None
 ) -> list[NDArray[Any]]:
-    """An array for each input: those that are given, and made-up ones in shapes that fit them. UserError, RunError."""
+    """Returns an array for each input: given ones, and generated ones with shapes that fit them.
+
+    Raises:
+        UserError: the shapes do not fit the model.
+        RunError: an input has a type of which no values can be generated.
+    """
     sizes = {input_name(model.inputs[number]): array.shape for number, array in arrays.items()}
     known = {name for number in arrays for name in _names(model.inputs[number])}
     sizes |= {name: tuple(shape) for name, shape in (shapes or {}).items() if name not in known}
     for number, port in enumerate(model.inputs):
-        # A mask has the shape of what it masks.
-        twin = next((arrays[one] for one in arrays if _alike(port, model.inputs[one])), None)
+        # Inputs with the same open dimensions get the same shape: a mask has the shape of the input that it masks.
+        twin = next((arrays[one] for one in arrays if _have_same_open_shape(port, model.inputs[one])), None)
         if number not in arrays and twin is not None and not _names(port) & set(shapes or {}):
             sizes[input_name(port)] = twin.shape
     dynamic = {name: shape for name, shape in sizes.items() if _port(model, name).get_partial_shape().is_dynamic}
     if dynamic:
-        fitting_input_shapes(model, dynamic)  # says what does not fit
+        fitting_input_shapes(model, dynamic)  # raises UserError with the reason where they do not fit
     random = np.random.default_rng(seed)
     counted = counted_input_shapes(model, dynamic)
     return [
@@ -335,14 +377,14 @@ def _completed(
     ]
 
 
-def _alike(port: ov.Output, other: ov.Output) -> bool:
+def _have_same_open_shape(port: ov.Output, other: ov.Output) -> bool:
     """Whether two inputs leave the same dimensions open."""
     shape, another = port.get_partial_shape(), other.get_partial_shape()
     return bool(shape.is_dynamic and shape.rank.is_static and shape == another)
 
 
 def _port(model: ov.Model, name: str) -> ov.Output:
-    return model.inputs[_number(model, name)]
+    return model.inputs[_input_number(model, name)]
 
 
 def _dynamic_shapes(model: ov.Model, arrays: Sequence[NDArray[Any]]) -> dict[str, tuple[int, ...]]:

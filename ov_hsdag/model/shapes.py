@@ -1,4 +1,4 @@
-"""Shapes of a model's inputs and tensors where the model leaves them open, or knows more than a submodel would."""
+"""Shapes of inputs and tensors that the model leaves open, or knows better than a submodel would."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from ov_hsdag.model.workload import CACHE_POSITIONS, cache_positions, past_lengt
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.lazy import op, ov
 
-Examples = Mapping[str, Sequence[int]]  # shapes of inputs, by their names
+Examples = Mapping[str, Sequence[int]]  # example shapes of inputs, by their names
 
-# What an unbounded dimension counts as when the user gives no example shape: one request of a moderate length, or of
-# the longest that the model takes.
+# Sizes of unbounded dimensions without an example shape: one request of a moderate length, or of a smaller length
+# where the model takes no other.
 UNBOUNDED_BATCH = 1
 UNBOUNDED_DIMENSION = 128
 SMALLER_DIMENSIONS = (64, 32, 16, 8)
 
-# Of images: what pools over a fixed window and then classifies takes one size alone, mostly one of these.
+# Sizes of images. A model that pools over a fixed window and then classifies takes only one size, mostly one of these.
 IMAGE_DIMENSIONS = (224, 256, 299, 512)
 
-# Tensors of more elements are data.
-_DIMENSIONS = 32
+# Elements up to which a tensor of integers may hold dimensions; larger ones are data.
+_MOST_DIMENSION_ELEMENTS = 32
 
 
 def bounded(shape: ov.PartialShape) -> tuple[int, ...]:
-    """The dimensions that costs count with."""
+    """Returns the dimensions of a shape that costs count with."""
     if shape.is_static:
         return tuple(shape.to_shape())
     if shape.rank.is_dynamic:
@@ -43,9 +43,16 @@ def bounded(shape: ov.PartialShape) -> tuple[int, ...]:
 
 
 def bounded_dimension(dimension: Any, default: int, *, at_bounds: bool = True) -> int:
-    """Elements of a dimension: its upper bound, or `default` where it has none.
+    """Returns the size that a dimension counts with.
 
-    at_bounds: False: of a dimension with an upper bound, the smaller of it and `default`. A lower bound holds always.
+    Args:
+        dimension: an `ov.Dimension`.
+        default: size of a dimension without an upper bound.
+        at_bounds: whether a dimension with an upper bound has that size; if not, it has the smaller of bound and
+            `default`.
+
+    Returns:
+        The size in elements, which is at least the lower bound.
     """
     upper = upper_bound(dimension)
     wanted = default if upper is None else upper if at_bounds else min(upper, default)
@@ -53,53 +60,63 @@ def bounded_dimension(dimension: Any, default: int, *, at_bounds: bool = True) -
 
 
 def is_unbounded(model: ov.Model) -> bool:
-    """Whether sizes of the model are guesses: an input has a dimension (or a rank) without a bound."""
-    return any(map(_unbounded, model.inputs))
+    """Whether sizes of the model are guesses, because an input has a dimension (or a rank) without a bound."""
+    return any(map(_is_unbounded_port, model.inputs))
 
 
 def has_guessed_sizes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> bool:
-    """Whether an input has a dimension without a bound, and no example shape. shapes: by any name of an input."""
-    names = ({port.get_node().get_friendly_name(), *port.get_names()} for port in filter(_unbounded, model.inputs))
+    """Whether an input has a dimension without a bound and no example shape.
+
+    Args:
+        model: any model.
+        shapes: example shapes by any name of an input.
+    """
+    names = (
+        {port.get_node().get_friendly_name(), *port.get_names()} for port in filter(_is_unbounded_port, model.inputs)
+    )
     return any(not own & set(shapes or {}) for own in names)
 
 
-def _unbounded(port: ov.Output) -> bool:
+def _is_unbounded_port(port: ov.Output) -> bool:
     shape = port.get_partial_shape()
     return shape.rank.is_dynamic or any(upper_bound(dimension) is None for dimension in shape)
 
 
 def input_name(port: ov.Output) -> str:
-    """What people call an input of a model."""
+    """Returns the name of an input for users: its first tensor name in the alphabet, else its friendly name."""
     return min(port.get_names(), default=port.get_node().get_friendly_name())
 
 
 def sized(name: str, sizes: Sequence[int]) -> str:
-    """An input's size as --shape takes it."""
+    """Formats an input's size as --shape takes it."""
     return f"{name}=[{','.join(map(str, sizes))}]"
 
 
 def has_npu(devices: Iterable[str]) -> bool:
-    """Whether an NPU is among the devices: example shapes are the model's own there, see `fix_npu_sizes`."""
+    """Whether an NPU is among the devices; example shapes become the model's own then, see `fix_npu_sizes`."""
     return any(kind_of(name) == "NPU" for name in devices)
 
 
 def check_npu_sizes(model: ov.Model, devices: Iterable[str], shapes: Examples | None = None) -> None:
-    """Raises UserError where an NPU is among the devices, and an input is open that `fix_npu_sizes` cannot fix.
+    """Checks that `fix_npu_sizes` can fix all open inputs, if an NPU is among the devices.
 
     Args:
         model: the model as it would be compiled.
         devices: names of the devices that it may run on.
         shapes: example shapes that the user gave, by input name.
+
+    Raises:
+        UserError: an input is open and has no example shape, or the model has states.
     """
     if has_npu(devices) and is_unbounded(model) and (model.get_sinks() or has_guessed_sizes(model, shapes)):
         raise UserError(describe_open_sizes(model, shapes))
 
 
 def fix_npu_sizes(model: ov.Model, devices: Iterable[str], shapes: Examples | None = None) -> None:
-    """Gives open inputs the sizes of the example shapes for good where an NPU is among the devices, with a warning.
+    """Gives open inputs the sizes of the example shapes permanently, with a warning, if an NPU is among the devices.
 
-    An NPU's compiler refuses open sizes (openvino#34617). A model with states keeps its sizes: what it generates has
-    another length than the prompt.
+    An NPU's compiler refuses open sizes (openvino#34617). The inputs of a model with states cannot be fixed: the tokens
+    that it generates have another length than the prompt.
 
     Args:
         model: the model as it would be compiled; changed in place.
@@ -121,18 +138,19 @@ def fix_npu_sizes(model: ov.Model, devices: Iterable[str], shapes: Examples | No
 
 
 def describe_open_sizes(model: ov.Model, shapes: Examples | None = None) -> str:
-    """Which size of the model an NPU's compiler refuses as it is open (openvino#34617), and the remedy."""
+    """Explains which open size an NPU's compiler refuses (openvino#34617), and the remedy."""
     sizes = zip(model.inputs, counted_input_shapes(model, shapes), strict=True)
-    fixed = [sized(input_name(port), size) for port, size in sizes if _unbounded(port)]
+    fixed = [sized(input_name(port), size) for port, size in sizes if _is_unbounded_port(port)]
     static = "--static " if model.get_sinks() else ""
+    first_open = _describe_open_dimension(next(filter(_is_unbounded_port, model.inputs)))
     return (
-        f"an NPU takes no open sizes, and {_open(next(filter(_unbounded, model.inputs)))}: fix it with"
+        f"an NPU takes no open sizes, and {first_open}: fix it with"
         f" {static}--shape '{','.join(fixed)}' (ovc: --input), or leave the NPU out"
     )
 
 
 def names_open_sizes(model: ov.Model, shapes: Examples) -> bool:
-    """Whether the example shapes, by input name, have one of an input with an open size."""
+    """Whether the example shapes, by input name, have one for an input with an open size."""
     return any(
         not {port.get_node().get_friendly_name(), *port.get_names()}.isdisjoint(shapes)
         for port in model.inputs
@@ -141,7 +159,11 @@ def names_open_sizes(model: ov.Model, shapes: Examples) -> bool:
 
 
 def refuse_unknown_sizes(model: ov.Model) -> None:
-    """Raises UserError for a model that takes none of `assumed_shapes`, which nothing can be counted with."""
+    """Refuses a model that takes none of `assumed_shapes`, because its costs cannot be computed.
+
+    Raises:
+        UserError: always, with the tried sizes and OpenVINO's reason.
+    """
     sizes = input_shapes(model, {})
     tried = [
         sized(input_name(port), size)
@@ -160,29 +182,39 @@ def refuse_unknown_sizes(model: ov.Model) -> None:
 
 
 def with_open_sizes(model: ov.Model) -> list[str]:
-    """Friendly names of nodes that read or make a tensor without a bound, which an NPU's compiler refuses, whatever its
-    inputs' sizes are: a state that grows, a result as long as what was found (openvino#34617)."""
+    """Lists nodes that read or produce a tensor without a bound, which an NPU's compiler refuses (openvino#34617).
+
+    Some are open whatever the inputs' sizes are: a state that grows, or a result with as many rows as objects were
+    found.
+
+    Returns:
+        Friendly names of the nodes.
+    """
     nodes = model.get_ops() if model.is_dynamic() else []
-    found = (node for node in nodes if any(map(_unbounded, (*node.outputs(), *node.input_values()))))
-    return [node.get_friendly_name() for node in found]
+    open_nodes = (node for node in nodes if any(map(_is_unbounded_port, (*node.outputs(), *node.input_values()))))
+    return [node.get_friendly_name() for node in open_nodes]
 
 
 def fix_input_shapes(model: ov.Model, shapes: Examples) -> None:
-    """Gives inputs these sizes for good. Raises UserError: one is open and not among them, or they do not fit."""
+    """Gives inputs these sizes permanently.
+
+    Raises:
+        UserError: an input is open and has no size in `shapes`, or the sizes do not fit.
+    """
     sizes = input_shapes(model, shapes)
     for port, size in zip(model.inputs, sizes, strict=True):
         named = {port.get_node().get_friendly_name(), *port.get_names()} & shapes.keys()
         if port.get_partial_shape().is_dynamic and not named:
             how = f"give its size, such as --shape '{sized(input_name(port), size)}'"
-            raise UserError(f"{_open(port)}, and is to be fixed: {how}")
+            raise UserError(f"{_describe_open_dimension(port)}, and is to be fixed: {how}")
     try:
         model.reshape({port: ov.PartialShape(size) for port, size in zip(model.inputs, sizes, strict=True)})
     except RuntimeError as error:
         raise UserError(f"the model does not take these shapes: {one_line(error)}") from error
 
 
-def _open(port: ov.Output) -> str:
-    """Which dimension of an input is open, in words."""
+def _describe_open_dimension(port: ov.Output) -> str:
+    """Says which dimension of an input is open."""
     shape = port.get_partial_shape()
     if shape.rank.is_dynamic:
         return f"the number of dimensions of input '{input_name(port)}' is open"
@@ -193,14 +225,15 @@ def _open(port: ov.Output) -> str:
 def assumed_sizes(
     model: ov.Model, shapes: Examples | None = None, used: Examples | None = None
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes that costs count with, by input name, of inputs that have open sizes and no example shape.
-
-    Empty where all sizes without a bound are known.
+    """Returns the assumed shapes of inputs that have open sizes and no example shape.
 
     Args:
         model: any model.
         shapes: example shapes that the user gave, by input name.
-        used: those that costs count with, by default the same.
+        used: example shapes that costs count with; by default the same.
+
+    Returns:
+        Shapes that costs count with, by input name; empty if no input has a dimension without a bound.
     """
     if not is_unbounded(model):
         return {}
@@ -214,49 +247,75 @@ def assumed_sizes(
 
 
 def counted_input_shapes(model: ov.Model, shapes: Examples | None = None) -> list[tuple[int, ...]]:
-    """The shapes that costs count with, one for each input of `model`, in order.
+    """Returns the shapes that costs count with: the first of `assumed_shapes` with which all shapes can be inferred.
 
-    They are the first of `assumed_shapes` of which the operations' shapes can be inferred. shapes: example shapes of
-    dynamic inputs, as in `ComputationGraph.from_model`; raises as that does.
+    Args:
+        model: any model.
+        shapes: example shapes of dynamic inputs, as in `ComputationGraph.from_model`.
+
+    Returns:
+        One shape for each input, in order. If none of `assumed_shapes` fits, it is the first of them.
+
+    Raises:
+        UserError: as `input_shapes`, or the example shapes do not fit the model.
     """
     return fitting_input_shapes(model, shapes) or [tuple(shape) for shape in assumed_shapes(model, shapes)[0]]
 
 
 def fitting_input_shapes(model: ov.Model, shapes: Examples | None = None) -> list[tuple[int, ...]] | None:
-    """The first of `assumed_shapes` with which operations' shapes can be inferred, None without. Raises UserError."""
-    wanted = assumed_shapes(model, shapes)[0]
+    """Returns the first of `assumed_shapes` with which all shapes can be inferred; None if there is none.
+
+    Args:
+        model: any model.
+        shapes: example shapes of dynamic inputs, by input name.
+
+    Raises:
+        UserError: as `input_shapes`, or the example shapes do not fit the model.
+    """
+    fitting = assumed_shapes(model, shapes)[0]
     if model.is_dynamic():
         inference = Inference(model, Nodes(model))
         if inference.with_static_inputs(shapes) is None:
             return None
-        wanted = inference.sizes
-    return [tuple(shape) for shape in wanted]
+        fitting = inference.sizes
+    return [tuple(shape) for shape in fitting]
 
 
 def assumed_shapes(model: ov.Model, shapes: Examples | None = None) -> list[list[list[int]]]:
-    """What to try for the inputs of `model`, the preferred first: a list with a shape for each input, in order.
+    """Lists shapes to try for the inputs of `model`, in order of preference.
 
-    There are several where a size is open that `shapes` do not give. Batches: the one that all of `shapes` have, then
-    one. Other sizes: the usual one, those of `shapes`, smaller ones, then those that the model's own constants and
-    windows suggest, in the end all of them for dimensions with a bound, too, which need not have it. Raises UserError
-    as `input_shapes` does.
+    There are several where a size is open and `shapes` do not give it. Batches are the one that all of `shapes` have,
+    then one. Other sizes are the usual one, those of `shapes`, smaller ones, and those that the model's own constants
+    and windows suggest. At the end, all of them are tried for dimensions with an upper bound as well.
+
+    Args:
+        model: any model.
+        shapes: example shapes of dynamic inputs, by input name.
+
+    Returns:
+        A list of alternatives; each has a shape for each input, in order.
+
+    Raises:
+        UserError: as `input_shapes`.
     """
-    found: list[list[list[int]]] = []
-    given_batch, given_sizes = _given_open_sizes(model, shapes or {})
+    alternatives: list[list[list[int]]] = []
+    given_batch, given_sizes = _example_open_sizes(model, shapes or {})
     others = (size for size in SMALLER_DIMENSIONS if size < UNBOUNDED_DIMENSION)
     usual = (UNBOUNDED_DIMENSION, *given_sizes, *others, *(IMAGE_DIMENSIONS if _takes_images(model) else ()))
     sizes = tuple(dict.fromkeys((*usual, *suggested_sizes(model)))) if is_unbounded(model) else usual
     for batch, at_bounds, size in product(dict.fromkeys((given_batch, UNBOUNDED_BATCH)), (True, False), sizes):
-        wanted = input_shapes(model, shapes or {}, size, at_bounds=at_bounds, batch=batch)
-        if wanted not in found:
-            found.append(wanted)
-    return found
+        alternative = input_shapes(model, shapes or {}, size, at_bounds=at_bounds, batch=batch)
+        if alternative not in alternatives:
+            alternatives.append(alternative)
+    return alternatives
 
 
-def _given_open_sizes(model: ov.Model, shapes: Examples) -> tuple[int, list[int]]:
-    """The batch that example shapes give all inputs whose first dimension is open, and what they give other dimensions.
+def _example_open_sizes(model: ov.Model, shapes: Examples) -> tuple[int, list[int]]:
+    """Finds the sizes that example shapes give open dimensions.
 
-    The batch is `UNBOUNDED_BATCH` where they do not agree.
+    Returns:
+        The batch: the size of all open first dimensions, or `UNBOUNDED_BATCH` where they differ; and the sizes of other
+        open dimensions.
     """
     batches, sizes = set[int](), dict[int, None]()
     for port in model.inputs:
@@ -272,38 +331,38 @@ def _given_open_sizes(model: ov.Model, shapes: Examples) -> tuple[int, list[int]
 
 
 def _example_of(port: ov.Output, shapes: Examples) -> list[int] | None:
-    """The example shape of an input. Raises UserError for what are no sizes."""
+    """The example shape of an input; None if it has none. Raises UserError where it is not a list of sizes."""
     names = {port.get_node().get_friendly_name(), *port.get_names()}
     name = next((name for name in shapes if name in names), None)
     return None if name is None else _example(name, shapes[name])
 
 
 def _sizes_by_symbol(model: ov.Model, shapes: Examples) -> list[tuple[Any, int]]:
-    """Symbols of open dimensions, and the sizes that example shapes give them."""
-    found = []
+    """Lists symbols of dimensions with the sizes that example shapes give them."""
+    sizes_by_symbol = []
     for port in model.inputs:
         example, shape = _example_of(port, shapes), port.get_partial_shape()
         if example is not None and shape.rank.is_static and len(shape) == len(example):
             sizes = zip(shape, example, strict=True)
-            found += [(dimension.get_symbol(), size) for dimension, size in sizes if dimension.has_symbol()]
-    return found
+            sizes_by_symbol += [(dimension.get_symbol(), size) for dimension, size in sizes if dimension.has_symbol()]
+    return sizes_by_symbol
 
 
 def smaller_shapes(model: ov.Model, shapes: Examples | None = None) -> list[dict[str, tuple[int, ...]]]:
-    """Example shapes of all inputs to try, the largest first, where `counted_input_shapes` do not run; [] for none."""
+    """Example shapes of all inputs to try where `counted_input_shapes` do not run, the largest first."""
     names = [parameter.get_friendly_name() for parameter in model.get_parameters()]
     if len(set(names)) < len(names):
         return []
-    found = [[tuple(shape) for shape in wanted] for wanted in assumed_shapes(model, shapes)]
-    counted = fitting_input_shapes(model, shapes) if len(found) > 1 else None
+    alternatives = [[tuple(shape) for shape in alternative] for alternative in assumed_shapes(model, shapes)]
+    counted = fitting_input_shapes(model, shapes) if len(alternatives) > 1 else None
     if counted is None:
         return []
-    smaller = (wanted for wanted in found[found.index(counted) + 1 :] if wanted < counted)
-    return [dict(zip(names, wanted, strict=True)) for wanted in smaller]
+    smaller = (alternative for alternative in alternatives[alternatives.index(counted) + 1 :] if alternative < counted)
+    return [dict(zip(names, alternative, strict=True)) for alternative in smaller]
 
 
 def _takes_images(model: ov.Model) -> bool:
-    """Whether an input of rank 4 leaves height and width open."""
+    """Whether an input has rank 4 and leaves height and width open."""
     return any(
         shape.rank.is_static and len(shape) == 4 and sum(upper_bound(one) is None for one in list(shape)[1:]) > 1
         for shape in (port.get_partial_shape() for port in model.inputs)
@@ -318,30 +377,34 @@ def input_shapes(
     at_bounds: bool = True,
     batch: int = UNBOUNDED_BATCH,
 ) -> list[list[int]]:
-    """A static shape for every input of `model`: the user's example, else upper bounds, else `batch` and `size`.
+    """Returns a static shape for every input: the user's example, else upper bounds, else `batch` and `size`.
 
-    Dimensions with a symbol that one of an example has, too, have the same size. Dimensions that weights multiply
-    (channels, features) have the weights' size instead of `size`.
+    Dimensions with the same symbol as one of an example have its size. Dimensions that weights multiply (channels,
+    features) have the weights' size instead of `size`.
 
     Args:
         model: any model.
-        shapes: by any of the input's tensor names or its friendly name.
-        size: elements of dimensions that nothing tells.
-        at_bounds: dimensions with an upper bound have it; else the smaller of it and `size`.
-        batch: elements of first dimensions that nothing tells.
+        shapes: example shapes, by any of the input's tensor names or its friendly name.
+        size: elements of other open dimensions.
+        at_bounds: whether dimensions with an upper bound have that size; if not, they have the smaller of it and
+            `size`.
+        batch: elements of open first dimensions.
+
+    Returns:
+        One shape for each input, in order.
 
     Raises:
-        UserError: the shapes name no input, or do not fit.
+        UserError: `shapes` name no input of the model, or do not fit.
     """
-    left = dict(shapes)
+    remaining = dict(shapes)
     by_symbol = _sizes_by_symbol(model, shapes)
     result = []
     for port in model.inputs:
         names = {port.get_node().get_friendly_name(), *port.get_names()}
-        name = next((name for name in left if name in names), None)
+        name = next((name for name in remaining if name in names), None)
         partial = port.get_partial_shape()
         if name is not None:
-            example = _example(name, left.pop(name))
+            example = _example(name, remaining.pop(name))
             if not partial.compatible(type(partial)(example)):
                 raise UserError(f"example shape {example} does not fit input '{name}' of shape {partial}")
             result.append(example)
@@ -356,14 +419,14 @@ def input_shapes(
                 for axis, dimension in enumerate(partial)
             ]
             result.append(sizes)
-    if left:
+    if remaining:
         known = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
-        raise UserError(f"example shape for unknown input '{next(iter(left))}'; inputs of the model: {known}")
+        raise UserError(f"example shape for unknown input '{next(iter(remaining))}'; inputs of the model: {known}")
     return result
 
 
 def _fixed_by_symbols(shape: ov.PartialShape, sizes: Sequence[tuple[Any, int]]) -> dict[int, int]:
-    """Sizes of a shape's dimensions, by axis, whose symbols have a size."""
+    """Sizes of a shape's dimensions whose symbols have a size, by axis."""
     return {
         axis: size
         for axis, dimension in enumerate(shape if sizes else ())
@@ -373,7 +436,7 @@ def _fixed_by_symbols(shape: ov.PartialShape, sizes: Sequence[tuple[Any, int]]) 
 
 
 def _example(name: str, sizes: Sequence[int]) -> list[int]:
-    """The sizes as int. Raises UserError for what are no sizes."""
+    """Converts sizes to int. Raises UserError where they are no sizes."""
     try:
         example = [operator.index(size) for size in sizes]
     except TypeError as error:
@@ -386,12 +449,14 @@ def _example(name: str, sizes: Sequence[int]) -> list[int]:
 class Inference:
     """Shapes under other conditions than the model declares, inferred on a copy of it.
 
-    A copy of a large model takes a good second; there, all questions share one. `sizes`: the inputs' shapes that
-    `with_static_inputs` found to fit.
+    Copying a large model takes over a second, so all questions about a large model share one copy.
+
+    Attributes:
+        sizes: the inputs' shapes with which `with_static_inputs` succeeded.
     """
 
     def __init__(self, model: ov.Model, nodes: Nodes) -> None:
-        """`nodes` are those of `model`, which is left as it is."""
+        """Prepares for a model, which is left as it is; `nodes` are its nodes."""
         self._model, self._nodes = model, nodes
         self._large = len(nodes) >= LARGE
         self._copy: ov.Model | None = None
@@ -399,20 +464,23 @@ class Inference:
         self.sizes: list[list[int]] = []
 
     def without_lost_values(self) -> dict[tuple[int, int], ov.PartialShape] | None:
-        """Shapes that are open where values that plugins lose make no dimension, by numbers of node and output.
+        """Infers the shapes that a submodel would know, where plugins lose values that become dimensions.
 
-        OpenVINO follows values of small integer tensors from ShapeOf to where they become dimensions. Plugins follow
-        them as far, but through floating-point arithmetic: there they put other operations (2026.4: a square root for a
-        power of 0.5) whose values OpenVINO does not follow, and all of a tensor that such a value is part of is
-        unknown. Of open lengths a submodel knows nothing where they are its inputs. None where the model has no such
-        values, or cannot do without them.
+        OpenVINO follows the values of small integer tensors from ShapeOf to the place where they become dimensions.
+        Plugins follow them as far, except through floating-point arithmetic. They replace operations there (2026.4: a
+        power of 0.5 by a square root), OpenVINO does not follow the values of the new ones, and a tensor with one
+        unknown value is unknown as a whole. A submodel also knows nothing about open lengths that are its inputs.
+
+        Returns:
+            The shapes that are dynamic then, by numbers of node and output. None where the model has no such values, or
+            cannot do without them.
         """
-        numbers = _lost_values(self._nodes)
+        numbers = _nodes_with_lost_values(self._nodes)
         if not numbers:
             return None
-        copy = self._fresh()
+        copy = self._current_copy()
         variables = [(variable, variable.info) for variable in copy.get_variables()]
-        replaced: list[tuple[Any, Any]] = []  # input ports and what fed them
+        replaced: list[tuple[Any, Any]] = []  # input ports and the outputs that fed them
         parameters = []
         for output in (output for number in numbers for output in self._copied[number].outputs()):
             parameters.append(op.Parameter(output.get_element_type(), output.get_partial_shape()))
@@ -425,42 +493,50 @@ class Inference:
             copy.validate_nodes_and_infer_types()
         except RuntimeError:
             self._copy = None
-            return None  # an operation that wants to know the values: it would not do with less in a submodel either
-        found = {}
+            return None  # some operation needs the values, so it would not work without them in a submodel either
+        open_shapes = {}
         for number, node in enumerate(self._copied):
             for port in range(node.get_output_size()):
                 shape = node.get_output_partial_shape(port)
                 if shape.is_dynamic:
-                    found[number, port] = shape
+                    open_shapes[number, port] = shape
         for reader, output in replaced:
             reader.replace_source_output(output)
         for parameter in parameters:
             copy.remove_parameter(parameter)
-        for variable, info in variables:  # an Assign tells its variable what it gets
+        for variable, info in variables:  # validating let Assigns change the shapes of their variables
             variable.update(info)
         if not self._large:
-            self._copy = None  # reshape looks at the shapes that are there
-        return found
+            self._copy = None  # reshape depends on the shapes of the copy, which are not the declared ones any more
+        return open_shapes
 
     def with_static_inputs(self, shapes: Examples | None) -> list[ov.Node] | None:
-        """The nodes with static shapes, as far as static inputs and states make them so.
+        """Infers static shapes, as far as static inputs and states determine them.
 
-        States that grow get the length that mask and tokens give (the mask's less the tokens'), or that of an input of
-        unknown length, where that fits. shapes: as in `input_shapes`, and so are the errors.
+        States that grow get the length that mask and tokens determine (mask minus tokens), or that of an input of
+        unknown length, where that fits. No other question can be asked afterwards.
 
-        Returns nodes of a copy, in the order of the model's (Parameters in the place of ReadValues), for the first of
-        `assumed_shapes` that fit together; None where none do. No other question can be asked afterwards.
+        Args:
+            shapes: example shapes, as in `input_shapes`.
+
+        Returns:
+            Nodes of a copy, in the order of the model's nodes, with Parameters in the place of ReadValues, for the
+            first of `assumed_shapes` that fits. None where none does.
+
+        Raises:
+            UserError: as `input_shapes`, or the example shapes do not fit the model.
         """
-        # ov.Model.reshape first makes operations take other shapes that are written for one, in a time that grows
-        # faster than the model. OpenVINO's clean-up has done that already where it can be done.
-        why = ""
+        # ov.Model.reshape first generalises operations that were written for one shape, in a time that grows faster
+        # than the model. Where that is possible, OpenVINO's common transformations have done it before. So a large
+        # model is first tried without.
+        reason = ""
         ways = (True, False) if "ReadValue" in self._nodes.types else (False,)
         infers = (False, True) if self._large else (True,)
         for sizes, reshapes, sizes_states in product(assumed_shapes(self._model, shapes), infers, ways):
             try:
-                nodes = self._sized([ov.PartialShape(shape) for shape in sizes], reshapes, sizes_states)
+                nodes = self._infer_static([ov.PartialShape(shape) for shape in sizes], reshapes, sizes_states)
             except RuntimeError as error:
-                self._copy, why = None, one_line(error)
+                self._copy, reason = None, one_line(error)
             else:
                 self.sizes = sizes
                 return nodes
@@ -471,24 +547,28 @@ class Inference:
                 if port.get_partial_shape().is_dynamic
                 and not (names := {port.get_node().get_friendly_name(), *port.get_names()}) & set(shapes)
             ]
-            told = f" where {', '.join(assumed)} is assumed (give sizes of that, too)" if assumed else ""
-            raise UserError(f"example shapes do not fit the model{told}: {why}")
+            assumption = f" where {', '.join(assumed)} is assumed (give sizes of that, too)" if assumed else ""
+            raise UserError(f"example shapes do not fit the model{assumption}: {reason}")
         return None
 
-    def _fresh(self) -> ov.Model:
-        """The copy; self._copied are its nodes, in the order of the model's."""
+    def _current_copy(self) -> ov.Model:
+        """Returns the copy; `self._copied` has its nodes, in the order of the model's nodes."""
         if self._copy is None:
             self._copy = self._model.clone()
             self._copied = self._copy.get_ordered_ops()
             names = [node.get_friendly_name() for node in self._copied]
-            if names != self._nodes.names:  # in another order
+            if names != self._nodes.names:  # the copy may have another topological order
                 by_name = dict(zip(names, self._copied, strict=True))
                 self._copied = [by_name[name] for name in self._nodes.names]
         return self._copy
 
-    def _sized(self, shapes: Sequence[ov.PartialShape], reshapes: bool, sizes_states: bool) -> list[ov.Node]:
-        """`with_static_inputs`, by `ov.Model.reshape` or inference alone. RuntimeError: an operation refuses them."""
-        copy = self._fresh()
+    def _infer_static(self, shapes: Sequence[ov.PartialShape], reshapes: bool, sizes_states: bool) -> list[ov.Node]:
+        """Tries one choice of `with_static_inputs`, by `ov.Model.reshape` or by inference alone.
+
+        Raises:
+            RuntimeError: an operation refuses the shapes.
+        """
+        copy = self._current_copy()
         if reshapes:
             copy.reshape(dict(zip(copy.inputs, shapes, strict=True)))
         else:
@@ -502,16 +582,16 @@ class Inference:
         return nodes
 
     def _growing_states(self) -> list[int]:
-        """Numbers of the ReadValues of which the length is open, as far as the copy knows."""
+        """Numbers of the ReadValues whose length is open in the copy."""
         states = [number for number, type_name in enumerate(self._nodes.types) if type_name == "ReadValue"]
         shapes = [self._copied[number].get_output_partial_shape(0) for number in states]
         return [n for n, shape in zip(states, shapes, strict=True) if shape.is_dynamic and shape.rank.is_static]
 
     def _with_sized_states(self, copy: ov.Model) -> list[ov.Node]:
-        """The nodes, with Parameters of static shapes in the place of the states that grow.
+        """Replaces states that grow by Parameters of static shapes, and returns the nodes.
 
-        A state has the dimensions of its initial value where those are not empty (the batch), else the length that mask
-        and tokens tell, or that of an input of unknown length.
+        A state has the dimensions of its initial value where those are not empty (the batch). Its other dimensions are
+        the length that mask and tokens determine, or that of an input of unknown length.
         """
         past = past_length(copy)
         nodes, parameters = list(self._copied), []
@@ -533,7 +613,7 @@ class Inference:
 
 
 def _infer_states(copy: ov.Model, states: Sequence[ov.Node]) -> None:
-    """Infers shapes of ReadValues and of what their first values rest on."""
+    """Infers the shapes of ReadValues and of the nodes that compute their first values."""
     if not states:
         return
     try:
@@ -549,8 +629,8 @@ def _state_length(dimension: Any, axis: int, past: int | None) -> int:
     return past
 
 
-def _lost_values(nodes: Nodes) -> list[int]:
-    """Numbers of the nodes whose values plugins lose, and of the lengths that are open."""
+def _nodes_with_lost_values(nodes: Nodes) -> list[int]:
+    """Numbers of the nodes whose values plugins lose, and of Gathers that take open lengths."""
     sources, outputs = nodes.edges.source.tolist(), nodes.edges.output.tolist()
     ptr = nodes.edges.ptr.tolist()
     lost: set[int] = set()
@@ -569,8 +649,8 @@ def _lost_values(nodes: Nodes) -> list[int]:
 
 
 def _holds_dimensions(node: ov.Node, outputs: Sequence[tuple[str, str]]) -> bool:
-    """Whether a node computes what may become dimensions: few integers."""
+    """Whether a node computes a few integers, which may become dimensions."""
     if not outputs or not is_integral(outputs[0][1]) or outputs[0][1] == "boolean":
         return False
     shape = node.get_output_partial_shape(0)
-    return bool(shape.is_static and math.prod(shape.to_shape()) <= _DIMENSIONS)
+    return bool(shape.is_static and math.prod(shape.to_shape()) <= _MOST_DIMENSION_ELEMENTS)

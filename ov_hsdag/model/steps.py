@@ -1,8 +1,8 @@
-"""Inputs of stateful models, step after step, as language models take them: a prompt, then further tokens.
+"""Inputs of stateful models step by step, as language models take them: a prompt, then further tokens.
 
-What a step is given has to fit what the states hold by then: the attention mask is as long as all tokens so far, the
-positions go on, and beams are numbers of sequences in the batch. Inputs are known by the names that optimum-intel,
-openvino.genai and transformers have in common; models with others get inputs of the same shapes in every step.
+The inputs of a step have to fit the contents of the states: the attention mask is as long as all tokens so far, the
+positions go on, and beams are numbers of sequences in the batch. Inputs are recognised by the names that optimum-intel,
+openvino.genai and transformers share. Models with other names get inputs of the same shapes in every step.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.lazy import ov
 
 MASK = MASKS[0]
+"""Name of the attention mask of decoders."""
 
 FILLED = 256
-"""Tokens that are read to fill states which have to hold more: what they leave there is repeated."""
+"""Tokens that are read to fill states. States that have to hold more repeat them, which saves inferences."""
 
 TIMED_STEPS = 128
-"""Tokens that are timed one after the other, before the states are set back."""
+"""Tokens that are timed one after the other before the states are reset."""
 
 FURTHER = 5
 """Steps of a conversation after the prompt, of one token each."""
 
 REORDERED = 3
-"""The step in which beams change places."""
+"""Number of the step in which beams change places."""
 
 Inputs = list[NDArray[Any]]
+"""Arrays of one inference, in the order of the model's inputs."""
 
 
 def is_stateful(model: ov.Model) -> bool:
@@ -43,7 +45,7 @@ def is_stateful(model: ov.Model) -> bool:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Of one step: sequences, new tokens of each, and tokens before them."""
+    """Sizes of one step: sequences, new tokens of each, and earlier tokens of each."""
 
     batch: int
     tokens: int
@@ -52,25 +54,37 @@ class _Sizes:
 
 @dataclass(frozen=True)
 class _Input:
-    role: str
-    shape: tuple[int, ...]
-    open_batch: bool
-    synthetic: SyntheticInput
+    """An input with its counted shape."""
+
+    role: str  # its known name, such as "attention_mask"; "" for other inputs
+    shape: tuple[int, ...]  # the shape that costs count with
+    open_batch: bool  # whether its batch is dynamic and has no example size
+    synthetic: SyntheticInput  # generates its values
 
 
 class StatefulInputs:
-    """Makes inputs of a stateful model that fit together.
+    """Generates inputs of a stateful model that fit together.
 
-    `past`: tokens that the example shapes' mask has more than there are new tokens: the states hold them already.
+    Attributes:
+        past: tokens that the states hold before the inference of the example shapes: the length of the mask minus the
+            number of new tokens.
     """
 
     def __init__(self, model: ov.Model, shapes: Mapping[str, Sequence[int]] | None = None, sequences: int = 1) -> None:
-        """Reads the inputs of a model with states. RunError: no values are made up for them; UserError: `shapes`.
+        """Reads the inputs of a model with states.
 
-        sequences: at least so many in the batch of a model with beams, where inputs and example shapes leave that open.
+        Args:
+            model: the model.
+            shapes: example shapes by input name.
+            sequences: least number of sequences in the batch of a model with beams, where inputs and example shapes
+                leave the batch open.
+
+        Raises:
+            RunError: an input has a type of which no values can be generated.
+            UserError: `shapes` name no input, or do not fit.
         """
         self._inputs: list[_Input] = []
-        given = set(shapes or {})
+        named_in_shapes = set(shapes or {})
         counted = counted_input_shapes(model, shapes)
         for port, parameter, shape in zip(model.inputs, model.get_parameters(), counted, strict=True):
             names = {parameter.get_friendly_name(), *port.get_names()}
@@ -78,39 +92,45 @@ class StatefulInputs:
             role = next((name for name in (*TOKENS, MASK, POSITIONS, BEAMS, CACHE_POSITIONS) if name in names), "")
             axis = len(shape) - 2 if role == POSITIONS else 0
             ranked = partial.rank.is_static and 0 <= axis < len(shape)
-            open_batch = ranked and partial[axis].is_dynamic and not names & given and role != CACHE_POSITIONS
+            open_batch = ranked and partial[axis].is_dynamic and not names & named_in_shapes and role != CACHE_POSITIONS
             self._inputs.append(_Input(role, tuple(shape), open_batch, SyntheticInput.of(parameter)))
-        # Logits have a value for each token; with the numbers 0 and 1 alone, a model would see only two of them.
+        # Logits have a value for each token of the vocabulary. Without this size, only tokens 0 and 1 could be drawn.
         last = [port.get_partial_shape()[-1] for port in model.outputs if port.get_partial_shape().rank == 3]
         self._vocabulary = max([2, *(dimension.get_length() for dimension in last[:1] if dimension.is_static)])
-        by_role = {one.role: one.shape for one in self._inputs if one.role}
+        by_role = {described.role: described.shape for described in self._inputs if described.role}
         tokens = next((by_role[role] for role in TOKENS if role in by_role), None)
         self._known = tokens is not None and len(tokens) >= 2
         self.past = max(by_role[MASK][-1] - tokens[1], 0) if self._known and tokens and MASK in by_role else 0
-        batched = [one for one in self._inputs if one.role != CACHE_POSITIONS and one.shape]
-        raised = BEAMS in by_role and all(one.open_batch and one.shape[self._batch_axis(one)] == 1 for one in batched)
+        batched = [described for described in self._inputs if described.role != CACHE_POSITIONS and described.shape]
+        raised = BEAMS in by_role and all(
+            described.open_batch and described.shape[self._batch_axis(described)] == 1 for described in batched
+        )
         batch = tokens[0] if tokens else 1
         self._full = _Sizes(max(batch, sequences) if raised else batch, tokens[1] if self._known and tokens else 0, 0)
         self._grows = context_grows(model)
         self._window = convolution_window(model)
         positions = by_role.get(CACHE_POSITIONS)
         if self._known and self._window and positions and positions[0] != self._window:
-            self.past = self._window  # not a prompt, and the mask does not tell what is before
+            self.past = self._window  # this is no prompt, and the mask does not show how many tokens came before
         self._growing = self._known and any(
-            one.role in TOKENS and port.get_partial_shape()[1].is_dynamic
-            for one, port in zip(self._inputs, model.inputs, strict=True)
+            described.role in TOKENS and port.get_partial_shape()[1].is_dynamic
+            for described, port in zip(self._inputs, model.inputs, strict=True)
         )
 
     @staticmethod
-    def _batch_axis(one: _Input) -> int:
-        return len(one.shape) - 2 if one.role == POSITIONS and len(one.shape) > 1 else 0
+    def _batch_axis(described: _Input) -> int:
+        return len(described.shape) - 2 if described.role == POSITIONS and len(described.shape) > 1 else 0
 
     def timed(self, seed: int = 0) -> tuple[list[Inputs], list[Inputs]]:
-        """Inputs of the inferences that the example shapes describe, and of what is before them, from a seed.
+        """Generates the inputs of timed inferences and of the inferences before them.
 
-        First inputs that fill the states: one inference, or two, of `FILLED` tokens together and the last of one token,
-        where the states hold more; none where nothing is before. Then inputs of what is timed: where it is one token
-        with others before it, of `TIMED_STEPS` of them one after the other.
+        Args:
+            seed: seed of the random numbers.
+
+        Returns:
+            Inputs of untimed inferences that fill the states: none if the states are empty; one inference; or two, of
+            `FILLED` tokens together and the last with one token, if the states hold more. Then inputs of the timed
+            inferences: `TIMED_STEPS` consecutive ones if the example shapes are one token after others, else one.
         """
         random = np.random.default_rng(seed)
         batch, tokens, past = self._full.batch, self._full.tokens, self.past
@@ -120,10 +140,18 @@ class StatefulInputs:
         return before, [self._step(random, _Sizes(batch, tokens, past + number * tokens)) for number in range(steps)]
 
     def conversation(self, seed: int = 0, further: int = FURTHER) -> list[Inputs]:
-        """Inputs of all steps after a reset: what is before, the example shapes' tokens, and further tokens one by one.
+        """Generates the inputs of all steps after a reset.
 
-        Sequences change places in step `REORDERED` where there are several. Models whose inputs are not known, or
-        cannot have another number of tokens, get the same shapes in each step.
+        The steps are the earlier tokens, the tokens of the example shapes, and further single tokens. Sequences change
+        places in step `REORDERED` where there are several. Models with unknown inputs, or with a fixed number of
+        tokens, get the same shapes in each step.
+
+        Args:
+            seed: seed of the random numbers.
+            further: number of steps after the tokens of the example shapes.
+
+        Returns:
+            Inputs of each step.
         """
         random = np.random.default_rng(seed)
         batch = self._full.batch
@@ -139,65 +167,74 @@ class StatefulInputs:
     def _step(self, random: np.random.Generator, sizes: _Sizes, swap: bool = False) -> Inputs:
         return [self._array(random, one, sizes, swap) for one in self._inputs]
 
-    def _array(self, random: np.random.Generator, one: _Input, sizes: _Sizes, swap: bool) -> NDArray[Any]:
-        shape = list(one.shape)
-        if shape and one.open_batch:
-            shape[self._batch_axis(one)] = max(shape[self._batch_axis(one)], sizes.batch)
+    def _array(self, random: np.random.Generator, described: _Input, sizes: _Sizes, swap: bool) -> NDArray[Any]:
+        shape = list(described.shape)
+        if shape and described.open_batch:
+            shape[self._batch_axis(described)] = max(shape[self._batch_axis(described)], sizes.batch)
         if self._known and len(shape) >= 2:
-            if one.role in TOKENS:
+            if described.role in TOKENS:
                 shape[1] = sizes.tokens
-            elif one.role == MASK:
+            elif described.role == MASK:
                 shape[-1] = sizes.past + sizes.tokens if self._grows else sizes.tokens
-            elif one.role == POSITIONS:
+            elif described.role == POSITIONS:
                 shape[-1] = sizes.tokens
         past = sizes.past if self._known else 0
-        if self._known and one.role == CACHE_POSITIONS and len(shape) == 1:
+        if self._known and described.role == CACHE_POSITIONS and len(shape) == 1:
             shape[0] = self._window if self._window and not sizes.past else sizes.tokens
-        made = one.synthetic.values(random, shape, past, self._vocabulary if one.role in TOKENS else 2)
-        return np.ascontiguousarray(made[::-1]) if swap and one.role == BEAMS else made
+        values = described.synthetic.values(random, shape, past, self._vocabulary if described.role in TOKENS else 2)
+        return np.ascontiguousarray(values[::-1]) if swap and described.role == BEAMS else values
 
 
-# Ends of the names that transformers, optimum-intel, openvino.genai and TensorFlow's models have in common.
+# Endings of names that transformers, optimum-intel, openvino.genai and TensorFlow's models share.
 _MASKS = ("mask",)
 _POSITIONS = ("position_ids", "cache_position")
 _BEAMS = ("beam_idx",)
 
-# Operations that hand indices on, from their first input.
-_HANDED_ON = {"Convert", "Reshape", "Squeeze", "Unsqueeze", "Transpose"}
+# Operations that pass indices on from their first input.
+_INDEX_PRESERVING = {"Convert", "Reshape", "Squeeze", "Unsqueeze", "Transpose"}
 
 
 @dataclass(frozen=True)
 class SyntheticInput:
-    """What is known of an input's values."""
+    """Generates plausible values of an input."""
 
-    names: frozenset[str]  # of the input, without "…:0" of TensorFlow
-    dtype: np.dtype[Any]  # of its values
-    # length of the shortest table that it picks rows of; None where it picks none, or of unknown length
+    names: frozenset[str]  # lower-case names of the input, without TensorFlow's "…:0"
+    dtype: np.dtype[Any]  # type of its values
+    # length of the shortest table whose rows the input selects; None if it selects none, or the length is not known
     rows: int | None
 
     @classmethod
     def of(cls, parameter: ov.Node) -> SyntheticInput:
-        """Of a Parameter. Raises RunError where values of its type cannot be made up."""
+        """Reads the properties of a Parameter.
+
+        Raises:
+            RunError: no values of its type can be generated.
+        """
         try:
             dtype = np.dtype(parameter.get_element_type().to_dtype())
         except (RuntimeError, TypeError, KeyError) as error:
             raise RunError(f"cannot make up values of type {parameter.get_element_type()} for an input") from error
-        if dtype.kind == "S":  # texts, which are Python's here
+        if dtype.kind == "S":  # texts are Python's str here
             dtype = np.dtype(np.str_)
         names = {parameter.get_friendly_name(), *parameter.output(0).get_names()}
         rows = _rows(parameter) if np.issubdtype(dtype, np.integer) else None
         return cls(frozenset(name.partition(":")[0].lower() for name in names), dtype, rows)
 
     def values(self, random: np.random.Generator, shape: Sequence[int], past: int = 0, few: int = 2) -> NDArray[Any]:
-        """Masks are ones (a row without any would be NaN), positions and beams in order, other integers random indices.
+        """Generates the values of one inference.
 
-        Texts are sentences of several lengths. Images have areas with edges: detectors find nothing in noise.
+        Masks are ones, as a row without any would give NaN. Positions and beams are in order; other integers are random
+        indices. Texts are sentences of several lengths. Images have areas with edges, because detectors find nothing in
+        noise.
 
         Args:
-            random: values are drawn from it.
-            shape: of the input.
+            random: the source of random numbers.
+            shape: shape of the input.
             past: the first position.
-            few: integers are below, where no table says how many there are (at least 2).
+            few: number of different integers where no table limits them (at least 2).
+
+        Returns:
+            An array of the input's shape and type.
         """
         if self._ends_with(_MASKS):
             return np.ones(shape, self.dtype)
@@ -222,16 +259,16 @@ class SyntheticInput:
 
 
 _SMALLEST_IMAGE = 16
-"""Height and width from which on an input of one or three channels is taken for an image."""
+"""Height and width from which on an input with one or three channels is treated as an image."""
 
 _AREAS = 12
-"""Rectangles in a made-up image."""
+"""Number of rectangles in a generated image."""
 
 _NOISE = 0.05
-"""Standard deviation of what is added to each pixel, of values from 0 to 1, so that no two are equal."""
+"""Standard deviation of the noise on each pixel, of values from 0 to 1, so that no two pixels are equal."""
 
 _LONGEST_TEXT = 12
-"""Words of a made-up text, at most."""
+"""Largest number of words of a generated text."""
 
 _WORDS = (
     "the a of and to in is that it with for on as was by at from this which an of two small large old new red green"
@@ -242,7 +279,7 @@ _WORDS = (
 
 
 def _is_image(shape: Sequence[int]) -> bool:
-    """Whether a shape is one of images, channels first or last."""
+    """Whether a shape is that of images, with channels first or last."""
     if len(shape) != 4:
         return False
     sides = shape[2:] if shape[1] in (1, 3) else shape[1:3] if shape[3] in (1, 3) else (0,)
@@ -250,9 +287,9 @@ def _is_image(shape: Sequence[int]) -> bool:
 
 
 def _areas(random: np.random.Generator, shape: Sequence[int]) -> NDArray[np.float64]:
-    """Images [batch, …] of rectangles in different colors before a gradient, with a little noise; from 0 to 1."""
-    first = shape[1] in (1, 3)
-    channels, (height, width) = (shape[1], shape[2:]) if first else (shape[3], shape[1:3])
+    """Draws images [batch, …] of coloured rectangles on a gradient with a little noise; values from 0 to 1."""
+    channels_first = shape[1] in (1, 3)
+    channels, (height, width) = (shape[1], shape[2:]) if channels_first else (shape[3], shape[1:3])
     images = np.empty((shape[0], channels, height, width))
     down, right = np.linspace(0, 1, height)[:, None], np.linspace(0, 1, width)
     for image in images:
@@ -264,11 +301,11 @@ def _areas(random: np.random.Generator, shape: Sequence[int]) -> NDArray[np.floa
             image[:, top:bottom, left:end] = random.uniform(0, 1, (channels, 1, 1))
         image += _NOISE * random.standard_normal(image.shape)
     images = np.clip(images, 0, 1)
-    return images if first else images.transpose(0, 2, 3, 1)
+    return images if channels_first else images.transpose(0, 2, 3, 1)
 
 
 def _sentences(random: np.random.Generator, shape: Sequence[int]) -> NDArray[Any]:
-    """Texts of one to `_LONGEST_TEXT` words."""
+    """Draws texts of one to `_LONGEST_TEXT` words."""
     words = _WORDS.split()
     texts = [
         " ".join(random.choice(words, int(random.integers(1, _LONGEST_TEXT + 1)))) for _ in range(int(np.prod(shape)))
@@ -277,8 +314,8 @@ def _sentences(random: np.random.Generator, shape: Sequence[int]) -> NDArray[Any
 
 
 def _rows(parameter: ov.Node) -> int | None:
-    """See `SyntheticInput.rows`."""
-    found, waiting = [], [parameter]
+    """Length of the shortest table whose rows the input selects; see `SyntheticInput.rows`."""
+    lengths, waiting = [], [parameter]
     while waiting:
         for reader in waiting.pop().output(0).get_target_inputs():
             node, port = reader.get_node(), reader.get_index()
@@ -286,7 +323,7 @@ def _rows(parameter: ov.Node) -> int | None:
                 shape, axis = node.get_input_partial_shape(0), node.input_value(2).get_node()
                 if axis.get_type_name() == "Constant" and shape.rank.is_static:
                     size = shape[int(axis.get_data().item())]
-                    found += [int(size.get_length())] if size.is_static else []
-            elif node.get_type_name() in _HANDED_ON and port == 0:
+                    lengths += [int(size.get_length())] if size.is_static else []
+            elif node.get_type_name() in _INDEX_PRESERVING and port == 0:
                 waiting.append(node)
-    return min(found, default=None)
+    return min(lengths, default=None)

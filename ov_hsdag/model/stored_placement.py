@@ -1,4 +1,7 @@
-"""How a placement is stored, in a model's rt_info or as a file of affinities, and read back from files of anybody."""
+"""Writes a placement into a model's rt_info, and reads it back from there or from a file of affinities.
+
+Files may come from anybody, so everything that is read is checked.
+"""
 
 from __future__ import annotations
 
@@ -16,36 +19,36 @@ RT_INFO = "ov_hsdag"
 """The model-level rt_info entry that holds an embedded placement; it survives saving and reading an IR."""
 
 VERSION = 1
-"""Of the embedded form. A newer one than this is refused."""
+"""Version of the embedded form; newer versions are refused."""
 
 _MOST_DEVICES = 255  # the native core counts devices in a byte
 
-# Of figures, what has to be numbers where it is there.
+# Entries of figures that must be numbers or intervals, if they are there.
 _NUMBERS = ("latency_us", "throughput_ips", "submodels", "transfer_bytes", "ratio", "times_best_single", "times_chosen")
 _INTERVALS = ("ci", "times_best_single_ci", "times_chosen_ci")
 
-# Of settings, by their types, where they are there.
+# Entries of settings, by their types, which are checked if the entries are there.
 _TEXTS = ("command", "workload", "kv_precision", "profile", "virtual_devices", "affinity", "experts", "policy")
 _SWITCHES = ("static", "measure")
 _SECONDS = ("measure_seconds", "search_seconds")
 
 
-# Entries that are stored as they are; all others are JSON.
+# Entries that are stored as plain text; all others are JSON.
 _PLAIN = ("version", "default", "objective", "policy", "chosen")
 _JSON = ("devices", "default_nodes", "exceptions", "prediction", "measured", "baselines", "settings")
 
 
 def to_entries(devices: Sequence[str], affinity: Mapping[str, str], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The entries that a placement is stored as, JSON-able but for NumPy's numbers in `facts`.
+    """Converts a placement to JSON-able entries; only NumPy's numbers in `facts` are left as they are.
 
     Args:
-        devices: in HETERO's order.
+        devices: the devices, in HETERO's order.
         affinity: device of each node, by friendly name.
         facts: further entries by name; those that are None are left out.
 
     Returns:
-        "default" is the device with most nodes; "default_nodes" are its nodes, so that nodes that appear later are
-        known as such; "exceptions" are the nodes of the other devices: {device: [names]}.
+        The entries. "default" is the device with most nodes; "default_nodes" are its nodes, so that nodes which appear
+        later can be told from them; "exceptions" are the nodes of the other devices: {device: [names]}.
     """
     nodes = _nodes_by_device(devices, affinity)
     default = max(devices, key=lambda device: len(nodes[device]))
@@ -61,15 +64,19 @@ def to_entries(devices: Sequence[str], affinity: Mapping[str, str], facts: Mappi
 
 
 def from_entries(entries: Mapping[str, Any], node_names: Callable[[], Iterable[str]]) -> dict[str, Any]:
-    """The fields of the `Placement` that `to_entries` stored.
+    """Reads the fields of a `Placement` from entries that `to_entries` made.
 
     Args:
-        entries: of anybody's file; everything in them is checked.
-        node_names: friendly names of the model's nodes, for entries without "default_nodes", which other tools write.
+        entries: entries of any file; everything in them is checked.
+        node_names: returns the friendly names of the model's nodes, for entries without "default_nodes", as other tools
+            write them.
+
+    Returns:
+        The fields by name.
 
     Raises:
         UserError: a newer ov-hsdag wrote the entries.
-        ValueError, TypeError, AttributeError, KeyError: they are no placement.
+        ValueError, TypeError, AttributeError, KeyError: the entries are not a placement.
     """
     version = int(entries["version"])
     if version > VERSION:
@@ -97,27 +104,31 @@ def from_entries(entries: Mapping[str, Any], node_names: Callable[[], Iterable[s
 
 
 def write(model: ov.Model, devices: Sequence[str], affinity: Mapping[str, str], facts: Mapping[str, Any]) -> None:
-    """Store a placement in the model's rt_info, in place of one that is there.
+    """Stores a placement in the model's rt_info and replaces an earlier one.
 
-    Every value is a JSON string, as rt_info comes back from a file as text. The outputs get tags for readers without
+    Every value is a string, because rt_info is read from a file as text. The outputs get tags for readers without
     Python (`output_tags`).
 
     Args:
-        model: gets the entries; see `to_entries` for what they are made of.
-        devices: in HETERO's order.
+        model: the model; changed in place.
+        devices: the devices, in HETERO's order.
         affinity: device of each node, by friendly name.
-        facts: further entries by name.
+        facts: further entries by name; see `to_entries`.
     """
     remove(model)
     for key, value in to_entries(devices, affinity, facts).items():
-        # Plain text where it is a name or a number already: a C++ reader needs no JSON for those.
+        # Names and numbers are plain text, so that a C++ reader needs no JSON for them.
         text = str(value) if isinstance(value, str | int) else json.dumps(value, default=plain)
         model.set_rt_info(text, [RT_INFO, key])
     output_tags.write(model, _nodes_by_device(devices, affinity))
 
 
 def read(model: ov.Model) -> dict[str, Any] | None:
-    """The fields of the `Placement` that is embedded in a model; None where there is none. UserError: unreadable."""
+    """Reads the fields of the `Placement` that is embedded in a model; None where there is none.
+
+    Raises:
+        UserError: the placement cannot be read.
+    """
     if not model.has_rt_info([RT_INFO]):
         return None
     try:
@@ -142,14 +153,14 @@ def _nodes_by_device(devices: Sequence[str], affinity: Mapping[str, str]) -> dic
 
 
 def remove(model: ov.Model) -> None:
-    """Remove an embedded placement, in place."""
+    """Removes an embedded placement, in place."""
     if RT_INFO in model.rt_info:
         del model.rt_info[RT_INFO]
     output_tags.remove(model)
 
 
 def read_affinities(path: str | PathLike[str], devices: Sequence[str] | None) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Devices and affinities of a JSON file {"node": "device"}; see `Placement.load`."""
+    """Reads devices and affinities from a JSON file {"node": "device"}; see `Placement.load`."""
     shown = fspath(path)
     try:
         affinity = read_json(path, TABLES, strict=True)
@@ -164,18 +175,18 @@ def read_affinities(path: str | PathLike[str], devices: Sequence[str] | None) ->
             raise UserError(
                 f"affinity file {shown!r}: the device of {quoted(name)} must be a name, got {quoted(device)}"
             )
-    found = tuple(dict.fromkeys(affinity.values()))
+    used_devices = tuple(dict.fromkeys(affinity.values()))
     if devices is None:
-        return found, affinity
-    unknown = [device for device in found if device not in devices]
+        return used_devices, affinity
+    unknown = [device for device in used_devices if device not in devices]
     if unknown:
-        known = shortened(f"HETERO:{','.join(devices)}")
-        raise UserError(f"affinity file {shown!r} uses {listed(unknown)}, which is not in {known}")
+        device_list = shortened(f"HETERO:{','.join(devices)}")
+        raise UserError(f"affinity file {shown!r} uses {listed(unknown)}, which is not in {device_list}")
     return tuple(devices), affinity
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """Names from JSON. Raises TypeError, as the others do."""
+    """Checks that a JSON value is a list of names. Raises TypeError, like the other checks."""
     names = tuple(value)
     if not all(isinstance(name, str) for name in names):
         raise TypeError("expected names")
@@ -183,7 +194,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _text(value: Any) -> str:
-    """A text from JSON. Raises TypeError, as the others do."""
+    """Checks that a JSON value is a text. Raises TypeError, like the other checks."""
     if not isinstance(value, str):
         raise TypeError("expected a text")
     return value
@@ -194,12 +205,15 @@ def _is_number(value: Any) -> bool:
 
 
 def _figures(value: Any) -> dict[str, Any]:
-    """Figures of a placement from JSON: what is computed with is a number."""
+    """Checks figures of a placement from JSON: values that are computed with must be numbers."""
     intervals = [value.get(key) for key in _INTERVALS]
     numbers = [value.get(key) for key in _NUMBERS] + list((value.get("memory_bytes") or {}).values())
-    if not all(one is None or (len(one) == 2 and all(map(_is_number, one))) for one in intervals):
+    if not all(
+        value_or_none is None or (len(value_or_none) == 2 and all(map(_is_number, value_or_none)))
+        for value_or_none in intervals
+    ):
         raise TypeError("expected intervals of two numbers")
-    if not all(one is None or _is_number(one) for one in numbers):
+    if not all(value_or_none is None or _is_number(value_or_none) for value_or_none in numbers):
         raise TypeError("expected numbers")
     if not isinstance(value.get("failed"), str | None):
         raise TypeError("expected a reason")
@@ -208,7 +222,7 @@ def _figures(value: Any) -> dict[str, Any]:
 
 
 def _all_figures(value: Any) -> dict[str, Any] | None:
-    """Figures of several placements by name."""
+    """Checks the figures of several placements, by name."""
     return None if value is None else {name: _figures(figures) for name, figures in value.items()}
 
 
@@ -233,7 +247,7 @@ def _settings(value: Any) -> dict[str, Any] | None:
 
 
 def plain(value: Any) -> Any:
-    """NumPy's scalars and arrays as JSON's numbers and lists."""
+    """Converts NumPy's scalars and arrays to JSON's numbers and lists."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"cannot store {type(value).__name__} in a model")

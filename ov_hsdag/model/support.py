@@ -1,4 +1,4 @@
-"""Which devices of this machine run which operations."""
+"""Finds out which devices of this machine run which operations."""
 
 from __future__ import annotations
 
@@ -21,35 +21,48 @@ from ov_hsdag.utils.child import ChildError
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import op, ov
 
-# Types of which a plugin says that it runs them, with a kernel for them on this device or without. The GPU plugin has
-# GRUSequence from oneDNN alone, so not on GPUs without matrix engines; query_model does not look that far.
-_CLAIMED_UNSEEN = {"GPU": ("GRUSequence",)}
+# Types, by kind of device, that query_model lists even where the device has no kernel for them. The GPU plugin has
+# GRUSequence only from oneDNN, and so not on GPUs without matrix engines, which query_model does not check.
+_UNCHECKED_CLAIMS = {"GPU": ("GRUSequence",)}
 
-# Kinds of devices whose plugins claim operations on tensors with an open number of dimensions, such as the result of an
-# If whose branches differ, and then do not compile them.
+# Kinds of devices whose plugins claim operations on tensors of open rank, such as the result of an If whose branches
+# differ, but do not compile them.
 RANKS_FIXED = frozenset({"GPU", "NPU"})
 
 
 def support(
     model: ov.Model, graph: ComputationGraph, devices: Sequence[str], core: ov.Core, part: Excerpt | None = None
 ) -> NDArray[np.bool_]:
-    """Which devices run which nodes, bool [nodes, devices]. RunError: a device cannot say what it supports.
+    """Finds out which devices run which nodes.
 
-    Those that they claim (`ov.Core.query_model`) and, where claims of their kind are known to be empty at times,
-    compile alone; a warning says which claims were taken back. Devices of the same kind, name, capabilities and
-    precision are asked once. Of a large model they are asked about an excerpt (`part`, where one is there already), and
-    about all of it where they do not run all of that.
+    A device is asked with `ov.Core.query_model`. Where claims of its kind are known to be wrong at times, the operation
+    is also compiled alone; a warning lists claims that were withdrawn. Devices of the same kind, name, capabilities and
+    precision are asked once. A device is asked about an excerpt of a large model first, and about the whole model only
+    where it does not run all of the excerpt.
+
+    Args:
+        model: the normalized model, which is not changed.
+        graph: the graph of the model.
+        devices: names of devices that `core` has.
+        core: the Core.
+        part: an excerpt of a large model, where the caller has one already.
+
+    Returns:
+        Whether a device runs a node, bool [nodes, devices].
+
+    Raises:
+        RunError: a device cannot say what it supports.
     """
     if part is None and graph.nodes >= LARGE and devices:
         part = excerpt(model)
     columns: dict[tuple[object, ...], NDArray[np.bool_]] = {}
-    sorts = [_sort(core, device) for device in devices]
+    sorts = [_equality_key(core, device) for device in devices]
     for device, sort in zip(devices, sorts, strict=True):
         if sort in columns:
             continue
-        column = _claimed(model, part, graph, device, core)
+        column = _claimed_nodes(model, part, graph, device, core)
         kind = kind_of(device) or device
-        doubtful = column & np.isin(graph.types, _CLAIMED_UNSEEN.get(kind, ()))
+        doubtful = column & np.isin(graph.types, _UNCHECKED_CLAIMS.get(kind, ()))
         if kind in RANKS_FIXED:
             doubtful |= column & np.isin(graph.names, with_open_ranks(model))
         column[doubtful] = _compile_alone(model, graph, np.flatnonzero(doubtful).tolist(), device, core)
@@ -65,19 +78,19 @@ def support(
     return np.stack([columns[sort] for sort in sorts], axis=1) if sorts else np.ones((graph.nodes, 0), bool)
 
 
-def _claimed(
+def _claimed_nodes(
     model: ov.Model, part: Excerpt | None, graph: ComputationGraph, device: str, core: ov.Core
 ) -> NDArray[np.bool_]:
-    """What a device says that it runs, bool [nodes]. Raises RunError.
+    """Which nodes a device claims to run, bool [nodes]. Raises RunError where it cannot say.
 
-    Plugins transform all of a model to answer, in a time that grows faster than the model.
+    Plugins transform the whole model to answer, in a time that grows faster than the model.
     """
     if part is not None:
         try:
             claimed = core.query_model(part.model, device)
         except RuntimeError:
             claimed = {}
-        # Whether a device takes what is around an operation that it lacks is for the whole model to say.
+        # Around an operation that the device lacks, claims depend on the surroundings: the whole model is needed.
         if all(name in claimed for name in part.names):
             return np.ones(graph.nodes, bool)
     try:
@@ -87,10 +100,10 @@ def _claimed(
     return np.array([name in claimed for name in graph.names], bool)
 
 
-def _sort(core: ov.Core, device: str) -> tuple[object, ...]:
-    """Equal for devices that run the same operations: one answer holds for all of eight equal GPUs.
+def _equality_key(core: ov.Core, device: str) -> tuple[object, ...]:
+    """A key that is equal for devices which run the same operations, so that one answer holds for eight equal GPUs.
 
-    A question costs a pass over the model by the device's plugin, half a second for a language model of 16 layers.
+    An answer costs a pass over the model by the device's plugin: half a second for a language model of 16 layers.
     """
     kind = kind_of(device)
     if kind is None:
@@ -106,23 +119,23 @@ def _sort(core: ov.Core, device: str) -> tuple[object, ...]:
 def _compile_alone(
     model: ov.Model, graph: ComputationGraph, nodes: Sequence[int], device: str, core: ov.Core
 ) -> list[bool]:
-    """Whether the device compiles each of the nodes as a model of its own, with its constant inputs.
+    """Whether the device compiles each of the nodes as a separate model with its constant inputs.
 
-    In another process, see `ov_hsdag.model.compiling`. Raises RunError where none can be started.
+    Compiling happens in another process, see `ov_hsdag.model.compiling`. Raises RunError where none can be started.
     """
     if not nodes:
         return []
     constant = {graph.names[node] for node in np.flatnonzero(graph.legality.constant)}
     copies = {node.get_friendly_name(): node for node in model.clone().get_ops()}
-    models: dict[str, ov.Model] = {}  # by kind
+    models: dict[str, ov.Model] = {}  # model of the first node of each kind
     kinds = []
     for node in (copies[graph.names[number]] for number in nodes):
         sources = [port.get_source_output() for port in node.inputs()]
         live = [source.get_node().get_friendly_name() not in constant for source in sources]
-        # Equal for nodes that a plugin chooses the same kernel for, as far as can be told from outside.
+        # Nodes of equal kind get the same kernel from a plugin, as far as that is visible from outside.
         inputs = [f"{source.get_element_type()} {source.get_partial_shape()}" for source in sources]
         kind = f"{node.get_type_info()} {node.get_attributes()} {inputs} {live}"
-        if bodies_of(node):  # which the attributes do not tell
+        if bodies_of(node):  # attributes do not describe bodies, so each such node is a kind of its own
             kind = f"{kind} {node.get_friendly_name()}"
         kinds.append(kind)
         if kind not in models:
@@ -137,33 +150,33 @@ def _compile_alone(
             compiles = process.call(_compiles, numbers, device, doing=f"compiling for {device}")
         except ChildError:  # the plugin has crashed
             compiles = [False] * len(numbers)
-    known = dict(zip(models, compiles, strict=True))
-    return [known[kind] for kind in kinds]
+    compiles_kind = dict(zip(models, compiles, strict=True))
+    return [compiles_kind[kind] for kind in kinds]
 
 
 def _compiles(here: Here, numbers: Sequence[int], device: str) -> list[bool]:
-    """In the process that compiles: whether the device compiles each of the models, by their numbers."""
-    found = []
+    """Runs in the compiling process: whether the device compiles each of the models, given by their numbers."""
+    compiles = []
     for number in numbers:
         try:
-            here.core.compile_model(here.model(number), device, {"CACHE_DIR": ""})  # of no use to anybody later
-            found.append(True)
+            here.core.compile_model(here.model(number), device, {"CACHE_DIR": ""})  # nobody uses the model later
+            compiles.append(True)
         except RuntimeError:
-            found.append(False)
-    return found
+            compiles.append(False)
+    return compiles
 
 
-# OpenVINO's operation sets: the public ones, and those of transformations.
+# Names of OpenVINO's own operation sets: public ones, and those of transformations.
 _OWN_VERSIONS = re.compile(r"opset\d+|ie_internal_opset|util")
 
-# Types that are in no operation set and yet OpenVINO's own.
+# Types of OpenVINO's own operations that are in no operation set.
 _OWN_TYPES = frozenset(
     {"PagedAttentionExtension", "PagedCausalConv1D", "PagedGatedDeltaNet", "PagedSelectiveSSM", "GatedDeltaNet"}
 )
 
 
 def with_open_ranks(model: ov.Model) -> list[str]:
-    """Friendly names of operations that read or make a tensor whose number of dimensions is open."""
+    """Lists friendly names of operations that read or produce a tensor of open rank."""
     operations = (node for node in model.get_ops() if node.get_type_name() not in ("Parameter", "Result"))
     return [
         node.get_friendly_name()
@@ -173,19 +186,19 @@ def with_open_ranks(model: ov.Model) -> list[str]:
 
 
 def inner_types(model: ov.Model) -> dict[str, frozenset[str]]:
-    """Types of the operations in the bodies of each If and loop, bodies of bodies too, by the node's friendly name."""
-    found = {}
+    """Types of the operations in the bodies (nested ones, too) of each If and loop, by the node's friendly name."""
+    types_by_name = {}
     for node in model.get_ops():
         inner = {one.get_type_name() for one in _inner_operations(node)}
         if inner:
-            found[node.get_friendly_name()] = frozenset(inner - {"Parameter", "Result", "Constant"})
-    return found
+            types_by_name[node.get_friendly_name()] = frozenset(inner - {"Parameter", "Result", "Constant"})
+    return types_by_name
 
 
 def custom_operations(model: ov.Model) -> list[str]:
-    """Friendly names of operations that are not OpenVINO's (or have one in a body): a program's, or a library's.
+    """Lists friendly names of operations that are not OpenVINO's, or have such an operation in a body.
 
-    Their types may have the name of an operation of OpenVINO, such as Clamp; the operation set tells them apart.
+    Their types may have the name of an operation of OpenVINO, such as Clamp; only the operation set differs.
     """
     return [
         node.get_friendly_name()
@@ -201,9 +214,9 @@ def _is_custom(node: ov.Node) -> bool:
 
 def _inner_operations(node: ov.Node) -> Iterator[ov.Node]:
     for body in bodies_of(node):
-        for one in body.get_ops():
-            yield one
-            yield from _inner_operations(one)
+        for inner in body.get_ops():
+            yield inner
+            yield from _inner_operations(inner)
 
 
 def require_support(
@@ -213,14 +226,17 @@ def require_support(
     devices: Sequence[str],
     model: ov.Model | None = None,
 ) -> None:
-    """Raises UserError when an operation runs on none of the devices, or operations that must share one have none.
+    """Checks that each operation, and each co-location group, runs on one of the devices.
 
     Args:
-        graph: of the model.
+        graph: the graph of the model.
         groups: co-location group of each node, int32 [nodes].
         supported: which devices run which nodes, bool [nodes, devices].
-        devices: their names, for the message.
-        model: normalized; None where the message cannot look for tensors of open rank.
+        devices: names of the devices, for the message.
+        model: the normalized model, in which the message looks for tensors of open rank; None for no such hint.
+
+    Raises:
+        UserError: an operation runs on none of the devices, or no device runs all operations that must share one.
     """
     alone = np.flatnonzero(~supported.any(axis=1))
     if len(alone):

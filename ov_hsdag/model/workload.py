@@ -1,4 +1,4 @@
-"""What a model is asked for: inferences of several sizes, and how often each of them comes."""
+"""A workload: inferences of several sizes, and how often each size occurs."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from dataclasses import dataclass, replace
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 
-# Inputs of decoders as optimum-intel and openvino.genai name them.
+# Names of decoders' inputs in models of optimum-intel and openvino.genai.
 TOKENS = ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inputs_embeds")
-"""Inputs with the new tokens: numbers [batch, tokens], or embeddings [batch, tokens, size]."""
+"""Names of inputs with the new tokens: numbers [batch, tokens], or embeddings [batch, tokens, size]."""
 
 MASKS = ("attention_mask", "decoder_attention_mask")
-"""int64 [batch, past + tokens], of models without attention [batch, tokens]."""
+"""Names of attention masks: int64 [batch, past + tokens], in models without attention [batch, tokens]."""
 
-_LIKE_TOKENS = ("token_type_ids",)
+_LIKE_TOKENS = ("token_type_ids",)  # inputs with the shape of tokens
 POSITIONS, BEAMS = "position_ids", "beam_idx"
-"""int64 [batch, tokens] or [planes, batch, tokens]; int32 [batch]."""
+"""Names of positions, int64 [batch, tokens] or [planes, batch, tokens]; and of sequences' numbers, int32 [batch]."""
 
 CACHE_POSITIONS = "cache_position"
-"""An input of one dimension: where new tokens go in the states."""
+"""Name of an input of one dimension: the places of the new tokens in the states."""
 
 _TIMED_PROMPT = 256
-"""Tokens of the longest prompt that is timed where nothing but a context is known."""
+"""Tokens of the longest timed prompt where only a context is known; longer prompts would take too long to time."""
 
-_KEYS = ("prompt", "generate", "batch")
+_KEYS = ("prompt", "generate", "batch")  # of a workload's text, and attributes of `Workload`
 
 PROMPT = "prompt"
 """Name of the phase that reads a prompt."""
 
 LONGEST_PROMPT, LAST_TOKEN = "longest prompt", "last token"
-"""Names of the phases that count for memory alone."""
+"""Names of the phases that count for memory only."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,22 @@ class Phase:
     """Inferences of one size."""
 
     name: str  # "prompt" or "token", for reports
-    shapes: Mapping[str, Sequence[int]]  # of dynamic inputs, by input name
-    count: float  # how many inferences of it belong to one run of the workload. 0: it only has to fit into memory
+    shapes: Mapping[str, Sequence[int]]  # shapes of dynamic inputs, by input name
+    count: float  # inferences of this size in one run of the workload; 0 if the phase only has to fit into memory
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a decoder is asked for: a prompt, and tokens one after the other."""
+    """The workload of a decoder: a prompt, then tokens one after the other."""
 
-    prompt: int  # tokens that are read at once
-    generate: int  # tokens that follow
+    prompt: int  # tokens of the prompt, which are read at once
+    generate: int  # tokens that are generated after it
     batch: int = 1  # sequences at a time, beams included
-    context: int = 0  # tokens for whose states there must be memory; at least `prompt + generate`
-    longest_prompt: int = 0  # tokens that there must be memory to read at once; at least `prompt`
+    context: int = 0  # tokens whose states must fit into memory; smaller numbers count as `prompt + generate`
+    longest_prompt: int = 0  # tokens of the longest prompt that memory must allow; smaller ones count as `prompt`
 
     def __post_init__(self) -> None:
-        """Raises UserError where a number is not positive."""
+        """Checks the numbers. Raises UserError where one is not positive."""
         for name in _KEYS:
             number = getattr(self, name)
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -65,24 +65,38 @@ class Workload:
 
     @classmethod
     def parse(cls, text: str, context: int = 0) -> Workload:
-        """Reads "prompt=1024,generate=256", with "batch=4" where that is not 1. UserError: it cannot be read."""
-        found: dict[str, int] = {}
+        """Reads "prompt=1024,generate=256", with "batch=4" where that is not 1.
+
+        Args:
+            text: the workload.
+            context: tokens whose states must fit into memory; 0 for those of the workload.
+
+        Raises:
+            UserError: the text cannot be read, or a number is not positive.
+        """
+        numbers: dict[str, int] = {}
         for part in text.split(","):
             match = re.fullmatch(r"\s*([a-z]+)\s*=\s*(\d{1,9})\s*", part)
-            if match is None or match[1] not in _KEYS or match[1] in found:
+            if match is None or match[1] not in _KEYS or match[1] in numbers:
                 raise UserError(f"cannot read workload '{text}': give it as \"prompt=1024,generate=256\"")
-            found[match[1]] = int(match[2])
-        if not {"prompt", "generate"} <= found.keys():
+            numbers[match[1]] = int(match[2])
+        if not {"prompt", "generate"} <= numbers.keys():
             raise UserError(f"workload '{text}' needs both, as in \"prompt=1024,generate=256\"")
-        return cls(**found, context=context)
+        return cls(**numbers, context=context)
 
     @classmethod
     def of_context(cls, context: int, batch: int = 1) -> Workload:
-        """What counts where nothing but the context is known: a prompt of half of it, and the rest is generated.
+        """Assumes a workload where only the context is known: the prompt is half of it, and the rest is generated.
 
-        Times count a prompt of 256 tokens at most. Memory counts a prompt as long as the context, as optimum-intel and
-        openvino.genai (its backend SDPA, which several devices need) read a prompt at once, however long it is.
-        UserError: a context of less than two tokens.
+        Times count a prompt of at most 256 tokens. Memory counts a prompt as long as the context, because optimum-intel
+        and openvino.genai (its backend SDPA, which several devices need) read a prompt at once, however long it is.
+
+        Args:
+            context: tokens whose states must fit into memory.
+            batch: sequences at a time.
+
+        Raises:
+            UserError: the context has less than two tokens.
         """
         if context < 2:
             raise UserError(f"a context has at least two tokens, got {context}")
@@ -91,7 +105,11 @@ class Workload:
 
     @classmethod
     def asked(cls, workload: Workload | str | None, context: int | None) -> Workload | None:
-        """What a caller asks for; None where there is neither a workload nor a context. Raises UserError."""
+        """Combines the options `workload` and `context`; None if there is neither.
+
+        Raises:
+            UserError: as `parse` and `of_context`.
+        """
         if workload is None:
             return None if context is None else cls.of_context(context)
         if isinstance(workload, str):
@@ -100,22 +118,23 @@ class Workload:
 
     @property
     def by_context(self) -> bool:
-        """Whether a context is all that was asked for, see `of_context`."""
+        """Whether only a context was given, see `of_context`."""
         return self.longest_prompt > 0
 
     def describe(self) -> str:
-        """What `parse` reads."""
+        """Formats the workload as `parse` reads it."""
         return f"prompt={self.prompt},generate={self.generate},batch={self.batch}"
 
     @property
     def tokens(self) -> int:
-        """Tokens for whose states there must be memory."""
+        """Number of tokens whose states must fit into memory."""
         return max(self.context, self.prompt + self.generate)
 
     def phases(self, model: ov.Model) -> tuple[Phase, ...]:
-        """The prompt, a token in the middle of those that follow, the longest prompt, and the last token.
+        """Returns the phases: the prompt, a token halfway through the generated ones, longest prompt, and last token.
 
-        Raises as `decoder_shapes`.
+        Raises:
+            UserError: as `decoder_shapes`.
         """
         halfway = self.prompt + (self.generate + 1) // 2
         longest = self.longest_prompt
@@ -128,7 +147,11 @@ class Workload:
         return (*phases, Phase(LAST_TOKEN, decoder_shapes(model, self.batch, 1, self.tokens), 0.0))
 
     def phases_with(self, model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> tuple[Phase, ...]:
-        """`phases`, with example shapes of other inputs. Raises UserError, also where both tell the shape of one."""
+        """Returns `phases`, with example shapes of other inputs.
+
+        Raises:
+            UserError: as `decoder_shapes`, or an input's shape is given by both.
+        """
         phases = self.phases(model)
         twice = sorted(set(shapes or {}) & set(phases[0].shapes))
         if twice:
@@ -137,30 +160,40 @@ class Workload:
 
 
 def decoder_shapes(model: ov.Model, batch: int, new: int, total: int) -> dict[str, tuple[int, ...]]:
-    """Shapes of a decoder's inputs by name, where `new` tokens are read at once, with which the states hold `total`.
+    """Returns the shapes of a decoder's inputs for one inference.
 
-    UserError: the model has no states, or lacks the inputs of a decoder.
+    Args:
+        model: the decoder.
+        batch: number of sequences.
+        new: number of tokens that the inference reads, per sequence.
+        total: number of tokens that the states hold afterwards, per sequence.
+
+    Returns:
+        Shapes by input name, for inputs that belong to decoders.
+
+    Raises:
+        UserError: the model has no states, or lacks the inputs of a decoder.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     tokens = False
     for port in model.inputs:
         shape = port.get_partial_shape()
         for name in port.get_names():
             if name in TOKENS or name in _LIKE_TOKENS:
                 rest = tuple(int(size.get_length()) for size in list(shape)[2:] if size.is_static)
-                found[name] = (batch, new, *rest)
+                shapes[name] = (batch, new, *rest)
                 tokens |= name in TOKENS
             elif name in MASKS:
-                found[name] = (batch, total if context_grows(model) else new)
+                shapes[name] = (batch, total if context_grows(model) else new)
             elif name == POSITIONS:
                 first = shape[0] if shape.rank.is_static and len(shape) == 3 else None
-                # Of several kinds of positions: Qwen2-VL's rotary embedding has time, height and width.
+                # Positions may have several planes: Qwen2-VL's rotary embedding has time, height and width.
                 planes = () if first is None else (int(first.get_length()) if first.is_static else 3,)
-                found[name] = (*planes, batch, new)
+                shapes[name] = (*planes, batch, new)
             elif name == BEAMS:
-                found[name] = (batch,)
+                shapes[name] = (batch,)
             elif name == CACHE_POSITIONS:
-                found[name] = (cache_positions(model, new) if new == total else new,)
+                shapes[name] = (cache_positions(model, new) if new == total else new,)
             else:
                 continue
             break
@@ -168,16 +201,16 @@ def decoder_shapes(model: ov.Model, batch: int, new: int, total: int) -> dict[st
         names = ", ".join(sorted(name for port in model.inputs for name in port.get_names())) or "none"
         lacks = "has no states" if tokens else f"has no input such as {TOKENS[0]} (its inputs: {names})"
         raise UserError(f"a context, or a workload of prompt and tokens, is one of decoders, and this model {lacks}")
-    return found
+    return shapes
 
 
 def cache_positions(model: ov.Model, prompt: int) -> int:
-    """How many numbers `cache_position` has with a prompt of so many tokens."""
+    """Length of the input `cache_position` when a prompt of `prompt` tokens is read."""
     return convolution_window(model) or prompt
 
 
 def past_length(model: ov.Model) -> int | None:
-    """Tokens that the states of a model with static inputs hold before an inference; None where those do not tell."""
+    """Tokens that the states of a model with static inputs hold before an inference; None if inputs do not show it."""
     sizes: dict[str, int] = {}
     for port in model.inputs:
         shape = port.get_partial_shape()
@@ -188,10 +221,10 @@ def past_length(model: ov.Model) -> int | None:
 
 
 def context_grows(model: ov.Model) -> bool:
-    """Whether a mask is as long as all tokens so far.
+    """Whether the attention mask is as long as all tokens so far.
 
-    It is where a state grows with the tokens (keys and values), or none is known. Models whose states all keep their
-    size (Mamba) have a mask of the new tokens, under the same name.
+    It is if some state grows with the tokens (keys and values), or if no state's size is known. Models whose states all
+    keep their size (Mamba) have a mask of the new tokens under the same name.
     """
     shapes = [variable.info.data_shape for variable in model.get_variables()]
     ranked = [list(shape)[1:] for shape in shapes if shape.rank.is_static]
@@ -199,10 +232,10 @@ def context_grows(model: ov.Model) -> bool:
 
 
 def convolution_window(model: ov.Model) -> int | None:
-    """Inputs that the states of short convolutions hold; None where the model has no such states.
+    """Number of inputs that the states of short convolutions hold; None where the model has no such states.
 
     A Mamba takes that many positions in its cache with a prompt of any length, and one with each further token. With
-    another number it writes beside its state, which the CPU plugin does not check (docs/facts.md).
+    another number it writes outside of its state, which the CPU plugin does not check (docs/reference/facts.md).
     """
     for variable in model.get_variables():
         shape = variable.info.data_shape

@@ -1,4 +1,4 @@
-"""What every placer is."""
+"""The interface of placers, and functions that several of them share."""
 
 from __future__ import annotations
 
@@ -19,40 +19,45 @@ class Placer(Protocol):
         """Name in results and on the command line."""
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """Device number of each legality group, uint8 [groups]. It may be infeasible: the simulator tells."""
+        """Finds a placement: the device number of each colocation group, uint8 [groups].
+
+        The placement may be infeasible; the caller checks it with the simulator.
+        """
 
 
 def best_of(problem: PlacementProblem, placements: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """The first of the best placements by the simulator."""
+    """The placement, uint8 [groups], with the best score by the simulator; of equal ones the first."""
     batch = np.stack(placements)
     best: NDArray[np.uint8] = batch[problem.evaluate(batch, most_work=MOST_WORK).score(problem.objective).argmin()]
     return best
 
 
 WORSE_IN_ORDER = 0.0005
-"""Share of the score by which HETERO's own order of the nodes may make a placement worse than the canonical order."""
+"""Share by which a placement's score may be worse in the given order of the nodes than in the canonical order.
+
+Beyond it, a placer runs a second time, on the nodes in their given order."""
 
 
 def by_structure(find: Callable[[PlacementProblem], NDArray[np.uint8]], problem: PlacementProblem) -> NDArray[np.uint8]:
-    """What a placer finds, whatever the numbers of the problem's nodes: placements of its canonical form.
+    """Runs a placer on the canonical form of a problem, so that its result does not depend on how nodes are numbered.
 
-    Numbers decide only where HETERO itself goes by them: which tensors are alive at the same time, and where it splits
-    parts that wait for each other. Where these make the placement worse, the placer is asked once more, with the nodes
-    in their own order, and the better placement counts.
+    HETERO itself depends on the order of the nodes in two respects: which tensors are alive at the same time, and where
+    it splits parts that wait for each other. Where the given order makes the placement worse than in the canonical
+    form, the placer runs a second time with the nodes in their given order, and the better placement counts.
 
     Args:
-        find: placements of a problem, best first, uint8 [count, groups].
-        problem: the problem, whose nodes have any topological order.
+        find: finds placements of a problem, best first, uint8 [count, groups].
+        problem: the problem; its nodes are in any topological order.
 
     Returns:
-        The placements, uint8 [count, groups], the first one the best of them by the simulator.
+        The placements, uint8 [count, groups]; the first is the best by the simulator.
     """
     canonical = problem.canonical
     if canonical.problem is problem:
         return find(problem)
-    found = find(canonical.problem)
-    expected = _score(canonical.problem, found[0])
-    placements = _best_first(problem, canonical.as_given(found), expected)
+    canonical_placements = find(canonical.problem)
+    expected = _score(canonical.problem, canonical_placements[0])
+    placements = _best_first(problem, canonical.as_given(canonical_placements), expected)
     score = _score(problem, placements[0])
     if not np.isfinite(score) or score > expected * (1 + WORSE_IN_ORDER):
         return _best_first(problem, np.concatenate([placements, find(problem)]), 0.0)
@@ -60,7 +65,13 @@ def by_structure(find: Callable[[PlacementProblem], NDArray[np.uint8]], problem:
 
 
 def _best_first(problem: PlacementProblem, placements: NDArray[np.uint8], expected: float) -> NDArray[np.uint8]:
-    """The placements with the best one first, if the first one's score is not the expected one; [count, groups]."""
+    """Moves the best placement to the front, unless the first one's score is about the expected one.
+
+    Args:
+        problem: the problem.
+        placements: the placements, uint8 [count, groups].
+        expected: expected score of the first one, µs.
+    """
     if len(placements) == 1 or _score(problem, placements[0]) <= expected * (1 + WORSE_IN_ORDER):
         return placements
     scores = problem.evaluate(placements, most_work=MOST_WORK).score(problem.objective)
@@ -69,10 +80,11 @@ def _best_first(problem: PlacementProblem, placements: NDArray[np.uint8], expect
 
 
 def _score(problem: PlacementProblem, placement: NDArray[np.uint8]) -> float:
+    """The objective of one placement, µs, inf where infeasible."""
     return float(problem.evaluate(placement, most_work=MOST_WORK).score(problem.objective)[0])
 
 
 def distinct(placements: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Each placement once, in the order of first occurrence, uint8 [distinct, groups]."""
+    """Removes duplicates from placements and keeps the order of first occurrence, uint8 [distinct, groups]."""
     first = {row.tobytes(): number for number, row in reversed(list(enumerate(placements)))}
     return placements[sorted(first.values())]

@@ -1,4 +1,4 @@
-"""Experts apart from the rest of a decoder, as people place them by hand."""
+"""A placer that puts routed experts of a decoder on another device than the rest, as people do by hand."""
 
 from __future__ import annotations
 
@@ -13,14 +13,24 @@ from ov_hsdag.problem.problem import PlacementProblem
 
 @dataclass(frozen=True)
 class ExpertsApart:
-    """Everything on the first device but the routed experts of the first layers, which are on another one."""
+    """Puts the routed experts of the first layers on one device, and everything else on the first device.
 
-    device: int | None = None  # number of the other one; None: the last of the list
-    layers: int | None = None  # how many layers; None: the fewest with which the devices' memory suffices, at least one
+    Attributes:
+        device: number of the experts' device; None for the last of the list.
+        layers: number of layers whose experts move; None for the fewest with which the devices' memory suffices, at
+            least one.
+        name: name of the placer.
+    """
+
+    device: int | None = None
+    layers: int | None = None
     name: str = "experts"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """See `Placer.place`. All layers where no number of them suffices, and where the model has fewer."""
+        """Finds a placement, see `Placer.place`.
+
+        The experts of all layers move where the model has fewer layers, or where no number of layers suffices.
+        """
         away = experts_away(problem, self.device)
         if self.layers is not None:
             return away[min(self.layers, len(away) - 1)]

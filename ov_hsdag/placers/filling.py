@@ -1,4 +1,4 @@
-"""Contiguous parts that fill all devices' memory alike: a placement that keeps the limits where the model just fits."""
+"""Contiguous parts that fill the memory of all devices equally: they keep the limits where a model just fits."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ from ov_hsdag.placers.base import by_structure
 from ov_hsdag.problem.coarse import crossing
 from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem, topological_groups
 
-# Parts end where the least bytes cross in a window: of a model, so many windows.
+# A part may end only at a place that fewer bytes cross than any other place within 1 / `_WINDOWS` of the model.
 _WINDOWS = 100
+
+# Bisection steps for the filled share; after 40, it is known to 1e-12.
 _ROUNDS = 40
 
 
 @dataclass(frozen=True)
 class Filling:
-    """Parts of a topological order, one for each device in the order of the list, of equal shares of their limits.
+    """Cuts a topological order into parts, one for each device in the list's order, that fill equal shares of limits.
 
-    Costs do not count. What live tensors need is an estimate, so that the last part is the one which may be too large.
+    Costs are ignored. The memory of live tensors is an estimate, so the last part may turn out too large.
     """
 
     name: str = "filling"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """See `Placer.place`."""
+        """Finds a placement, see `Placer.place`."""
         return by_structure(self._find, problem)[0]
 
     def _find(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """The first feasible placement over several orders, else that of the last order, uint8 [1, groups]."""
         for order in (*problem.search_space.orders(), topological_groups(problem)):
             best = self._fill(problem, order)
             if not problem.evaluate(best).infeasible[0]:
@@ -39,6 +42,10 @@ class Filling:
 
     @staticmethod
     def _fill(problem: PlacementProblem, order: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
+        """The parts of one order, by bisection of the filled share, uint8 [groups].
+
+        Memory is reserved for live tensors: first what each device would need alone, then half of it, then none.
+        """
         cut_bytes = _crossing_bytes(problem, order)
         reach = max(len(cut_bytes) // _WINDOWS, 1)
         around = np.lib.stride_tricks.sliding_window_view(np.pad(cut_bytes, reach, "edge"), 2 * reach + 1)
@@ -50,19 +57,19 @@ class Filling:
         cuts = np.flatnonzero(allowed)
         best = problem.single(0)
         for reserve in (live, live / 2, np.zeros_like(live)):
-            low, high, found = 0.0, 1.0, None
+            low, high, fitting_ends = 0.0, 1.0, None
             for _ in range(_ROUNDS):
-                share = (low + high) / 2 if found is not None else high
-                ends = _ends(held, cuts, share * np.maximum(problem.memory_limits - reserve, 0.0))
+                share = (low + high) / 2 if fitting_ends is not None else high
+                ends = _part_ends(held, cuts, share * np.maximum(problem.memory_limits - reserve, 0.0))
                 if ends[-1] == len(order):
-                    found, high = ends, share
-                elif found is None:
+                    fitting_ends, high = ends, share
+                elif fitting_ends is None:
                     break
                 else:
                     low = share
-            if found is None:
+            if fitting_ends is None:
                 continue
-            device = np.searchsorted(found, np.arange(len(order)), side="right")
+            device = np.searchsorted(fitting_ends, np.arange(len(order)), side="right")
             best = np.empty(problem.group_count, np.uint8)
             best[order] = np.minimum(device, len(problem.devices) - 1)
             best = problem.where_supported(best)
@@ -72,7 +79,7 @@ class Filling:
 
 
 def _crossing_bytes(problem: PlacementProblem, order: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-    """Bytes of the tensors that cross each place of an order of the groups, [groups + 1]."""
+    """Bytes of the tensors that cross each place of an order of the groups, float64 [groups + 1]."""
     tensors, place = problem.tensors, np.argsort(order)
     first, last = place[tensors.source], place[tensors.source]
     if len(tensors):
@@ -81,20 +88,23 @@ def _crossing_bytes(problem: PlacementProblem, order: NDArray[np.integer[Any]]) 
     return crossing(tensors.bytes.astype(np.float64), first, last, len(order))
 
 
-def _ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Where each device's part ends if it takes as much as there is room for [devices].
+def _part_ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The place where each device's part ends if it takes as much as fits, int64 [devices].
 
-    held: bytes of all groups before each place [groups + 1, devices]. cuts: places where parts may end, the last, too.
+    Args:
+        held: bytes of all groups before each place, float64 [groups + 1, devices].
+        cuts: places where parts may end; the last place is one of them, int64.
+        room: bytes that fit on each device, float64 [devices].
     """
     at, ends = 0, []
-    for device, most in enumerate(room):
+    for device, device_room in enumerate(room):
         column = held[cuts, device] - held[at, device]
-        at = max(int(cuts[max(np.searchsorted(column, most, side="right") - 1, 0)]), at)
+        at = max(int(cuts[max(np.searchsorted(column, device_room, side="right") - 1, 0)]), at)
         ends.append(at)
     return np.array(ends, np.int64)
 
 
 def crowded(problem: PlacementProblem) -> bool:
-    """Whether a device cannot hold the model."""
+    """Whether the memory limit of some device is too small for the whole model."""
     limited = np.isfinite(problem.memory_limits).any()
     return bool(limited and (problem.evaluate(problem.singles).infeasible & OVER_MEMORY).any())

@@ -1,10 +1,12 @@
 """Minimum s-t cut: the exact optimum of additive latency on two devices; alpha-expansion for more.
 
 Stone, "Multiprocessor scheduling with the aid of network flow algorithms", IEEE Transactions on Software Engineering
-SE-3(1), 1977: modules on two processors at the least sum of running and communication times are a minimum cut.
+SE-3(1), 1977, shows that the placement of modules on two processors with the least sum of running and communication
+times is a minimum cut.
 
-Additive latency is the sum of node times and transfers, each tensor once per receiving device. What the simulator adds
-(a cost per submodel, memory limits) is no part of the cut; a surcharge on every transfer stands in for the submodels.
+Additive latency is the sum of node times and transfers, each tensor counted once per receiving device. The cut does not
+know the costs of submodels and the memory limits, which the simulator has beside these; a surcharge on every transfer
+stands for the costs of submodels.
 """
 
 from __future__ import annotations
@@ -18,26 +20,29 @@ from ov_hsdag import _native
 from ov_hsdag.placers.base import best_of, by_structure
 from ov_hsdag.problem.problem import PlacementProblem
 
+# Largest number of sweeps of alpha-expansion over all devices; it ends earlier where a sweep gains nothing.
 _MAX_SWEEPS = 4
 
 
 @dataclass(frozen=True)
 class MinCut:
-    """Exact for two devices without submodel costs; otherwise the best of a few cuts by the simulator."""
+    """Places by minimum cut: exact for two devices without submodel costs, else the best of two cuts by simulation."""
 
     name: str = "mincut"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """See `Placer.place`."""
+        """Finds a placement, see `Placer.place`."""
         return by_structure(self._find, problem)[0]
 
     def _find(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        # Shares of a submodel's cost that a transfer pays: a cut tensor often, but not always, means a submodel more.
+        """The best cut over some surcharges on transfers, uint8 [1, groups]."""
+        # Shares of a submodel's cost that a transfer pays: a cut tensor often, but not always, makes one more submodel.
         surcharges = (0.0, 1.0) if problem.submodel_us.any() else (0.0,)
         return best_of(problem, [_solve(problem, share) for share in surcharges])[None]
 
 
 def _solve(problem: PlacementProblem, share: float) -> NDArray[np.uint8]:
+    """The placement of least additive latency, where each transfer also costs a share of a submodel's cost."""
     size = problem.tensors.bytes[:, None, None]
     fixed = problem.transfer_us + share * problem.submodel_us[None, :]
     times = fixed + problem.transfer_us_per_byte * size + problem.tensor_fusion_penalty_us[:, None, :]
@@ -52,6 +57,7 @@ class _Network:
     """Edges of a flow network between `nodes` inner nodes, a source (device 0) and a sink (device 1)."""
 
     def __init__(self, nodes: int) -> None:
+        """Makes a network of `nodes` inner nodes without edges."""
         self.nodes = nodes
         self.source, self.sink = nodes, nodes + 1
         self.size = nodes + 2
@@ -60,20 +66,26 @@ class _Network:
         self._capacity: list[NDArray[np.float64]] = []
 
     def add(self, start: NDArray[np.integer], end: NDArray[np.integer], capacity: NDArray[np.float64]) -> None:
-        """Edges start → end; an infinite capacity is never cut."""
+        """Adds edges from `start` to `end` nodes; an edge of infinite capacity is never cut.
+
+        Args:
+            start: numbers of the nodes that edges leave, [edges].
+            end: numbers of the nodes that they enter, [edges].
+            capacity: their capacities, [edges], or one for all.
+        """
         start, end = np.broadcast_arrays(start, end)
         self._from.append(start.astype(np.int64))
         self._to.append(end.astype(np.int64))
         self._capacity.append(np.broadcast_to(capacity, start.shape).astype(np.float64))
 
     def new_nodes(self, count: int) -> NDArray[np.int64]:
-        """Numbers of `count` further inner nodes."""
+        """Adds `count` further inner nodes; returns their numbers, int64 [count]."""
         first = self.size
         self.size += count
         return np.arange(first, first + count)
 
     def sink_side(self) -> NDArray[np.bool_]:
-        """Which of the first inner nodes are on the sink's side of a minimum cut, bool [nodes]."""
+        """Whether each of the first `nodes` inner nodes is on the sink's side of a minimum cut, bool [nodes]."""
         side = _native.sink_side_of_min_cut(
             self.size,
             self.source,
@@ -86,7 +98,12 @@ class _Network:
 
 
 def _cut_two(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Groups on the second device in the optimum of additive latency, bool [groups]."""
+    """Whether each group is on the second device in the optimum of additive latency, bool [groups].
+
+    Args:
+        problem: the problem, on two devices.
+        transfers: time of each tensor's transfer, µs, float64 [tensors, devices, devices].
+    """
     network = _Network(problem.group_count)
     groups = np.arange(problem.group_count)
     # A node on the sink's side cuts its edge from the source: it pays its time on the second device.
@@ -105,6 +122,7 @@ def _cut_two(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArr
 
 
 def _energy(problem: PlacementProblem, transfers: NDArray[np.float64], placement: NDArray[np.uint8]) -> float:
+    """The additive latency of a placement, µs."""
     tensors = problem.tensors
     nodes = problem.group_us[np.arange(problem.group_count), placement].sum()
     sent = np.unique(np.stack([tensors.of_consumer, placement[tensors.consumers]], axis=1), axis=0)
@@ -112,9 +130,10 @@ def _energy(problem: PlacementProblem, transfers: NDArray[np.float64], placement
 
 
 def _expand(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Alpha-expansion (Boykov, Veksler, Zabih 2001): each step moves any set of groups to one device, by a minimum cut.
+    """Alpha-expansion (Boykov, Veksler, Zabih 2001) for more than two devices.
 
-    Tensors with several consumers count pairwise within a step; a step is kept only where the true sum falls.
+    Each step finds the best set of groups to move to one device, by a minimum cut. Within a step, a tensor with several
+    consumers counts once for each of them in part; a step is kept only where the true additive latency falls.
     """
     singles = [*problem.singles, problem.group_us.argmin(axis=1).astype(np.uint8)]
     energies = [_energy(problem, transfers, placement) for placement in singles]
@@ -134,7 +153,7 @@ def _expand(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArra
 def _expansion(
     problem: PlacementProblem, transfers: NDArray[np.float64], placement: NDArray[np.uint8], device: int
 ) -> NDArray[np.uint8]:
-    """The best set of groups to move to `device`; the sink's side moves."""
+    """Moves the best set of groups to `device`: those on the sink's side of a minimum cut; uint8 [groups]."""
     network = _Network(problem.group_count)
     groups = np.arange(problem.group_count)
     stay = problem.group_us[groups, placement].copy()
@@ -143,12 +162,12 @@ def _expansion(
     counts = np.diff(tensors.consumer_ptr)
     of_consumer = tensors.of_consumer
     source, target = tensors.source[of_consumer], tensors.consumers
-    here, there = placement[source], placement[target]
+    source_device, target_device = placement[source], placement[target]
     share = transfers[of_consumer] / counts[of_consumer][:, None, None]
     row = np.arange(len(of_consumer))
-    both_stay = share[row, here, there]
-    source_stays = share[row, here, device]
-    target_stays = share[row, device, there]
+    both_stay = share[row, source_device, target_device]
+    source_stays = share[row, source_device, device]
+    target_stays = share[row, device, target_device]
     # Pairwise terms as in Kolmogorov and Zabih 2004: constants to the nodes, the rest to one edge.
     np.add.at(stay, source, np.maximum(both_stay - target_stays, 0))
     np.add.at(move, source, np.maximum(target_stays - both_stay, 0))

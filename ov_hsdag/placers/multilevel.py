@@ -1,7 +1,8 @@
-"""Multilevel search by the native core (cpp_ext/multilevel.hpp): the best placement that is found without learning.
+"""Multilevel search by the native core (cpp_ext/multilevel.hpp), the strongest placer without learning.
 
-Edges are contracted until some hundred items are left, the coarsest graph is placed, and each finer one is refined by
-moves after Fiduccia and Mattheyses (DAC 1982); the simulator judges. Further cycles begin with what was found.
+A cycle contracts edges until some hundred items are left, places this coarsest graph, and refines each finer graph by
+moves after Fiduccia and Mattheyses (DAC 1982). The simulator scores the results. Further cycles start from the
+placements that were found before.
 """
 
 from __future__ import annotations
@@ -26,24 +27,31 @@ from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 class Multilevel:
     """Multilevel search from single devices and contiguous partitions.
 
-    Where a device cannot hold the model, the best of what was found go through local search by the simulator: live
-    tensors count for limits, and moves on coarse graphs know nothing of them.
+    Where a device cannot hold the model, the best placements are refined by local search with the simulator. Memory
+    limits count live tensors, which moves on coarse graphs ignore.
+
+    Attributes:
+        seconds: time of the search, seconds; results then depend on the machine. By default the search ends when
+            independent searches agree (`search_until_agreed`), after 0.1 to 2 s on two cores, always with the same
+            result.
+        seed: seed of the random numbers.
+        threads: number of simultaneous searches where `seconds` is given, each with a seed of its own.
+        settings: settings of the search, see `ov_hsdag.placers.settings`.
+        name: name of the placer.
     """
 
-    # to search; results then depend on the machine. None: until independent searches agree (`search_until_agreed`), a
-    # tenth of a second to two seconds on two cores, always with the same result
     seconds: float | None = None
-    seed: int = 0  # of the random numbers
-    threads: int = 1  # searches at the same time where `seconds` are given, each with a seed of its own
-    settings: SearchSettings = "default"  # of the search, see `ov_hsdag.placers.settings`
+    seed: int = 0
+    threads: int = 1
+    settings: SearchSettings = "default"
     name: str = "search"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """See `Placer.place`. Never worse than a single device."""
+        """Finds a placement, see `Placer.place`; it is never worse than a single device."""
         return _in_list_order(problem, by_structure(self._find, problem)[0])
 
     def elites(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """The placement that `place` returns and the others that the search kept, each once, uint8 [elites, groups]."""
+        """The placement of `place`, then the other good placements of the search, each once, uint8 [elites, groups]."""
         found = by_structure(self._find, problem)
         return distinct(np.stack([_in_list_order(problem, placement) for placement in found]))
 
@@ -51,9 +59,9 @@ class Multilevel:
         """The best placement, then the search's elites, uint8 [count, groups]."""
         full, effort = crowded(problem), search_settings(self.settings)["effort"]
         if self.seconds is None:
-            found = search_until_agreed(problem, seed=self.seed, settings=self.settings)
+            result = search_until_agreed(problem, seed=self.seed, settings=self.settings)
         else:
-            found = search(
+            result = search(
                 problem,
                 seconds=self.seconds,
                 seed=self.seed,
@@ -61,28 +69,36 @@ class Multilevel:
                 threads=self.threads,
                 settings=self.settings,
             )
-        best = found.placement
+        best = result.placement
         if full:
-            simple = np.stack([found.placement, Filling().place(problem)])
-            starts = found.elites[: int(effort["refined_in_little_memory"])] if len(found.elites) else simple
+            simple = np.stack([result.placement, Filling().place(problem)])
+            starts = result.elites[: int(effort["refined_in_little_memory"])] if len(result.elites) else simple
             refined, scores = refine(problem, starts, threads=self.threads, seed=self.seed, settings=self.settings)
-            best = refined[scores.argmin()] if scores.min() < found.score else best
-        return np.concatenate([best[None], found.elites])
+            best = refined[scores.argmin()] if scores.min() < result.score else best
+        return np.concatenate([best[None], result.elites])
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a search found."""
+    """The result of a search.
 
-    placement: NDArray[np.uint8]  # uint8 [groups]
-    score: float  # as `PlacementProblem.scores` gives it, µs, inf where nothing feasible was found
-    # when a better placement was found, ms since the beginning, and its score, µs; float64 [improvements, 2]
+    Attributes:
+        placement: the best placement, uint8 [groups].
+        score: its score, see `PlacementProblem.scores`, µs, inf where nothing feasible was found.
+        progress: time of each improvement, ms since the beginning, and its score, µs; float64 [improvements, 2].
+        cycles: number of cycles from the coarsest to the finest graph.
+        elites: the best feasible placements that were found, the best first, uint8 [count, groups].
+        elite_scores: their scores, µs, float64 [count].
+        phases: time spent on "coarsen" (contracting edges), "place" (partitions, single devices, the coarsest graphs)
+            and "refine" (finer graphs, local search), ms.
+    """
+
+    placement: NDArray[np.uint8]
+    score: float
     progress: NDArray[np.float64]
-    cycles: int  # how often the search went from the coarsest to the finest graph
-    elites: NDArray[np.uint8]  # the best feasible placements that were found, the best first, uint8 [count, groups]
-    elite_scores: NDArray[np.float64]  # their scores, µs, float64 [count]
-    # ms spent on "coarsen" (contracting edges), "place" (partitions, single devices, the coarsest graphs) and "refine"
-    # (finer graphs, local search)
+    cycles: int
+    elites: NDArray[np.uint8]
+    elite_scores: NDArray[np.float64]
     phases: dict[str, float]
 
 
@@ -97,20 +113,33 @@ def search(
     processor_time: bool = False,
     settings: SearchSettings = "default",
 ) -> Found:
-    """Searches for the best placement of a problem, whose objective is minimized.
+    """Searches for the placement with the least objective.
 
-    seconds: limit of time; with it, results depend on the machine; of the process with `processor_time`, and so are
-    `Found.progress` and `Found.phases`. Without, equal arguments give equal results. max_moves: limit of moves. Neither
-    of the two: `first_moves`. starts: placements that are tried as well, device numbers [count, groups]. threads: so
-    many searches with seeds from `seed` on and the limits each; the first of the best ones counts.
+    Args:
+        problem: the problem.
+        seconds: limit of time, seconds; results then depend on the machine. Without it, equal arguments give equal
+            results.
+        max_moves: limit of moves; where neither limit is given, `first_moves`.
+        seed: seed of the random numbers.
+        starts: placements to start from as well, device numbers, uint8 [count, groups].
+        threads: number of simultaneous searches with seeds from `seed` on, each with the given limits; the first of
+            the best results counts.
+        processor_time: whether `seconds`, `Found.progress` and `Found.phases` are processor time of the process rather
+            than wall time.
+        settings: settings of the search, see `ov_hsdag.placers.settings`.
 
-    Raises ValueError: arrays of another shape, device numbers that the problem lacks, or a negative limit.
+    Returns:
+        The best placement, and how it was found.
+
+    Raises:
+        ValueError: arrays of another shape, unknown device numbers, or a negative limit.
     """
     if seconds is None and max_moves is None:
         max_moves = first_moves(problem, settings)
     space = problem.search_space
 
-    def one(number: int) -> Found:
+    def search_once(number: int) -> Found:
+        """One search with a seed."""
         return Found(
             **space.search(
                 problem.objective == "throughput",
@@ -124,26 +153,33 @@ def search(
         )
 
     if threads <= 1:
-        return one(seed)
+        return search_once(seed)
     with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(one, range(seed, seed + threads)))
+        found = list(pool.map(search_once, range(seed, seed + threads)))
     return min(found, key=lambda result: result.score)
 
 
 def search_until_agreed(
     problem: PlacementProblem, *, seed: int = 0, threads: int | None = None, settings: SearchSettings = "default"
 ) -> Found:
-    """Four independent searches, in turns that become longer, until one more would hardly gain anything.
+    """Runs four independent searches, in turns that become longer, until another search would hardly gain anything.
 
-    They end when a quarter of the difference between the two best scores, which is the expected gain of a fifth one,
-    and what the last turn has gained, are 0.01% at most. Where they never agree they exchange what they have found, and
-    end after 6 million moves each (the group "effort" of the settings). Graphs of more than 4,000 groups have one.
+    They end when two numbers are 0.01% at most: the gain of the last turn, and a quarter of the difference between the
+    two best scores, which is the expected gain of a fifth search. Where they do not agree they exchange placements, and
+    end after 6 million moves each (the group "effort" of the settings). Graphs of more than 4,000 groups have one
+    search.
 
-    seed: equal seeds give equal results on every machine. threads: at most; None: usable cores. settings: of the
-    searches.
+    Args:
+        problem: the problem.
+        seed: seed of the random numbers; equal seeds give equal results on every machine.
+        threads: largest number of threads; by default that of the usable cores.
+        settings: settings of the searches, see `ov_hsdag.placers.settings`.
+
+    Returns:
+        The best placement, and how it was found.
     """
     space, throughput = problem.search_space, problem.objective == "throughput"
-    found = space.search_until_agreed(
+    result = space.search_until_agreed(
         throughput,
         max_moves=first_moves(problem, settings),
         seed=seed,
@@ -151,11 +187,11 @@ def search_until_agreed(
         starts=Contiguous().place(problem)[None],
         settings=search_settings(settings),
     )
-    return Found(**found)
+    return Found(**result)
 
 
 def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The placement in which equal devices begin in the order of the list: which of them does what is the same."""
+    """Renames equal devices so that they begin in the order of the list, which does not change the costs."""
     device = np.arange(len(problem.devices))
     used, first = np.unique(placement[topological_groups(problem)], return_index=True)
     begins = np.full(len(device), len(placement))
@@ -168,7 +204,7 @@ def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> N
 
 
 def first_moves(problem: PlacementProblem, settings: SearchSettings = "default") -> int:
-    """Moves of the first turn of each search in `search_until_agreed`; of the only one in large graphs."""
+    """Moves of each search in the first turn of `search_until_agreed`; in large graphs, of the only search."""
     effort = search_settings(settings)["effort"]
     moves = effort["moves"] + effort["moves_per_group"] * problem.group_count
     if len(problem.devices) > 2:

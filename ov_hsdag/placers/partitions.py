@@ -1,4 +1,4 @@
-"""Contiguous partitions of several orders, refined: starts that multilevel search does not have, and no learning."""
+"""Refined contiguous partitions of several orders: a placer with other starts than those of multilevel search."""
 
 from __future__ import annotations
 
@@ -14,61 +14,69 @@ from ov_hsdag.placers.filling import crowded
 from ov_hsdag.placers.refine import default_moves, refine
 from ov_hsdag.problem.problem import PlacementProblem
 
-# Where a device cannot hold the model, few placements are feasible, and good ones are far from each other: more of them
-# are refined, for longer. (Still more moves earn more in multilevel search.)
+# Where a device cannot hold the model, few placements are feasible and good ones are far apart, so more of them are
+# refined (8), with more moves. Beyond a million moves, multilevel search makes better use of the time.
 _CROWDED_REFINED = 8
 _CROWDED_MOVES = 1_000_000
 
-# Cuts of a topological order for each two devices, and for all pairs together: those of eight devices.
+# Cuts of a topological order in two: for each pair of devices, and at most for all pairs, those of eight devices.
 _CUTS = 64
 _SPLITS = 8 * 7 * _CUTS
 
-# For throughput, contiguous partitions of random orders are tried besides other starts: of so many orders,
-# with at most so many coarse groups in all, and of so many sequences of devices each.
+# For throughput, contiguous partitions of random orders are starts as well. The number of orders is limited to 24, and
+# so that all orders together have at most 1,000 coarse groups; each has partitions of two sequences of devices.
 _ORDERS = 24
 _ORDERED_GROUPS = 1000
 _ORDERED_SEQUENCES = 2
 
-# Shares of the memory that contiguous partitions may fill, by estimates of what they need; and sequences of devices.
+# Shares of the memory limits that contiguous partitions may fill where nothing is feasible: their memory is estimated.
 _ROOMS = (1.0, 0.85, 0.7, 0.5)
+
+# Sequences of devices for each of the deterministic orders.
 _SEQUENCES = 8
 
-# Nodes that the simulator may walk for all starts together: the best by a rough estimate are simulated. Thousands of
-# scattered groups make thousands of submodels, which take seconds to tell apart.
+# Nodes that the simulator may visit for all starts together; only the best starts by a rough estimate are simulated.
+# Thousands of scattered groups make thousands of submodels, which take seconds to evaluate.
 _SIMULATED_NODES = 200_000
 
 
 @dataclass(frozen=True)
 class Partitions:
-    """The best of contiguous partitions of several orders after local search from each.
+    """Refines contiguous partitions of several orders by local search, and takes the best result.
 
-    For throughput, random orders are tried as well; where no partition is feasible, so are cuts of a topological order
-    for each two devices, and partitions that leave room in memory.
+    For throughput, random orders are used as well. Where no partition is feasible, further starts are cuts of a
+    topological order in two for each pair of devices, and partitions that leave memory free.
+
+    Attributes:
+        refined: number of the best partitions that are refined; with 0, none is.
+        seed: seed of the random orders and the refinement; the same problem always gets the same placement.
+        name: name of the placer.
     """
 
-    refined: int = 4  # how many of the best partitions are refined; 0: none is
-    seed: int = 0  # of the orders and the refinement; the same problem always gets the same placement
+    refined: int = 4
+    seed: int = 0
     name: str = "partitions"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """See `Placer.place`. Never worse than a single device."""
+        """Finds a placement, see `Placer.place`; it is never worse than a single device."""
         return by_structure(self._find, problem)[0]
 
     def _find(self, problem: PlacementProblem) -> NDArray[np.uint8]:
+        """The best refined start, uint8 [1, groups]."""
         threads = usable_cores()
         full = crowded(problem)
-        kept = max(_CROWDED_REFINED if full and self.refined else self.refined, 1)
+        kept_count = max(_CROWDED_REFINED if full and self.refined else self.refined, 1)
         starts = [problem.singles, _partitions(problem, problem.search_space.orders(), _SEQUENCES)]
         orders = min(_ORDERED_GROUPS // (int(problem.coarse.max()) + 1), _ORDERS)
         if problem.objective == "throughput" and orders:
             branches = problem.search_space.orders(orders, self.seed)[-orders:]
             starts.append(_partitions(problem, branches, _ORDERED_SEQUENCES))
-        candidates = ranked(problem, np.concatenate(starts), threads)[:kept]
+        candidates = ranked(problem, np.concatenate(starts), threads)[:kept_count]
         if problem.evaluate(candidates[0]).infeasible[0]:
             main = problem.search_space.orders()[:1]
             partitions = [_partitions(problem, main, _SEQUENCES, filled) for filled in _ROOMS]
             candidates = np.concatenate([candidates, _splits(problem), *partitions])
-            repaired = [problem.repair(candidate) for candidate in ranked(problem, candidates, threads)[:kept]]
+            repaired = [problem.repair(candidate) for candidate in ranked(problem, candidates, threads)[:kept_count]]
             candidates = ranked(problem, np.stack(repaired), threads)
         if not self.refined:
             return candidates[:1]
@@ -80,20 +88,30 @@ class Partitions:
 def _partitions(
     problem: PlacementProblem, orders: NDArray[np.int32], sequences: int, filled: float = 1.0
 ) -> NDArray[np.uint8]:
-    """The best partition of each order [orders, groups] for each of the best sequences of devices; filled: share."""
+    """The best partition of each order for each of the best sequences of devices, uint8 [partitions, groups].
+
+    Args:
+        problem: the problem.
+        orders: topological orders of the groups, int32 [orders, groups].
+        sequences: number of sequences of devices for each order.
+        filled: share of the memory limits that partitions may fill.
+    """
     throughput = problem.objective == "throughput"
     best = problem.search_space.partitions
     return np.concatenate([best(o, throughput, sequences=sequences, per_sequence=1, filled=filled) for o in orders])
 
 
 def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:
-    """A topological order cut in two, for each two devices: feasible where few other placements are."""
+    """Placements that cut a topological order in two, for each pair of devices, uint8 [placements, groups].
+
+    They are often feasible where few other placements are.
+    """
     place = np.argsort(problem.search_space.orders()[0])
-    found = [problem.where_supported(single) for single in problem.singles]
+    singles = [problem.where_supported(single) for single in problem.singles]
     pairs = list(permutations(range(len(problem.devices)), 2))
     each = min(_CUTS, _SPLITS // max(len(pairs), 1))
     cuts = np.unique(np.linspace(0, problem.group_count, each + 2, dtype=np.int64)[1:-1])
-    return np.stack([np.where(place < cut, found[a], found[b]) for a, b in pairs for cut in cuts]).astype(np.uint8)
+    return np.stack([np.where(place < cut, singles[a], singles[b]) for a, b in pairs for cut in cuts]).astype(np.uint8)
 
 
 def ranked(
@@ -103,9 +121,20 @@ def ranked(
     most_work: int | None = None,
     nodes: int = _SIMULATED_NODES,
 ) -> NDArray[np.uint8]:
-    """Best first; then those that only lack memory, the least first, which refinement may bring within the limits.
+    """Sorts placements by score; infeasible ones that only lack memory follow, those with the least excess first.
 
-    most_work: see `PlacementProblem.evaluate`; nodes: that the simulator may walk for all of them.
+    Refinement may bring the latter within the limits.
+
+    Args:
+        problem: the problem.
+        placements: the placements, uint8 [count, groups]. The first ones, one for each device, are always evaluated:
+            callers put the single devices there, as no result may be worse than these.
+        threads: threads of the simulator.
+        most_work: limit for evaluating each, see `PlacementProblem.evaluate`.
+        nodes: nodes that the simulator may visit for all placements together; the best by an estimate are evaluated.
+
+    Returns:
+        The evaluated placements in that order, uint8 [at most count, groups].
     """
     most = max(2, nodes // problem.graph.nodes)
     if len(placements) > most:
@@ -118,7 +147,10 @@ def ranked(
 
 
 def _estimate(problem: PlacementProblem, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """The objective if each consumer of a tensor paid for its transfer and were a submodel, µs, float64 [batch]."""
+    """A rough estimate of the objective, µs, float64 [batch].
+
+    It counts a transfer and a submodel for each consumer of a tensor that is on another device.
+    """
     busy = np.zeros((len(placements), len(problem.devices)))
     for device in range(len(problem.devices)):
         busy[:, device] = np.where(placements == device, problem.group_us[:, device], 0.0).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Settings of the native core's searches, which need no build to be changed; cpp_ext/settings.hpp says what each is."""
+"""Settings of the native core's searches, which can be changed without a build; cpp_ext/settings.hpp explains each."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from ov_hsdag import _native
 
 SearchSettings = str | Mapping[str, Mapping[str, float]]
-"""A preset ("fast", "default", "thorough"), or numbers by group and name; those that are not given are the default."""
+"""A preset ("fast", "default", "thorough"), or numbers by group and name; missing numbers have their defaults."""
 
 
 def search_settings(given: SearchSettings = "default") -> dict[str, dict[str, float]]:
-    """All settings of the searches, by group and name: to print, or to change and hand on.
+    """All settings of the searches by group and name, which a caller may change and pass on.
 
-    Raises ValueError: an unknown preset, group or name, or a number that cannot be.
+    Raises:
+        ValueError: an unknown preset, group or name, or a number outside of its range.
     """
     return _native.search_settings(given)

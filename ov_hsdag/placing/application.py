@@ -1,7 +1,8 @@
-"""An application: several models on the devices of one machine, judged together, and what places them together.
+"""An application: several models that share the devices of one machine, and the search that places them together.
 
-It is the disjoint union of its models' graphs, each of whose times counts as often as its model runs in one run of the
-application. HETERO splits each model for itself, so each keeps its own problem: loads and memory of devices add up.
+The times of a model count as often as the model runs in one run of the application. HETERO splits each model
+separately, so each model keeps a placement problem of its own; only the loads and the memory of the devices are summed
+over the models.
 """
 
 from __future__ import annotations
@@ -23,46 +24,60 @@ from ov_hsdag.utils.byte_sizes import exceeding
 from ov_hsdag.utils.errors import RunError, UserError
 
 MOST_COUNT = 1e9
-"""Inferences of a model in a run of an application, or in a second: with more, sums of times are no numbers."""
+"""Largest accepted number of inferences of a model in one run of an application, or in a second.
+
+Larger numbers would make sums of times infinite or NaN."""
 
 SPLIT = "search beside the other models"
-"""Name of a placement that the search finds for a model beside the others."""
+"""Name of a placement that the search finds for one model while the other models stay where they are."""
 
-# Whole-device assignments that are all looked at; of more, those that single changes of good ones lead to.
+# Up to this many assignments of whole models to devices, all of them are simulated. Where there are more, hill climbing
+# (`Application._climb`) visits some of them.
 _ENUMERATED = 100_000
 
-# Norms of the devices' loads that climbing goes by: in the largest alone, most changes change nothing.
+# Orders of the norms of the devices' loads that hill climbing minimizes one after the other. It cannot minimize the
+# largest load itself: most single changes do not touch the busiest device and would leave that unchanged.
 _POWERS = (3, 8, 32)
 
-# Assignments that splits are tried from, passes over the models from each, and whole ones that one split is tried in.
+# Three numbers that bound the time of the search for splits: assignments that it starts from, passes over the models
+# from each of them, and whole-device assignments in which each model's splits are tried one at a time.
 _STARTS, _PASSES, _SOME = 3, 3, 50
 
-# Behind all times, µs.
+# Rank of an assignment that exceeds memory, µs: larger than any time of an assignment that fits.
 _NO_FIT = 1e18
 
-# How often a model's search follows from the period last reached, and the least part of a device left to it.
+# How often one model is searched before the next one is, each time with the period that was reached last; and the least
+# share of a device that counts as left for a model (or for its operations, in `slower`), so that costs stay finite.
 _SEARCHES, _LEAST_LEFT = 2, 0.02
 
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """A model of an application, with the ways to place it that are known."""
+    """A model of an application, with the placements of it that have been found.
 
-    name: str  # of the model in the application
-    problem: PlacementProblem  # of one inference, or of the mean one of a workload
-    count: float  # inferences in one run of the application
-    ways: list[NamedPlacement]  # as `find_candidates` finds them; more are added
-    after: tuple[str, ...] = ()  # models whose outputs it waits for
+    Attributes:
+        name: name of the model in the application.
+        problem: placement problem of one inference, or of the mean inference of a workload.
+        count: inferences in one run of the application.
+        ways: the placements, first those of `find_candidates`; the joint search appends more.
+        after: names of the models whose outputs this one waits for.
+    """
+
+    name: str
+    problem: PlacementProblem
+    count: float
+    ways: list[NamedPlacement]
+    after: tuple[str, ...] = ()
 
     @cached_property
     def whole(self) -> list[int]:
-        """Numbers of the ways on one device; of all that HETERO runs, where there is none."""
+        """Indices in `ways` of the placements on a single device; where HETERO runs none, of all that it runs."""
         broken = self.problem.evaluate(np.stack([way.placement for way in self.ways])).broken
         runs = np.flatnonzero(~broken).tolist()
         return [number for number in runs if self.ways[number].name in self.problem.devices] or runs
 
     def way(self, placement: NDArray[np.uint8]) -> int:
-        """Number of the way with this placement, which is added if it is new."""
+        """Returns the index in `ways` of a placement, uint8 [groups]; a new placement is appended."""
         for number, known in enumerate(self.ways):
             if np.array_equal(known.placement, placement):
                 return number
@@ -72,32 +87,50 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """What the simulator says of a batch of assignments."""
+    """The simulator's results for a batch of assignments.
 
-    busy_us: NDArray[np.float64]  # work of each device in one run of the application, µs, float64 [batch, devices]
-    period_us: NDArray[np.float64]  # time between runs, with many in flight, µs, float64 [batch]
-    memory_bytes: NDArray[np.int64]  # that each device stores, int64 [batch, devices]
-    latency_us: NDArray[np.float64]  # time of one run alone, µs, float64 [batch]
-    # when each model begins and ends in it, µs, float64 [batch, members, 2]
+    Attributes:
+        busy_us: work of each device in one run of the application, µs, float64 [batch, devices].
+        period_us: time between the ends of two runs while many are in flight, µs, float64 [batch].
+        memory_bytes: bytes that each device stores, int64 [batch, devices].
+        latency_us: time of one run on an idle machine, µs, float64 [batch].
+        span_us: times at which each model begins and ends in such a run, µs, float64 [batch, members, 2].
+        over: bytes beyond the devices' memory, inf where a model does not run, float64 [batch].
+    """
+
+    busy_us: NDArray[np.float64]
+    period_us: NDArray[np.float64]
+    memory_bytes: NDArray[np.int64]
+    latency_us: NDArray[np.float64]
     span_us: NDArray[np.float64]
-    over: NDArray[np.float64]  # bytes beyond the devices' memory, inf where a model does not run, float64 [batch]
+    over: NDArray[np.float64]
 
     def score(self, objective: str) -> NDArray[np.float64]:
-        """What is minimised, µs: time of one run, or between runs with many in flight; inf where it does not fit."""
+        """The objective, which is minimized: latency or period, µs, inf where memory is exceeded, float64 [batch]."""
         value = self.latency_us if objective == "latency" else self.period_us
         return np.where(self.over > 0, np.inf, value)
 
     def rank(self, objective: str) -> NDArray[np.float64]:
-        """As `score`, with what exceeds memory behind all that fits, by how much it does, float64 [batch]."""
+        """`score` with a finite value where memory is exceeded, so that searches can reduce the excess.
+
+        The value is above all times and grows with the excess, float64 [batch].
+        """
         return np.where(self.over > 0, _NO_FIT * (1 + self.over), self.score(objective))
 
 
 @dataclass(frozen=True, eq=False)
 class Application:
-    """Models with what they are run for. An assignment is the number of a way for each, int64 [members]."""
+    """Models that share the devices of a machine, and the objective that they are placed for.
+
+    An assignment is the index of one placement in `Member.ways` for each member, int64 [members].
+
+    Attributes:
+        members: the models.
+        objective: "throughput" of runs of the application with many in flight, or "latency" of one run.
+    """
 
     members: tuple[Member, ...]
-    objective: str  # "throughput" of runs, many in flight, or "latency" of one run
+    objective: str
 
     def __post_init__(self) -> None:
         """Raises as `check_runs`."""
@@ -105,71 +138,84 @@ class Application:
 
     @property
     def devices(self) -> tuple[str, ...]:
+        """Names of the devices, in HETERO's order; they are the same for all members."""
         return self.members[0].problem.devices
 
     @cached_property
     def limits(self) -> NDArray[np.float64]:
-        """Bytes that the models may store on each device together, inf without a limit, float64 [devices]."""
+        """Bytes that all models together may store on each device, inf without a limit, float64 [devices]."""
         return np.array([np.inf if one is None else one for one in self.members[0].problem.stored_limits])
 
     @cached_property
     def sources(self) -> list[list[int]]:
-        """Numbers of the members that each one waits for."""
+        """For each member, the indices of the members that it waits for."""
         place = {member.name: number for number, member in enumerate(self.members)}
         return [[place[name] for name in member.after] for member in self.members]
 
     @cached_property
     def order(self) -> list[int]:
-        """Members in an order in which they can run, those that most has to wait for first."""
+        """Indices of the members in an order in which they can run.
+
+        Among members that could run next, the one with the longest chain of work behind it comes first.
+        """
         after = dict(enumerate(self.sources))
         ahead: dict[int, float] = {}
         for number in reversed(list(TopologicalSorter(after).static_order())):
             behind = [ahead[other] for other, sources in after.items() if number in sources]
             member = self.members[number]
-            whole = member.problem.evaluate(member.problem.singles)  # the same whatever ways are known
+            whole = member.problem.evaluate(member.problem.singles)  # so the order does not depend on `ways`
             alone = float(np.where(whole.broken, np.inf, whole.latency_us).min())
             ahead[number] = alone * member.count + max(behind, default=0.0)
-        waiting, found = {number: set(sources) for number, sources in after.items()}, list[int]()
+        waiting, order = {number: set(sources) for number, sources in after.items()}, list[int]()
         while waiting:
-            ready = [number for number, sources in waiting.items() if sources <= set(found)]
-            found.append(max(ready, key=ahead.__getitem__))
-            del waiting[found[-1]]
-        return found
+            ready = [number for number, sources in waiting.items() if sources <= set(order)]
+            order.append(max(ready, key=ahead.__getitem__))
+            del waiting[order[-1]]
+        return order
 
     def taken(self, other: Application, assignment: NDArray[np.int64]) -> NDArray[np.int64]:
-        """An assignment of an application of the same models as one of this, which gets ways that it lacks."""
+        """Translates an assignment of another application of the same models into one of this application.
+
+        Args:
+            other: the application that the assignment belongs to.
+            assignment: indices of placements in the members of `other`, int64 [members].
+
+        Returns:
+            The same placements as indices in this application's members, int64 [members]. Placements that a member
+            lacks are appended to its `ways`.
+        """
         pairs = zip(self.members, other.members, assignment.tolist(), strict=True)
         return np.array([own.way(source.ways[way].placement) for own, source, way in pairs], np.int64)
 
     @cached_property
     def equal_devices(self) -> list[NDArray[np.int64]]:
-        """Numbers of the devices that may change places without changing any model's costs, together; of each kind."""
+        """Device numbers of each group of devices that can be exchanged without changing the costs of any model."""
         kinds = np.stack([member.problem.kinds for member in self.members])
         _, kind = np.unique(kinds, axis=1, return_inverse=True)
         return [np.flatnonzero(kind.reshape(-1) == number) for number in range(int(kind.max()) + 1)]
 
     def exchange_keys(self, assignments: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Keys that are equal where assignments differ by an exchange of equal devices only.
+        """Keys that are equal for assignments which differ only by an exchange of equal devices.
 
-        A way's key is its pattern, in which devices are numbered as they first appear, and these devices. Of equal
-        devices of an assignment, the first to appear gets the lowest number.
+        The key of a placement consists of its pattern, in which devices are numbered as they first appear, and of the
+        devices in that order. Equal devices of an assignment are renamed: the first to appear gets the lowest number.
 
         Args:
-            assignments: int64 [batch, members].
+            assignments: the assignments, int64 [batch, members].
 
         Returns:
-            int64 [batch, columns].
+            One row for each assignment, int64 [batch, columns].
         """
         devices = len(self.devices)
         patterns, orders = [], []
         for number, member in enumerate(self.members):
-            known: dict[bytes, int] = {}
-            of_ways = np.full((len(member.ways), devices + 1), devices)  # behind the devices: none
+            pattern_numbers: dict[bytes, int] = {}
+            of_ways = np.full((len(member.ways), devices + 1), devices)  # the number `devices` stands for no device
             for way, candidate in enumerate(member.ways):
                 values, first, inverse = np.unique(candidate.placement, return_index=True, return_inverse=True)
                 by_appearance = np.argsort(first)
                 pattern = np.argsort(by_appearance)[inverse].astype(np.uint8).tobytes()
-                of_ways[way, 0] = known.setdefault(pattern, len(known))
+                of_ways[way, 0] = pattern_numbers.setdefault(pattern, len(pattern_numbers))
                 of_ways[way, 1 : 1 + len(values)] = values[by_appearance]
             patterns.append(of_ways[assignments[:, number], 0])
             orders.append(of_ways[assignments[:, number], 1:])
@@ -185,11 +231,11 @@ class Application:
         return np.column_stack([*patterns, np.take_along_axis(renamed, order, axis=1)])
 
     def distinct(self, assignments: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Numbers of these, in order, without those that only exchange equal devices with an earlier one."""
+        """Row numbers of assignments that differ from all earlier ones by more than an exchange of equal devices."""
         return np.sort(np.unique(self.exchange_keys(assignments), axis=0, return_index=True)[1])
 
     def judge(self, assignments: NDArray[np.integer]) -> Judged:
-        """Simulates assignments, int64 [batch, members]; see `Judged`."""
+        """Simulates a batch of assignments, int64 [batch, members]."""
         batch, devices = len(assignments), len(self.devices)
         busy, memory = np.zeros((batch, devices)), np.zeros((batch, devices), np.int64)
         runs = np.ones(batch, bool)
@@ -201,7 +247,7 @@ class Application:
             busy += member.count * result.busy_us[of_row]
             memory += np.array([member.problem.stored_bytes(row) for row in result.memory_bytes])[of_row]
             runs &= result.infeasible[of_row] == 0
-            # One run alone: a model begins when its inputs are there, and no other uses one of its devices.
+            # Latency of one run: a model begins when its inputs are there and its devices are free.
             uses = result.busy_us[of_row] > 0
             begin = np.where(uses, free, 0.0).max(axis=1)
             for source in self.sources[number]:
@@ -213,40 +259,54 @@ class Application:
         return Judged(busy, periods, memory, span[:, :, 1].max(axis=1), span, over)
 
     def ranks(self, assignments: NDArray[np.integer]) -> NDArray[np.float64]:
-        """See `Judged.rank`, float64 [batch]."""
+        """`Judged.rank` of each assignment, float64 [batch]."""
         return self.judge(assignments).rank(self.objective)
 
     def scores(self, assignments: NDArray[np.integer]) -> NDArray[np.float64]:
-        """The objective of each assignment, see `Judged.score`, float64 [batch]."""
+        """`Judged.score` of each assignment, float64 [batch]."""
         return self.judge(assignments).score(self.objective)
 
     def describe(self, assignment: Sequence[int]) -> dict[str, str]:
-        """Where each model is, in a word: its device, or what found its split."""
+        """The name of each model's placement, by model: a device, or the placer that found the split."""
         return {one.name: one.ways[way].name for one, way in zip(self.members, assignment, strict=True)}
 
     def whole_assignments(self) -> NDArray[np.int64]:
-        """Each model on one device, the best ones first, int64 [assignments, members]: all of them, if not too many."""
+        """Assignments with each model on one device, the best first, int64 [assignments, members].
+
+        These are all such assignments, or some good ones where there are more than `_ENUMERATED`.
+        """
         choices = [member.whole for member in self.members]
         if np.prod([float(len(one)) for one in choices]) <= _ENUMERATED:
-            found = np.array(list(product(*choices)), np.int64).reshape(-1, len(choices))
+            assignments = np.array(list(product(*choices)), np.int64).reshape(-1, len(choices))
         else:
-            found = self._climbed(choices)
-        return found[np.argsort(self.ranks(found), kind="stable")]
+            assignments = self._climb(choices)
+        return assignments[np.argsort(self.ranks(assignments), kind="stable")]
 
     def distinct_whole(self, count: int) -> NDArray[np.int64]:
-        """The best of these that fit, so many at most; of those that only exchange equal devices one."""
+        """The best `count` of `whole_assignments` that fit, int64 [at most count, members].
+
+        Of assignments that only exchange equal devices, one is returned.
+        """
         found = self.whole_assignments()
         fitting = found[self.judge(found).over == 0]
         return fitting[self.distinct(fitting)][:count]
 
     def on_each_device(self) -> dict[str, NDArray[np.int64]]:
-        """Everything on one device, by the device, where it runs all models, int64 [members] each."""
+        """The assignment with all models on a device, int64 [members], by name of each device that runs all of them."""
         numbers = {device: [self.number_on(member, device) for member in self.members] for device in self.devices}
         return {device: np.array(same, np.int64) for device, same in numbers.items() if None not in same}
 
     def moves(self, now: NDArray[np.int64]) -> dict[str, dict[str, float | None]]:
-        """What the objective grows by, µs, with one model all on a device, by both; None: it does not run or fit."""
-        found: dict[str, dict[str, float | None]] = {member.name: {} for member in self.members}
+        """How much the objective changes when one model moves to one device, µs, positive for worse.
+
+        Args:
+            now: the assignment to start from, int64 [members].
+
+        Returns:
+            The change by model and device, without the device that the model is on already; None where the model does
+            not run there, or memory is exceeded.
+        """
+        changes: dict[str, dict[str, float | None]] = {member.name: {} for member in self.members}
         for place, device in product(range(len(now)), self.devices):
             member, moved = self.members[place], np.stack([now, now])
             number = self.number_on(member, device)
@@ -255,18 +315,24 @@ class Application:
             before, after = replace(judged, over=np.zeros(2)).score(self.objective).tolist()
             if number != now[place]:
                 fits = number is not None and judged.over[1] == 0
-                found[member.name][device] = round(after - before, 3) if fits else None
-        return found
+                changes[member.name][device] = round(after - before, 3) if fits else None
+        return changes
 
-    def _climbed(self, choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-        """Assignments on the way of single changes and exchanges, from everything on each device."""
+    def _climb(self, choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+        """Assignments that hill climbing visits, int64 [assignments, members].
+
+        It starts from all models on each device. A step changes one model's placement, or exchanges those of two.
+
+        Args:
+            choices: for each member, the indices of the placements that may be chosen.
+        """
         seen: dict[bytes, NDArray[np.int64]] = {}
         for device, power in product(range(len(self.devices)), _POWERS):
             best = np.array([one[min(device, len(one) - 1)] for one in choices], np.int64)
-            now = None
-            while now is None or not np.array_equal(now, best):
-                now = best
-                near = np.stack([now, *_neighbours(now, choices)])
+            current = None
+            while current is None or not np.array_equal(current, best):
+                current = best
+                near = np.stack([current, *_neighbours(current, choices)])
                 seen |= {row.tobytes(): row for row in near}
                 judged = self.judge(near)
                 smooth = replace(judged, period_us=np.linalg.norm(judged.busy_us, power, axis=1))
@@ -274,86 +340,123 @@ class Application:
         return np.stack(list(seen.values()))
 
     def with_splits(self, start: NDArray[np.int64], search: Multilevel) -> NDArray[np.int64]:
-        """An assignment in which models are split where that gains more than `MARGIN`, int64 [members]."""
-        now, value = start, float(self.ranks(start[None])[0])
+        """Improves an assignment by splitting models, one after the other, where that gains more than `MARGIN`.
+
+        Args:
+            start: the assignment to begin with, int64 [members].
+            search: finds a split of one model on what the other models leave of the devices.
+
+        Returns:
+            The improved assignment, int64 [members].
+        """
+        current, value = start, float(self.ranks(start[None])[0])
         for _ in range(_PASSES):
-            before, busy = value, self.judge(now[None]).busy_us[0]
-            for number in sorted(range(len(now)), key=lambda n: -float(self._busy_us(n, now)[busy.argmax()])):
+            before, busy = value, self.judge(current[None]).busy_us[0]
+            for number in sorted(range(len(current)), key=lambda n: -float(self._busy_us(n, current)[busy.argmax()])):
                 for _ in range(_SEARCHES):
-                    self._search_beside(number, now, value, search)
-                    tried = np.repeat(now[None], len(self.members[number].ways), axis=0)
+                    self._search_residual_capacity(number, current, value, search)
+                    tried = np.repeat(current[None], len(self.members[number].ways), axis=0)
                     tried[:, number] = np.arange(len(tried))
                     ranks = self.ranks(tried)
                     best = int(ranks.argmin())
                     if not ranks[best] < value * (1 - MARGIN):
                         break
-                    now, value = tried[best], float(ranks[best])
+                    current, value = tried[best], float(ranks[best])
             if value == before:
                 break
-        return self._simpler(now, value)
+        return self._without_small_gains(current, value)
 
-    def _simpler(self, found: NDArray[np.int64], value: float) -> NDArray[np.int64]:
-        """The assignment without splits whose gain is within `MARGIN`."""
-        most = value * (1 + MARGIN)
+    def _without_small_gains(self, assignment: NDArray[np.int64], value: float) -> NDArray[np.int64]:
+        """Undoes splits whose gain is within `MARGIN`; returns the assignment, int64 [members].
+
+        Args:
+            assignment: an assignment with splits, int64 [members].
+            value: its `rank`.
+        """
+        largest_rank = value * (1 + MARGIN)
         for number, member in enumerate(self.members):
-            if found[number] not in member.whole:
-                tried = np.repeat(found[None], len(member.whole), axis=0)
+            if assignment[number] not in member.whole:
+                tried = np.repeat(assignment[None], len(member.whole), axis=0)
                 tried[:, number] = member.whole
                 ranks = self.ranks(tried)
-                found = tried[ranks.argmin()] if ranks.min() <= most else found
-        return found
+                assignment = tried[ranks.argmin()] if ranks.min() <= largest_rank else assignment
+        return assignment
 
     def _busy_us(self, number: int, assignment: NDArray[np.int64]) -> NDArray[np.float64]:
         """Work of each device for one model in a run of the application, µs, float64 [devices]."""
         member = self.members[number]
         return member.count * member.problem.evaluate(member.ways[assignment[number]].placement).busy_us[0]
 
-    def _search_beside(self, number: int, now: NDArray[np.int64], value: float, search: Multilevel) -> None:
-        """Adds what the search finds for one model on what the others leave of the devices.
+    def _search_residual_capacity(
+        self, number: int, current: NDArray[np.int64], value: float, search: Multilevel
+    ) -> None:
+        """Searches a split of one model on what the other models leave of the devices, and adds it to `ways`.
 
-        For throughput a device of whose period the others take three quarters is one that is four times slower.
+        Memory limits are reduced by what the other models store. For throughput, devices become slower: where the
+        others need three quarters of the period, the device counts as four times slower.
+
+        Args:
+            number: index of the model among the members.
+            current: the assignment of all members, int64 [members].
+            value: its `rank`; for throughput this is the period, µs.
+            search: the search that is used.
         """
-        member, others = self.members[number], self.judge(now[None])
-        own = member.problem.evaluate(member.ways[now[number]].placement)
-        stored = np.array(member.problem.stored_bytes(own.memory_bytes[0]))
-        left = self.limits - (others.memory_bytes[0] - stored)
-        limits = {name: max(int(room), 0) for name, room in zip(self.devices, left, strict=True) if np.isfinite(room)}
+        member, load = self.members[number], self.judge(current[None])
+        present = member.problem.evaluate(member.ways[current[number]].placement)
+        stored = np.array(member.problem.stored_bytes(present.memory_bytes[0]))
+        remaining = self.limits - (load.memory_bytes[0] - stored)
+        limits = {
+            name: max(int(room), 0) for name, room in zip(self.devices, remaining, strict=True) if np.isfinite(room)
+        }
         problem = member.problem.with_memory(limits) if limits else member.problem
         if self.objective == "throughput" and value < _NO_FIT:
-            taken = others.busy_us[0] - self._busy_us(number, now)
-            factors = 1 / np.maximum(1 - taken / max(value, 1e-30), _LEAST_LEFT)
+            occupied = load.busy_us[0] - self._busy_us(number, current)
+            factors = 1 / np.maximum(1 - occupied / max(value, 1e-30), _LEAST_LEFT)
             problem = replace(slower(problem, factors), transfer_share=problem.transfer_shares * factors)
         member.way(problem.legalized(search.place(problem)))
 
     def plan(self, search: Multilevel | None = None) -> dict[str, NDArray[np.int64]]:
-        """Assignments by name, those that need no split first; the best of them is never worse than any whole one.
+        """Finds assignments to choose from, those without splits first.
 
-        "on GPU": everything on one device, where that fits; "whole": the best with each model on one device; "alone":
-        each where it is best without the others; "one split", "together": with splits. Raises RunError: nothing fits.
+        Args:
+            search: the search for splits of single models; the default one where it is None.
+
+        Returns:
+            Assignments that fit, int64 [members], by name. "on GPU" has all models on that device. "whole" is the best
+            with each model on one device. "alone" has each model where it is best without the others. "one split" and
+            "together" have one and any number of split models; the best one is never worse than "whole".
+
+        Raises:
+            RunError: no assignment fits into the devices' memory.
+            UserError: HETERO does not run one of the models.
         """
         for member in self.members:
             require_runnable(member.problem, member.ways)
         whole = self.whole_assignments()
-        found = {on_device(device): one for device, one in self.on_each_device().items()}
+        plans = {on_device(device): one for device, one in self.on_each_device().items()}
         alone = [member.problem.scores(np.stack([way.placement for way in member.ways])) for member in self.members]
-        found |= {"whole": whole[0], "alone": np.array([one.argmin() for one in alone], np.int64)}
+        plans |= {"whole": whole[0], "alone": np.array([one.argmin() for one in alone], np.int64)}
         distinct = whole[self.distinct(whole)]
-        starts = [*distinct[: _STARTS - 1], found["alone"]]
+        starts = [*distinct[: _STARTS - 1], plans["alone"]]
         split = [self.with_splits(start, search or Multilevel()) for start in starts]
         numbers, rows = np.arange(len(self.members)), np.concatenate([distinct[:_SOME], whole[:_SOME]])
         ways = [(numbers == number, way) for number in numbers for way in range(len(self.members[number].ways))]
         single = np.concatenate([np.where(place, way, rows) for place, way in ways])
         kinds = {"one split": single, "together": np.stack(split)}
-        found |= {name: rows[self.ranks(rows).argmin()] for name, rows in kinds.items()}
-        fitting = np.isfinite(self.scores(np.stack(list(found.values()))))
+        plans |= {name: rows[self.ranks(rows).argmin()] for name, rows in kinds.items()}
+        fitting = np.isfinite(self.scores(np.stack(list(plans.values()))))
         if not fitting.any():
-            needs = self.judge(found["together"][None]).memory_bytes[0].tolist()
+            needs = self.judge(plans["together"][None]).memory_bytes[0].tolist()
             told = exceeding(self.devices, needs, self.members[0].problem.stored_limits)
             raise RunError(f"the models do not fit together: they need {told}")
-        return {name: one for (name, one), fits in zip(found.items(), fitting, strict=True) if fits}
+        return {name: one for (name, one), fits in zip(plans.items(), fitting, strict=True) if fits}
 
     def best(self, found: Mapping[str, NDArray[np.int64]]) -> str:
-        """Name of the best of `plan`; a later one has to win by more than `MARGIN`, unless it splits nothing."""
+        """Name of the best assignment of `plan`.
+
+        A later assignment replaces an earlier one only where it is better by more than `MARGIN`; for "whole", which
+        splits no model, any gain suffices.
+        """
         names, scores = list(found), self.scores(np.stack(list(found.values())))
         best = 0
         for number in range(1, len(names)):
@@ -363,20 +466,34 @@ class Application:
 
     @staticmethod
     def number_on(member: Member, device: str) -> int | None:
-        """Number of the way that has all of a model on a device; None where the device does not run it."""
+        """Index in `ways` of the placement of the whole model on a device; None where the device does not run it."""
         return next((number for number in member.whole if member.ways[number].name == device), None)
 
 
 def check_count(what: str, key: str, count: float) -> None:
-    """UserError: an application cannot run a model so often. what: the model, for the message; key: count or rate."""
+    """Checks how often an application runs a model.
+
+    Args:
+        what: the model, as the message names it.
+        key: "count" or "rate", as the message names the number.
+        count: inferences in one run of the application, or in a second.
+
+    Raises:
+        UserError: the number is not positive, or above `MOST_COUNT`.
+    """
     if not 0 < count <= MOST_COUNT:
         raise UserError(f"{what} has a {key} of {count:g}: it has to be more than 0, and at most {MOST_COUNT:g}")
 
 
 def check_runs(models: Mapping[str, tuple[float, Sequence[str]]], objective: str = "throughput") -> None:
-    """UserError: no model, a count that cannot be run, an unknown name or a circle in the order.
+    """Checks the counts and the order of an application's models.
 
-    models: the count of each, and those that it waits for.
+    Args:
+        models: by name, the count of each model and the names of the models that it waits for.
+        objective: "latency" allows whole counts only.
+
+    Raises:
+        UserError: there is no model, a count is not allowed, a name is unknown, or the order contains a cycle.
     """
     if not models:
         raise UserError("an application has at least one model")
@@ -393,8 +510,17 @@ def check_runs(models: Mapping[str, tuple[float, Sequence[str]]], objective: str
 
 
 def slower(problem: PlacementProblem, factors: NDArray[np.float64], boundaries: float = 1.0) -> PlacementProblem:
-    """The problem on devices that take so many times as long, float64 [devices]; boundaries: how many times as long
-    transfers, and beside that calls of submodels take, while the whole model on a device takes the same."""
+    """Scales the times of a problem.
+
+    Args:
+        problem: the problem.
+        factors: how many times as long each device takes for everything it does, float64 [devices].
+        boundaries: how many times as long transfers and calls of submodels take. Operations get faster in return, so
+            that the whole model on one device still takes `factors` times its time.
+
+    Returns:
+        The scaled problem.
+    """
     penalty = problem.fusion_penalty_us
     whole_us = np.maximum(np.where(problem.supported, problem.node_us, 0.0).sum(axis=0), 1e-9)
     operations = np.maximum(1 - (boundaries - 1) * problem.submodel_us / whole_us, _LEAST_LEFT)
@@ -408,16 +534,16 @@ def slower(problem: PlacementProblem, factors: NDArray[np.float64], boundaries: 
     )
 
 
-def _neighbours(now: NDArray[np.int64], choices: Sequence[Sequence[int]]) -> Iterator[NDArray[np.int64]]:
-    """Assignments that differ in one model, or in two that change places."""
+def _neighbours(current: NDArray[np.int64], choices: Sequence[Sequence[int]]) -> Iterator[NDArray[np.int64]]:
+    """Yields assignments that differ from the current one in one model's placement, or by an exchange of two models."""
     for number, ways in enumerate(choices):
         for way in ways:
-            if way != now[number]:
-                other = now.copy()
-                other[number] = way
-                yield other
+            if way != current[number]:
+                neighbour = current.copy()
+                neighbour[number] = way
+                yield neighbour
         for second in range(number):
-            if now[number] != now[second] and now[second] in ways and now[number] in choices[second]:
-                other = now.copy()
-                other[[number, second]] = now[[second, number]]
-                yield other
+            if current[number] != current[second] and current[second] in ways and current[number] in choices[second]:
+                neighbour = current.copy()
+                neighbour[[number, second]] = current[[second, number]]
+                yield neighbour

@@ -1,4 +1,4 @@
-"""Candidates of a placing: what every placer finds for a problem, simplest first, and the best by the simulator."""
+"""Candidates: the placements that every placer finds for a problem, simplest first, and the best by prediction."""
 
 from __future__ import annotations
 
@@ -12,17 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.model.experts import experts
 from ov_hsdag.model.placement import NOT_TAKEN, Placement
 from ov_hsdag.model.shapes import is_unbounded
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.contiguous import Contiguous
-from ov_hsdag.placers.experts import ExpertsApart
-from ov_hsdag.placers.filling import Filling, crowded
-from ov_hsdag.placers.mincut import MinCut
+from ov_hsdag.placers.filling import Filling
 from ov_hsdag.placers.multilevel import Multilevel
-from ov_hsdag.placers.partitions import Partitions
-from ov_hsdag.placers.single import simple_placers
+from ov_hsdag.placers.registry import unlearned_placers
 from ov_hsdag.policy import bundle, tuned
 from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.placer import HSDAGPlacer
@@ -33,38 +29,40 @@ from ov_hsdag.utils.errors import DoesNotFitError, RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 
 MARGIN = 0.005
-"""A placement must be predicted to beat a simpler one by more than this share to be chosen, however many submodels it
-has: below it the cost model knows nothing."""
+"""Share by which a placement must be predicted better than a simpler one to be chosen, whatever its submodels.
+
+Smaller predicted gains are below what the cost model can tell apart."""
 
 PREDICTION_ERROR_CALIBRATED = 0.05
 """Standard deviation of log(measured / predicted rate) when costs were measured on this machine
 (`python -m benchmarks.truth.prediction_accuracy`)."""
 
 PREDICTION_ERROR_PROFILE = 0.14
-"""The same when costs come from a device profile."""
+"""Standard deviation of log(measured / predicted rate) when costs come from a device profile."""
 
 DOUBLING_SHARE = 0.1
-"""Share of the prediction error that a placement has to gain for each doubling of its submodels. Most of the error is
-common to all placements of a model and does not change which of them is best; this share is what parts add to it."""
+"""Share of the prediction error that a placement has to gain for each doubling of its submodels.
+
+Most of the error is common to all placements of a model and does not change which of them is best. This share stands
+for the part of the error that grows with the number of submodels."""
 
 LEAST_SHOWN = 0.0005
-"""Share by which a candidate has to be predicted better for tables to say that it was not taken: less is shown as 0.0%
-to them."""
+"""Share by which a candidate has to be predicted better before tables say that it was not taken.
 
-# Nodes of a model above which partitions of several orders are left out: they take longer than all other placers then,
-# and on deep models were never what was chosen.
-_PARTITIONS_NODES = 8000
+Tables print gains in percent with one decimal, so smaller ones would read 0.0%."""
 
-# `enough_memory`: the factor within which limits are found, and trials without the searches, which take 2 s each where
-# nothing fits, and with them.
+# Bisection in `enough_memory`: the factor to which limits are determined; trials with quick placers alone; and further
+# trials with the searches, few because each takes 2 s where nothing fits.
 _PRECISION = 1.02
 _QUICK_TRIALS = 8
 _TRIALS = 2
 
-# For judging the policy's placement, see `PlacementProblem.evaluate`.
+# Steps for evaluating the policy's placement, about 10 ms; see `most_work` of `PlacementProblem.evaluate`. Placements
+# of a policy may have thousands of submodels, which would take minutes.
 _MOST_WORK = 10_000_000
 
-# Why HETERO does not run a placement, by the bits of `Evaluation.infeasible`.
+# Reasons why HETERO does not run a placement, by the bits of `Evaluation.infeasible`. The first bit that is set is
+# reported.
 _BROKEN = {
     16: "the ReadValue and the Assign of a state have nothing between them, so HETERO parts them",
     2: "a device does not support an operation that it was given",
@@ -75,20 +73,35 @@ _BROKEN = {
 
 @dataclass(frozen=True)
 class NamedPlacement:
-    """A placement, and the name of what found it."""
+    """A placement with the name of the placer that found it.
 
-    name: str  # of the placer, or of the single device
-    placement: NDArray[np.uint8]  # device of each colocation group, uint8 [groups]
-    by_profile: bool = False  # found without the costs that were measured on this machine
+    Attributes:
+        name: name of the placer, or of the single device.
+        placement: device number of each colocation group, uint8 [groups].
+        by_profile: whether it was found with costs of the device profile although measured costs exist.
+    """
+
+    name: str
+    placement: NDArray[np.uint8]
+    by_profile: bool = False
 
 
 def policy_placers(
     policy: str | PathLike[str] | None, core: ov.Core | None = None, devices: Sequence[str] = ()
 ) -> list[HSDAGPlacer]:
-    """The learned placer of a policy's name or folder; "none": no policy.
+    """The placer of a learned policy, as a list of one or none.
 
-    None: the one that was fine-tuned on these devices, else the one that ships. UserError: there is no such policy, or
-    its folder cannot be used; by default, this is a warning.
+    Args:
+        policy: name or folder of the policy; "none" for no policy. By default the one that was fine-tuned on these
+            devices, else the one that ships with the package.
+        core: Core of the devices, which identifies the fine-tuned policy; without it only the shipped one is found.
+        devices: names of the devices, in HETERO's order.
+
+    Returns:
+        The placer; an empty list for "none", and where no default policy can be used, which is a warning.
+
+    Raises:
+        UserError: the named policy does not exist, or its folder cannot be used.
     """
     if policy == "none":
         return []
@@ -104,24 +117,22 @@ def policy_placers(
     return []
 
 
-def unlearned_placers(problem: PlacementProblem, search: Multilevel | None = None) -> list[Placer]:
-    """Every placer that needs no learning, the simplest first. search: the multilevel search; None: the default one."""
-    placers: list[Placer] = [*simple_placers(problem), MinCut(), Contiguous()]
-    if crowded(problem):
-        placers.append(Filling())
-    if problem.graph.nodes <= _PARTITIONS_NODES and len(problem.devices) > 1:
-        placers.append(Partitions())
-    if experts(problem.graph):
-        placers.append(ExpertsApart())
-    return [*placers, search or Multilevel()] if len(problem.devices) > 1 else placers
-
-
 def find_candidates(
     problem: PlacementProblem, learned: Sequence[HSDAGPlacer], *, search: Multilevel | None = None
 ) -> list[NamedPlacement]:
-    """What all placers find, simplest first, repaired where HETERO would not run it.
+    """Runs all placers on a problem, the simplest first, and repairs placements that HETERO would not run.
 
-    UserError: a policy does not fit the problem. RunError: a policy does not run.
+    Args:
+        problem: the problem.
+        learned: placers of policies; they are left out where there is one device.
+        search: the multilevel search; the default one where it is None.
+
+    Returns:
+        One placement of each placer; of a default policy that fails, none, with a warning.
+
+    Raises:
+        UserError: a policy that was asked for does not fit the problem.
+        RunError: a policy that was asked for does not run.
     """
     found = [run(placer, problem) for placer in unlearned_placers(problem, search)]
     return found + _learned_candidates(problem, learned if len(problem.devices) > 1 else ())
@@ -130,20 +141,32 @@ def find_candidates(
 def find_within_memory(
     problem: PlacementProblem, learned: Sequence[HSDAGPlacer], *, guessed: bool, search: Multilevel | None = None
 ) -> tuple[PlacementProblem, list[NamedPlacement]]:
-    """`find_candidates`, after the problem that they were found for.
+    """Finds candidates, and ignores the memory of tensors where only guessed sizes exceed the limits.
 
-    guessed: sizes of tensors are guesses. Where these alone exceed the memory limits, the limits then hold for weights
-    and states, which are known, and the problem is another one.
+    Args:
+        problem: the problem.
+        learned: placers of policies.
+        guessed: whether sizes of tensors are guesses, see `sizes_are_guessed`. Where no candidate fits, limits then
+            hold for weights and states alone, whose sizes are known.
+        search: the multilevel search; the default one where it is None.
+
+    Returns:
+        The problem that the candidates were found for, which is another one where tensors are ignored, and the
+        candidates, see `find_candidates`.
+
+    Raises:
+        UserError: see `find_candidates`.
+        RunError: see `find_candidates`.
     """
     candidates = find_candidates(problem, learned, search=search)
-    if guessed and _only_memory_lacks(problem, candidates):
+    if guessed and _only_memory_is_short(problem, candidates):
         problem = _without_tensors(problem)
         candidates = find_candidates(problem, learned, search=search)
     return problem, candidates
 
 
 def _without_tensors(problem: PlacementProblem) -> PlacementProblem:
-    """The problem whose memory counts weights and states alone."""
+    """The same problem, except that memory counts weights and states alone."""
     graph = problem.graph
     kept = (graph.weight_bytes > 0) | np.isin(graph.types, "ReadValue")
     held = None if problem.held_bytes is None else np.where(kept[:, None], problem.held_bytes, 0)
@@ -156,14 +179,22 @@ def sizes_are_guessed(analysis: ModelAnalysis) -> bool:
 
 
 def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> dict[str, int]:
-    """About the least memory with which the search finds a placement, by bisection of a factor of all limits.
+    """Finds about the least memory with which the search finds a placement, by bisection of a factor of all limits.
 
-    Bytes by name of the devices that need more than they have; the search was tried with them. Empty where nothing was
-    found, or where memory is not what is short.
+    Args:
+        problem: a problem without a candidate that fits.
+        candidates: its candidates.
+
+    Returns:
+        Limits in bytes, by name, of the devices that need more than they have. The search finds a placement with these
+        limits. Empty where the bisection fails, or where candidates fail for another reason than memory.
     """
 
     def needed(found: Sequence[NamedPlacement]) -> tuple[float, dict[str, int]]:
-        """The smallest factor of the limits that a placement keeps, and the limits that it takes."""
+        """The smallest factor of all limits with which one of the placements fits, and the limits that it exceeds.
+
+        The latter are by device and as large as that placement needs, bytes.
+        """
         result = _evaluate(problem, found)
         factors = np.where(result.broken, np.inf, (result.memory_bytes / problem.memory_limits).max(axis=1))
         needs = problem.stored_bytes(result.memory_bytes[factors.argmin()])
@@ -174,6 +205,7 @@ def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement
         }
 
     def tried(limits: Mapping[str, int], quick: bool = False) -> list[NamedPlacement]:
+        """Candidates with other memory limits, of the quick placers alone or of all."""
         other = problem.with_memory(limits)
         return [run(placer, other) for placer in (Contiguous(), Filling())] if quick else find_candidates(other, ())
 
@@ -186,7 +218,7 @@ def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement
     for trial in range(_QUICK_TRIALS + _TRIALS):
         quick = trial < _QUICK_TRIALS
         if trial == _QUICK_TRIALS:
-            low = least  # the searches find more
+            low = least  # the searches may succeed where the quick placers failed
         if high < low * _PRECISION:
             continue
         middle = float(np.sqrt(low * high))
@@ -202,10 +234,11 @@ def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement
             low = middle
         else:
             wide = limits
-    # Devices that had the same limit keep one.
-    own = dict(zip(problem.devices, problem.stored_limits, strict=True))
-    tight = {name: max(more for other, more in tight.items() if own[other] == own[name]) for name in tight}
-    # The search may lose its way between limits that are tighter than those that it was tried with.
+    # Devices that had equal limits get equal limits again.
+    limit_of = dict(zip(problem.devices, problem.stored_limits, strict=True))
+    tight = {name: max(more for other, more in tight.items() if limit_of[other] == limit_of[name]) for name in tight}
+    # The search is not guaranteed to find a placement with these limits, which are tighter than those that were tried:
+    # they grow until it does.
     for growth in (1.0, 1.02, 1.05, 1.1, 1.2):
         limits = {name: round_up(growth * more) for name, more in tight.items()}
         for quick in (True, False):
@@ -217,7 +250,7 @@ def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement
 
 
 def describe_enough(enough: Mapping[str, int], devices: Sequence[str]) -> str:
-    """What to say of `enough_memory`, to go behind what is wrong; "" where there is nothing."""
+    """Words for a result of `enough_memory` that follow an error message; "" where it is empty."""
     if not enough:
         return ""
     if len(devices) == len(enough) > 1 and len(set(enough.values())) == 1:
@@ -226,27 +259,28 @@ def describe_enough(enough: Mapping[str, int], devices: Sequence[str]) -> str:
 
 
 def run(placer: Placer, problem: PlacementProblem) -> NamedPlacement:
-    """What a placer finds, repaired where HETERO would not run it."""
+    """Runs one placer, and repairs its placement where HETERO would not run it."""
     return NamedPlacement(placer.name, problem.legalized(placer.place(problem)))
 
 
 def _learned_candidates(problem: PlacementProblem, placers: Sequence[HSDAGPlacer]) -> list[NamedPlacement]:
-    found = []
+    """Placements of policies; a default policy is skipped where it fails or HETERO would not run its placement."""
+    candidates = []
     for placer in placers:
         try:
             placement = placer.place(problem)
             if not problem.evaluate(placement, most_work=_MOST_WORK).broken[0]:
-                found.append(NamedPlacement(placer.name, placement))
+                candidates.append(NamedPlacement(placer.name, placement))
             elif not placer.optional:
-                found.append(NamedPlacement(placer.name, problem.repair(placement)))
+                candidates.append(NamedPlacement(placer.name, problem.repair(placement)))
         except Exception as error:
-            if placer.optional:  # whatever is wrong with a policy that nobody asked for
+            if placer.optional:  # a default policy, which nobody asked for, must not stop a placing
                 warnings.warn(f"the policy is not asked: {one_line(error)}", stacklevel=2)
                 continue
             if isinstance(error, RuntimeError):
                 raise RunError(f"the policy '{placer.policy}' does not run: {one_line(error)}") from error
             raise
-    return found
+    return candidates
 
 
 def placement_of(
@@ -256,9 +290,17 @@ def placement_of(
     measured_costs: Sequence[str] = (),
     **more: Any,
 ) -> Placement:
-    """The chosen candidate as it is written into a model, with what is predicted of it and of the feasible others.
+    """The chosen candidate in the form that is written into a model, with predictions for all feasible candidates.
 
-    measured_costs: devices whose operations were measured. more: other fields of the placement.
+    Args:
+        problem: the problem.
+        chosen: the chosen candidate.
+        candidates: all candidates; feasible ones are recorded as baselines.
+        measured_costs: names of the devices whose operations were measured; recorded with the prediction.
+        more: further fields of `Placement`, by name.
+
+    Returns:
+        The placement, by node name.
     """
     predicted = problem.summary(chosen.placement)
     return Placement(
@@ -269,9 +311,9 @@ def placement_of(
         predicted=predicted | ({"measured_costs": list(measured_costs)} if measured_costs else {}),
         **more,
         baselines={
-            one.name: problem.summary(one.placement)
-            for one in candidates
-            if np.isfinite(problem.scores(one.placement)[0])
+            candidate.name: problem.summary(candidate.placement)
+            for candidate in candidates
+            if np.isfinite(problem.scores(candidate.placement)[0])
         },
     )
 
@@ -279,13 +321,16 @@ def placement_of(
 def required_gain(submodels: int, simpler: int, *, calibrated: bool) -> float:
     """The share by which a placement has to be predicted better than a simpler one to be chosen.
 
-    It is `MARGIN`, and for each doubling of the submodels `DOUBLING_SHARE` of the prediction error. Requests in flight
-    need no term of their own: their number follows from the submodels.
+    It is `MARGIN` plus `DOUBLING_SHARE` of the prediction error for each doubling of the submodels. The number of
+    requests in flight needs no term of its own, as it follows from the number of submodels.
 
     Args:
-        submodels: of the placement.
-        simpler: submodels of the simpler placement.
+        submodels: number of submodels of the placement.
+        simpler: number of submodels of the simpler placement.
         calibrated: whether all costs were measured on this machine; otherwise some come from a device profile.
+
+    Returns:
+        The required relative gain, 0.01 for 1%.
     """
     error = PREDICTION_ERROR_CALIBRATED if calibrated else PREDICTION_ERROR_PROFILE
     doublings = max(math.log2(max(submodels, 1) / max(simpler, 1)), 0.0)
@@ -295,15 +340,18 @@ def required_gain(submodels: int, simpler: int, *, calibrated: bool) -> float:
 def best_by_prediction(
     problem: PlacementProblem, candidates: Sequence[NamedPlacement], *, calibrated: bool = False
 ) -> NamedPlacement:
-    """The best candidate by the simulator of those whose gain is worth their submodels.
+    """The best candidate by prediction among those whose gain is worth their submodels.
 
-    Candidates are compared from the fewest submodels on, of as many from the fewest tensors that cross on, and then in
-    the given order. A later one has to be better than the best before it by `required_gain`.
+    Candidates are compared in the order of their submodels, then of the tensors that cross devices, then as given. A
+    later one replaces the best so far only where it is better by `required_gain`.
 
     Args:
-        problem: the problem that they are placements of.
-        candidates: the simplest placers first.
+        problem: the problem that the candidates are placements of.
+        candidates: the candidates, those of the simplest placers first.
         calibrated: see `required_gain`.
+
+    Returns:
+        The chosen candidate.
 
     Raises:
         UserError: HETERO runs none of them; the message says why.
@@ -315,7 +363,7 @@ def best_by_prediction(
         require_runnable(problem, candidates)
         raise DoesNotFitError(
             f"no placement on {', '.join(problem.devices)} keeps within the devices' memory:"
-            f" {_memory(problem, candidates)}"
+            f" {_describe_memory(problem, candidates)}"
         )
     submodels = evaluation.submodels
     simplest_first = np.lexsort((evaluation.cut_tensors, submodels))
@@ -330,15 +378,25 @@ def best_by_prediction(
 def why_not_taken(
     problem: PlacementProblem, candidates: Sequence[NamedPlacement], chosen: NamedPlacement
 ) -> dict[str, str]:
-    """Why candidates that are predicted better were not chosen, by name: "6 submodels for 0.5%: not taken"."""
-    taken, evaluation = problem.evaluate(chosen.placement), _evaluate(problem, candidates)
-    gains = taken.score(problem.objective)[0] / evaluation.score(problem.objective) - 1
+    """Explains why candidates that are predicted better were not chosen.
+
+    Args:
+        problem: the problem.
+        candidates: all candidates.
+        chosen: the chosen one.
+
+    Returns:
+        The reason by name of the candidate, such as "6 submodels for 0.5%: not taken"; gains below `LEAST_SHOWN` are
+        left out.
+    """
+    chosen_result, evaluation = problem.evaluate(chosen.placement), _evaluate(problem, candidates)
+    gains = chosen_result.score(problem.objective)[0] / evaluation.score(problem.objective) - 1
     notes = {}
     for number in np.flatnonzero(gains >= LEAST_SHOWN).tolist():
         submodels, tensors = int(evaluation.submodels[number]), int(evaluation.cut_tensors[number])
-        if submodels > taken.submodels[0]:
+        if submodels > chosen_result.submodels[0]:
             parts = f"{submodels} submodels"
-        elif tensors > taken.cut_tensors[0]:
+        elif tensors > chosen_result.cut_tensors[0]:
             parts = f"{tensors} tensors that cross"
         else:
             parts = "a less simple placement"
@@ -346,8 +404,8 @@ def why_not_taken(
     return notes
 
 
-def _only_memory_lacks(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> bool:
-    """Whether no candidate is feasible, memory is all that some of them lack, and there is enough for the weights."""
+def _only_memory_is_short(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> bool:
+    """Whether memory alone makes some candidates infeasible, none is feasible, and the limits hold all weights."""
     if problem.graph.weight_bytes.sum() > problem.memory_limits.sum():
         return False
     found = _evaluate(problem, candidates)
@@ -355,7 +413,16 @@ def _only_memory_lacks(problem: PlacementProblem, candidates: Sequence[NamedPlac
 
 
 def require_runnable(problem: PlacementProblem, candidates: Sequence[NamedPlacement], *, ignored: int = 0) -> None:
-    """UserError: HETERO runs no candidate, whatever the memory. ignored: bits of `infeasible` that do not count."""
+    """Checks that HETERO would run at least one candidate if memory were unlimited.
+
+    Args:
+        problem: the problem.
+        candidates: its candidates.
+        ignored: sum of bits of `Evaluation.infeasible` that count as no obstacle.
+
+    Raises:
+        UserError: HETERO runs none of them; the message says why it does not run the first.
+    """
     broken = _evaluate(problem, candidates).infeasible & (sum(_BROKEN) - ignored)
     if broken.all():
         why = next(reason for bit, reason in _BROKEN.items() if int(broken[0]) & bit)
@@ -363,23 +430,25 @@ def require_runnable(problem: PlacementProblem, candidates: Sequence[NamedPlacem
 
 
 def why_left_out(problem: PlacementProblem, placement: NDArray[np.uint8]) -> str:
-    """Why a placement is no candidate: what HETERO lacks to run it, or which device it exceeds; "" if it is one."""
-    found = problem.evaluate(placement)
-    infeasible = int(found.infeasible[0])
+    """Explains why a placement is infeasible: HETERO does not run it, or it exceeds memory; "" if it is feasible."""
+    evaluation = problem.evaluate(placement)
+    infeasible = int(evaluation.infeasible[0])
     if not infeasible:
         return ""
     for bit, reason in _BROKEN.items():
         if infeasible & bit:
             return f"left out: {reason}"
-    needs = problem.stored_bytes(found.memory_bytes[0])
+    needs = problem.stored_bytes(evaluation.memory_bytes[0])
     return f"left out: does not fit, needs {exceeding(problem.devices, needs, problem.stored_limits)}"
 
 
 def _evaluate(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> Evaluation:
+    """Evaluates all candidates as one batch."""
     return problem.evaluate(np.stack([candidate.placement for candidate in candidates]))
 
 
-def _memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> str:
+def _describe_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> str:
+    """Words for the limit of each limited device and for the most that a candidate needs there."""
     needs = _evaluate(problem, candidates).memory_bytes.max(axis=0)
     return ", ".join(
         f"{name} holds {format_bytes(limit)}, the model needs up to {format_bytes(need)}"

@@ -1,4 +1,4 @@
-"""The placement problem of a decoder at any length of its context, and the longest context that fits."""
+"""The placement problem of a decoder at any context length, and the longest context that fits into memory."""
 
 from __future__ import annotations
 
@@ -18,24 +18,34 @@ from ov_hsdag.problem.pricing import ModelAnalysis, Session, WorkloadProblem
 from ov_hsdag.problem.problem import PlacementProblem
 
 _MOST_TOKENS = 1 << 24
-"""More tokens than any model reads: where not even that exceeds memory, there is no limit."""
+"""Context, tokens, that no model reaches: where it does not exceed memory, the context counts as unlimited."""
 
 _MOST_SAMPLED = 1 << 16
-"""The longest context whose sizes are taken from the model; masks of three times as many tokens are below all caps."""
+"""Longest context, tokens, whose tensor sizes are read from the model.
+
+Sizes are read at up to three times as many tokens, where the bytes of an attention mask, the square of that, are still
+below the limits of what a problem can hold."""
 
 _PRECISION = 1000
-"""The longest context is found to one part in so many."""
+"""The longest context is determined to one part in this number; memory is an estimate anyway."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Growth:
-    """Sizes of all outputs as polynomials of the context: constant, linear and quadratic (a mask of a whole prompt)."""
+    """Sizes of all outputs as polynomials of the context.
 
-    tokens: int  # the context at which the first are
-    at_multiples: NDArray[np.float64]  # bytes at once, twice and three times that, float64 [3, outputs]
+    Sizes are constant, linear, or quadratic, as an attention mask of a whole prompt is.
+
+    Attributes:
+        tokens: the shortest of the three contexts at which sizes are known.
+        at_multiples: bytes of each output at once, twice and three times that context, float64 [3, outputs].
+    """
+
+    tokens: int
+    at_multiples: NDArray[np.float64]
 
     def at(self, tokens: int) -> NDArray[np.float64]:
-        """Bytes of each output at a context, float64 [outputs]; Newton's interpolation, exact up to squares."""
+        """Bytes of each output at a context, float64 [outputs], by Newton's interpolation of the three known sizes."""
         once, twice, thrice = self.at_multiples
         step = tokens / self.tokens - 1
         return once + step * (twice - once) + step * (step - 1) / 2 * (thrice - 2 * twice + once)
@@ -43,35 +53,49 @@ class _Growth:
 
 @dataclass(frozen=True, eq=False)
 class ContextProblems:
-    """The problem of a decoder at any context, by sizes at three.
+    """The placement problems of a decoder at all context lengths, interpolated from tensor sizes at three of them.
 
-    With a workload the prompt that is read at once stays the same; where a context is all that was asked for, it is as
-    long as the context.
+    With a workload, the prompt that is read at once keeps its length at all contexts. Where only a context was given,
+    the prompt is as long as the context.
+
+    Attributes:
+        problem: the problem at the context of the workload.
     """
 
-    problem: PlacementProblem  # at the context of the workload
+    problem: PlacementProblem
     _session: Session
     _analysis: ModelAnalysis
-    _tokens: int
-    _prompt: NDArray[np.int64]  # bytes of outputs in a prompt whose length does not follow the context
-    _growing: tuple[_Growth, ...]  # of the last token and, where it follows the context, of the prompt
+    _tokens: int  # context of the workload
+    _prompt: NDArray[np.int64]  # bytes of each output in a prompt of fixed length, int64 [outputs]; 0 where it grows
+    _growing: tuple[_Growth, ...]  # sizes when the last token is read and, where the prompt grows, the prompt
 
     @classmethod
     def of(
         cls, session: Session, analysis: ModelAnalysis, workload: Workload, priced: WorkloadProblem | None = None
     ) -> ContextProblems:
-        """The problems of a model with the context of a workload. priced: of its phases, where that is known."""
+        """Derives the problems of a model from a workload.
+
+        Args:
+            session: the devices and their costs.
+            analysis: the analysed model.
+            workload: the workload, whose context is the first of the three.
+            priced: problem of the workload's phases, where the caller has it; computed by default.
+
+        Returns:
+            The problems.
+        """
         model, batch = analysis.model, workload.batch
         decoding = decoder_shapes(model, batch, 1, workload.tokens)
-        others = {name: shape for name, shape in (analysis.shapes or {}).items() if name not in decoding}
+        other_shapes = {name: shape for name, shape in (analysis.shapes or {}).items() if name not in decoding}
         if priced is None:
-            priced = session.price(analysis, "latency", phases=workload.phases_with(model, others))
+            priced = session.price(analysis, "latency", phases=workload.phases_with(model, other_shapes))
         first = min(workload.tokens, _MOST_SAMPLED)
 
         def growth(whole: bool) -> _Growth:
+            """Sizes of all outputs when a whole prompt, or its last token, is read."""
             contexts = [first, 2 * first, 3 * first]
             shapes = [decoder_shapes(model, batch, tokens if whole else 1, tokens) for tokens in contexts]
-            sizes = [analysis.graph.resized(model, {**each, **others}).output_bytes for each in shapes]
+            sizes = [analysis.graph.resized(model, {**each, **other_shapes}).output_bytes for each in shapes]
             return _Growth(first, np.stack(sizes).astype(np.float64))
 
         growing, prompt = [growth(whole=False)], priced.output_bytes[PROMPT]
@@ -86,7 +110,7 @@ class ContextProblems:
         return np.rint(largest).clip(0).astype(np.int64)
 
     def at(self, tokens: int) -> PlacementProblem:
-        """The problem at a context, by its memory; times are those of the workload's."""
+        """The problem whose memory is that of a context, tokens; its times remain those of the workload."""
         graph = replace(self.problem.graph, output_bytes=_representable(self.output_bytes(tokens)))
         names, session = self.problem.devices, self._session
         stored = np.ones(len(names)) if self.problem.storage_ratio is None else self.problem.storage_ratio
@@ -98,21 +122,28 @@ class ContextProblems:
         )
 
     def describe(self, candidates: Sequence[NamedPlacement]) -> str:
-        """What to say where the context is too long: the largest that fits."""
+        """Words for the largest context that fits, which follow the message that a context is too long."""
         most = self.largest([one.placement for one in candidates], refill=True)
         return f"the largest context that fits is {most} tokens" if most else "no context is short enough"
 
     def largest(
         self, placements: Sequence[NDArray[np.uint8]], *, refill: bool = False, host: HostMemory | None = None
     ) -> int | None:
-        """The most tokens with which one of the placements fits; None where nothing limits them, 0 where none do.
+        """The longest context with which one of the placements fits, by bisection.
 
-        refill: contiguous parts that fill the devices alike count as well. host: memory that some of the devices share.
+        Args:
+            placements: the placements, uint8 [groups] each.
+            refill: whether the placement that `Filling` finds at each context counts as well.
+            host: memory of this machine that some of the devices share; None where it is not checked.
+
+        Returns:
+            Tokens; None where memory does not limit the context, and 0 where not even one token fits.
         """
         if host is None and np.isinf(self.problem.memory_limits).all():
             return None
 
         def fits(tokens: int) -> bool:
+            """Whether one of the placements fits with a context."""
             problem = self.at(tokens)
             if feasible(problem, placements, host).any():
                 return True
@@ -134,7 +165,10 @@ class ContextProblems:
 
 
 def _representable(sizes: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Sizes in bytes whose sum a problem can have; what is beyond that exceeds every device all the same."""
+    """Scales sizes in bytes down where their sum exceeds what a problem can hold.
+
+    Such sizes exceed the memory of every device before and after scaling.
+    """
     total = float(sizes.sum(dtype=np.float64))
     scale = min(1.0, _native.MOST_BYTES / 2 / max(total, 1.0))
     return sizes.astype(np.int64) if scale == 1 else np.floor(sizes * scale).astype(np.int64)

@@ -1,7 +1,7 @@
-"""The placement of a model that nobody has placed, made when it is first loaded and kept for the loads that follow.
+"""Places a model without a placement when it is first loaded, and keeps the placement for later loads.
 
-`placement_at_load` is what ``core.compile_model(model, "HSDAG:GPU,CPU")`` asks for. It chooses by prediction unless
-the request says otherwise, imports neither torch nor SciPy, and starts no process.
+``core.compile_model(model, "HSDAG:GPU,CPU")`` calls `placement_at_load`. Unless the request asks for measuring, it
+chooses by prediction, imports neither torch nor SciPy, and starts no process.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import file_digest
 
 MORE_MEMORY = 1.25
-"""Factor by which a device's free memory has to have grown before a placement that memory limited is made again."""
+"""Factor by which a device's free memory must have grown before a placement that memory limited is made again.
+
+Free memory differs a little from load to load; without a margin, such a model would often be placed again."""
 
 _DRIVER_PROPERTIES = ("GPU_DRIVER_VERSION", "NPU_DRIVER_VERSION", "DEVICE_UUID")
-"""Properties of devices that tell one driver or one card from another, where a plugin has them."""
+"""Properties that distinguish drivers and cards, where a plugin has them; they are part of the cache key."""
 
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """How a program asks for a placement where it names the devices.
+    """A program's request for a placement, made by the device name that it loads a model with.
 
     Attributes:
         devices: names of the devices, in HETERO's order; all are on this machine.
@@ -56,7 +58,7 @@ class LoadRequest:
 
     @classmethod
     def of_entry(cls, entry: CacheEntry) -> LoadRequest:
-        """The request that a kept placement was made for."""
+        """The request that led to a cache entry."""
         return cls(
             devices=entry.devices,
             objective=entry.placement.objective,
@@ -67,14 +69,14 @@ class LoadRequest:
 
     @property
     def options(self) -> dict[str, str]:
-        """The arguments of placing beside devices, objective and memory, as a cache entry keeps them."""
+        """The profile and the memory limits of the request where it has them, as a cache entry stores them."""
         chosen = {"profile": self.profile, "memory": self.memory}
         return {name: text for name, text in chosen.items() if text}
 
 
 @dataclass(frozen=True)
 class LoadedPlacement:
-    """What a load follows.
+    """The placement that a load follows, and where it came from.
 
     Attributes:
         placement: device of each node.
@@ -82,7 +84,7 @@ class LoadedPlacement:
         file: the entry's file; None where placements are not kept.
         reused: whether an earlier load made it.
         seconds: time that finding or making it took.
-        notes: what went wrong on the way, a line each, though there is a placement.
+        notes: problems that did not prevent a placement, one line each.
     """
 
     placement: Placement
@@ -94,25 +96,28 @@ class LoadedPlacement:
 
 
 def placing_devices(model: ov.Model, devices: Sequence[str]) -> tuple[str, ...]:
-    """The devices that a model can be placed on: without NPUs, which take no open sizes, where it has such inputs."""
+    """The devices that a model can be placed on: all but NPUs where an input has an open size, which NPUs refuse."""
     if not is_unbounded(model):
         return tuple(devices)
     return tuple(name for name in devices if not name.startswith("NPU")) or tuple(devices)
 
 
 def placement_at_load(core: ov.Core, model: ov.Model, request: LoadRequest) -> LoadedPlacement:
-    """The placement of a model that carries none: from the cache, else made now and kept.
+    """The placement of a model that carries none: the one in the cache, else a new one, which is kept.
 
     Args:
-        core: has the devices.
-        model: a copy of what the program loads; nodes that nobody named get names, as their generated ones differ from
-            process to process.
-        request: where and for what.
+        core: Core of the devices.
+        model: a copy of the model that the program loads. Nodes without a name get one, as names that OpenVINO
+            generates differ from process to process.
+        request: the devices, the objective and what else was asked for.
+
+    Returns:
+        The placement.
 
     Raises:
         UserError: an argument of the request is wrong.
-        RunError: the model does not fit into what the devices have free.
-        Exception: whatever else fails while placing.
+        RunError: the model does not fit into the memory that the devices have free.
+        Exception: anything else that fails while placing.
     """
     begin = time.perf_counter()
     limits = limits_of(core, request)
@@ -121,8 +126,14 @@ def placement_at_load(core: ov.Core, model: ov.Model, request: LoadRequest) -> L
     notes: list[str] = []
 
     def reused() -> LoadedPlacement | None:
-        entry = _kept(cache, key, notes)
-        if cache is None or entry is None or not _fits(entry, limits) or (request.measure and not _measured(entry)):
+        """The placement in the cache; None where there is none that suits the request."""
+        entry = _load_entry(cache, key, notes)
+        if (
+            cache is None
+            or entry is None
+            or not _still_suits(entry, limits)
+            or (request.measure and not _was_measured(entry))
+        ):
             return None
         seconds = time.perf_counter() - begin
         return LoadedPlacement(entry.placement, key, cache.path(key), True, seconds, tuple(notes))
@@ -130,15 +141,15 @@ def placement_at_load(core: ov.Core, model: ov.Model, request: LoadRequest) -> L
     if cache is None:
         placement = _placed(core, model, request, limits)
         return LoadedPlacement(placement, key, None, False, time.perf_counter() - begin)
-    if found := reused():
-        return found
+    if loaded := reused():
+        return loaded
     with cache.locked(key):
-        if found := reused():  # another thread or process has placed it meanwhile
-            return found
+        if loaded := reused():  # another thread or process has placed it meanwhile
+            return loaded
         placement = _placed(core, model, request, limits)
         seconds = time.perf_counter() - begin
         entry = CacheEntry(
-            key, request.devices, placement, _described(model, request), limits, request.options, seconds
+            key, request.devices, placement, _describe_model(model, request), limits, request.options, seconds
         )
         try:
             cache.save(entry)
@@ -149,24 +160,37 @@ def placement_at_load(core: ov.Core, model: ov.Model, request: LoadRequest) -> L
 
 
 def key_of(core: ov.Core, model: ov.Model, request: LoadRequest) -> str:
-    """Name of the cache entry for a model and a request; nodes that nobody named get names (see `name_generated`)."""
+    """Name of the cache entry for a model and a request.
+
+    Args:
+        core: Core of the devices, whose drivers and memory are part of the key.
+        model: the model; nodes without a name get one (see `name_generated`).
+        request: the devices, the objective and what else was asked for.
+
+    Returns:
+        The key, see `cache_key`.
+    """
     if not model.has_rt_info(["version"]):  # an IR has its nodes' names in the file
         name_generated(model, of_copy=True)
-    return cache_key(model_digest(Nodes(model)), *_circumstances(core, request))
+    return cache_key(model_digest(Nodes(model)), *_key_parts(core, request))
 
 
 def place_entry(core: ov.Core, model: ov.Model, entry: CacheEntry, *, measure: bool, **more: Any) -> Placement:
     """Places the model of a cache entry again, under the conditions of the entry.
 
     Args:
-        core: has the devices.
+        core: Core of the devices.
         model: the entry's model; it is not changed.
-        entry: names devices, objective, limits and further options.
-        measure: measure candidates on the devices, and choose by that.
-        more: options of `ov_hsdag.place` by name.
+        entry: supplies devices, objective, limits and profile.
+        measure: whether candidates are measured on the devices to choose among them.
+        more: further options of `ov_hsdag.place`, by name.
+
+    Returns:
+        The new placement.
 
     Raises:
-        UserError, RunError: see `ov_hsdag.place`.
+        UserError: see `ov_hsdag.place`.
+        RunError: see `ov_hsdag.place`.
     """
     return _place_copy(
         core,
@@ -181,23 +205,38 @@ def place_entry(core: ov.Core, model: ov.Model, entry: CacheEntry, *, measure: b
 
 
 def _place_copy(core: ov.Core, model: ov.Model, devices: Sequence[str], **options: Any) -> Placement:
-    """The placement of a copy of a model, with the devices of nodes that were fused in the copy as well.
+    """Places a copy of a model; nodes that were fused in the copy get devices as well.
 
-    Loads apply it to the model as it was read: transforming that again would take longer than all else that they do.
+    Loads apply the placement to the model as it was read: transforming that again would take longer than all else that
+    a load does.
 
     Args:
-        core: has the devices.
-        model: it is not changed.
-        devices: to place on.
-        options: further ones of `ov_hsdag.place` by name.
+        core: Core of the devices.
+        model: the model; it is not changed.
+        devices: names of the devices to place on.
+        options: further options of `ov_hsdag.place`, by name.
 
     Raises:
-        UserError, RunError: see `ov_hsdag.place`.
+        UserError: see `ov_hsdag.place`.
+        RunError: see `ov_hsdag.place`.
     """
     from ov_hsdag.placing.place import place
 
     transformed = model.clone()
-    placement = place(transformed, devices, core=core, **options)
+    return with_fused_nodes(place(transformed, devices, core=core, **options), transformed, model)
+
+
+def with_fused_nodes(placement: Placement, transformed: ov.Model, model: ov.Model) -> Placement:
+    """The placement with devices for nodes of the model that are fused in its transformed copy, too.
+
+    Args:
+        placement: of `transformed`.
+        transformed: the copy that was placed, which placing has transformed.
+        model: as loads get it.
+
+    Returns:
+        The placement that `model` can be given.
+    """
     if len(placement.used()) < 2:
         return placement
     names = {node.get_friendly_name() for node in model.get_ops()}
@@ -206,12 +245,25 @@ def _place_copy(core: ov.Core, model: ov.Model, devices: Sequence[str], **option
 
 
 def placement_without_cache(core: ov.Core, model: ov.Model, request: LoadRequest) -> Placement:
-    """As `placement_at_load`, of a model that is not changed, and neither kept nor looked for. Raises as `place`."""
+    """Makes the placement of `placement_at_load` without using the cache.
+
+    Args:
+        core: Core of the devices.
+        model: the model; it is not changed.
+        request: the devices, the objective and what else was asked for.
+
+    Returns:
+        The placement.
+
+    Raises:
+        UserError: see `ov_hsdag.place`.
+        RunError: see `ov_hsdag.place`.
+    """
     return _placed(core, model, request, limits_of(core, request))
 
 
 def _placed(core: ov.Core, model: ov.Model, request: LoadRequest, limits: Mapping[str, int]) -> Placement:
-    """A new placement. The seconds of its phases and what reports are drawn from do not outlive this call."""
+    """Makes a new placement of a copy of the model, on the devices that it can be placed on."""
     return _place_copy(
         core,
         model,
@@ -224,14 +276,14 @@ def _placed(core: ov.Core, model: ov.Model, request: LoadRequest, limits: Mappin
 
 
 def limits_of(core: ov.Core, request: LoadRequest) -> dict[str, int]:
-    """Bytes that the model may have on each device: those that the request names, else most of what is free now."""
+    """Memory limits by device, bytes: those of the request, else most of what is free now."""
     chosen = parse_memory(request.memory, request.devices) if request.memory else {}
     free = {name: discovery.usable_bytes(core, name, most=0) for name in request.devices}
     return {**{name: bytes_ for name, bytes_ in free.items() if bytes_ is not None}, **chosen}
 
 
-def _circumstances(core: ov.Core, request: LoadRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What a placement depends on beside the model: of each device, and for all of them."""
+def _key_parts(core: ov.Core, request: LoadRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Everything except the model that a placement depends on: a record for each device, and common settings."""
     devices = []
     for name in request.devices:
         driver = {key: discovery.property_text(core, name, key) for key in _DRIVER_PROPERTIES}
@@ -245,8 +297,8 @@ def _circumstances(core: ov.Core, request: LoadRequest) -> tuple[list[dict[str, 
     return devices, settings
 
 
-def _kept(cache: PlacementCache | None, key: str, notes: list[str]) -> CacheEntry | None:
-    """The entry of a key, None where there is none. `notes` gets a line where it is damaged."""
+def _load_entry(cache: PlacementCache | None, key: str, notes: list[str]) -> CacheEntry | None:
+    """The cache entry of a key; None where there is none, or where it is damaged, which adds a line to `notes`."""
     if cache is None:
         return None
     try:
@@ -256,16 +308,20 @@ def _kept(cache: PlacementCache | None, key: str, notes: list[str]) -> CacheEntr
         return None
 
 
-def _measured(entry: CacheEntry) -> bool:
+def _was_measured(entry: CacheEntry) -> bool:
+    """Whether the placement of an entry was chosen by measuring."""
     return entry.placement.measured is not None
 
 
-def _fits(entry: CacheEntry, limits: Mapping[str, int]) -> bool:
-    """Whether a kept placement fits into what the devices have now, and memory did not limit it more than it would now.
+def _still_suits(entry: CacheEntry, limits: Mapping[str, int]) -> bool:
+    """Whether a kept placement still suits the devices' memory.
+
+    It must fit into the present limits. Where a limit was too small for the whole model, that limit must not have grown
+    by more than `MORE_MEMORY` since, as a better placement may be possible now.
 
     Args:
         entry: the kept placement, with the limits that it was made for.
-        limits: bytes that the model may have on each device now.
+        limits: memory limits by device now, bytes.
     """
     needed: Mapping[str, int] = (entry.placement.predicted or {}).get("memory_bytes") or {}
     if any(bytes_ > limits.get(name, bytes_) for name, bytes_ in needed.items()):
@@ -276,7 +332,8 @@ def _fits(entry: CacheEntry, limits: Mapping[str, int]) -> bool:
     )
 
 
-def _described(model: ov.Model, request: LoadRequest) -> CachedModel:
+def _describe_model(model: ov.Model, request: LoadRequest) -> CachedModel:
+    """Describes the model of a request so that it can be read and placed again later."""
     shapes = {next(iter(sorted(port.get_names())), str(index)): str(port.get_partial_shape())
               for index, port in enumerate(model.inputs)}  # fmt: skip
     source = None if request.source is None else str(Path(request.source).absolute())

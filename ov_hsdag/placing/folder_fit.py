@@ -1,4 +1,4 @@
-"""Whether all models of a pipeline's folder fit into the memory of devices together."""
+"""Checks whether all models of a pipeline's folder fit into the devices' memory together."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 
 _EMBEDDINGS = "text_embeddings"
-"""How names of parts begin that read a prompt for the language model."""
+"""Prefix of the names of parts that embed the tokens of a prompt for a language model (optimum-intel's name)."""
 
 _EMBEDDED = ("input", *TOKENS)
-"""Names of their input, [batch, tokens]."""
+"""Names that the input of such a part, [batch, tokens], may have."""
 
 _CPU = "CPU"
 """The device that tokenizers run on."""
@@ -25,35 +25,49 @@ _CPU = "CPU"
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A model of a folder."""
+    """A model of a folder.
 
-    model: ov.Model  # not changed
-    shapes: Mapping[str, Sequence[int]] | None = None  # example shapes of its inputs
-    placed: bool = True  # whether `place` decides where it runs; else HETERO does when it is loaded
+    Attributes:
+        model: the model; it is not changed.
+        shapes: example shapes of its inputs, by input name.
+        placed: whether `place` decides where the model runs; otherwise HETERO does when it is loaded.
+    """
+
+    model: ov.Model
+    shapes: Mapping[str, Sequence[int]] | None = None
+    placed: bool = True
 
 
 @dataclass(frozen=True)
 class FolderFit:
-    """Whether the models of a folder fit, all of them loaded."""
+    """The result of `fit_parts`: whether all models of a folder fit while all of them are loaded.
 
-    devices: tuple[str, ...]  # names, in HETERO's order
-    parts: Mapping[str, Fit]  # by name; what is counted before a part is taken from the memory that it may have
-    unplaced: tuple[str, ...]  # the parts that `place` leaves to HETERO
-    tokenizers: int  # bytes of the tokenizers' files, which the CPU has in memory
-    total: Mapping[str, Need]  # of all parts on each device that has one
+    Attributes:
+        devices: names of the devices, in HETERO's order.
+        parts: results by part; parts that were counted earlier reduce the memory that a part may have.
+        unplaced: names of the parts that `place` leaves to HETERO.
+        tokenizers: bytes of the tokenizers' files, which are in the CPU's memory.
+        total: memory of all parts on each device that has one, by device.
+    """
+
+    devices: tuple[str, ...]
+    parts: Mapping[str, Fit]
+    unplaced: tuple[str, ...]
+    tokenizers: int
+    total: Mapping[str, Need]
 
     @property
     def fits(self) -> bool:
-        """Whether all parts do."""
+        """Whether all parts fit."""
         return all(part.fits for part in self.parts.values())
 
     @property
     def needed(self) -> dict[str, int]:
-        """Bytes that all of it needs, by device."""
+        """Bytes that all parts and tokenizers need together, by device."""
         return {name: need.total for name, need in self.total.items()}
 
     def __repr__(self) -> str:
-        """The first line of what the command prints."""
+        """The verdict, as the first line of the command's output."""
         return folder_verdict(self, "the folder")
 
 
@@ -71,19 +85,26 @@ def fit_parts(
     core: ov.Core | None = None,
     report: Callable[[str], None] | None = None,
 ) -> FolderFit:
-    """Whether the models of a folder fit into the devices' memory together.
+    """Checks whether the models of a folder fit into the devices' memory together.
 
-    Tokenizers come first, on the CPU, then parts that `place` leaves as they are, where HETERO loads them: on the
-    first device that runs them. The others get what is left, one after the other.
+    Tokenizers are counted first, on the CPU. Parts that `place` does not place come next, on the first device that runs
+    them, where HETERO loads them. The other parts get the remaining memory, one after the other.
 
     Args:
-        parts: the models by name, those that `place` places in the order in which it does.
+        parts: the models by name, in the order in which `place` places them.
         device: the devices, in order of preference.
-        context: as in `fit`, of the parts that have states; so are `workload` and `batch`.
+        context: tokens of context of the parts with states, see `fit`.
+        workload: workload of the parts with states, see `fit`.
+        batch: sequences at a time of the parts with states, see `fit`.
         tokenizers: bytes of the tokenizers' files.
-        memory: what all models may have together on a device; by default most of what is free.
-        kv_precision: see `fit`; so are `profile` and `core`.
+        memory: limits of all models together, by device, bytes or "8GiB"; by default most of what is free.
+        kv_precision: precision of KV caches, see `fit`.
+        profile: profile of the devices; built-in ones by default.
+        core: Core of the devices; a new one by default.
         report: called with the name of each part before it is counted.
+
+    Returns:
+        The results of all parts, and the memory that they need together.
 
     Raises:
         UserError: bad input, or a model that HETERO does not run.
@@ -118,7 +139,16 @@ def fit_parts(
 
 
 def prompt_shapes(name: str, model: ov.Model, workload: Workload) -> dict[str, tuple[int, int]]:
-    """Example shapes of a part that embeds the tokens of a prompt: of all that is read at once; {} of other parts."""
+    """Example shapes of a part that embeds the tokens of a prompt.
+
+    Args:
+        name: name of the part.
+        model: the part's model.
+        workload: the workload, whose longest prompt is embedded at once.
+
+    Returns:
+        Shapes by input name; empty for parts that do not embed tokens.
+    """
     if not name.startswith(_EMBEDDINGS):
         return {}
     sizes = (workload.batch, max(workload.prompt, workload.longest_prompt))
@@ -127,7 +157,7 @@ def prompt_shapes(name: str, model: ov.Model, workload: Workload) -> dict[str, t
 
 
 def counted_needs(part: Fit) -> Mapping[str, Need]:
-    """What a part counts with on each device; where it fits nowhere, all of it on the first device that runs it."""
+    """Memory that a part occupies, by device; a part that fits nowhere counts on the first device that runs it."""
     if part.needs or not part.singles:
         return part.needs
     first = next(iter(part.singles))
@@ -135,29 +165,31 @@ def counted_needs(part: Fit) -> Mapping[str, Need]:
 
 
 def _tokenizer_needs(size: int) -> dict[str, Need]:
+    """Memory of the tokenizers, by device; empty without any."""
     return {_CPU: Need(weights=size, states=0, activations=0, overhead=0, room=None)} if size else {}
 
 
 def folder_verdict(result: FolderFit, folder: str) -> str:
-    """The first line: whether all of it fits, and where each part is; else what does not, and what to do."""
+    """One line that says whether all parts fit and where each is; otherwise which do not, and what to do about it."""
     contexts = [part.context for part in result.parts.values() if part.context]
     what = f"{folder} with a context of {contexts[0]:,} tokens" if contexts else folder
     if result.fits:
-        return f"fits: {what}: {', '.join(_where(name, part) for name, part in result.parts.items())}"
+        return f"fits: {what}: {', '.join(_describe_devices(name, part) for name, part in result.parts.items())}"
     return f"does not fit: {what}: {'; '.join(describe_lacking(result))}"
 
 
-def _where(name: str, part: Fit) -> str:
-    """Where a part that fits is."""
+def _describe_devices(name: str, part: Fit) -> str:
+    """Words for the devices of a part that fits."""
     return f"{name} on {', '.join(part.needs)}{on_at_most(part)}"
 
 
 def describe_lacking(result: FolderFit) -> list[str]:
-    """What each part that does not fit lacks, and the remedy."""
-    return [_lacks(result, name, part) for name, part in result.parts.items() if not part.fits]
+    """For each part that does not fit, words for what it lacks and for the remedy."""
+    return [_describe_lack(result, name, part) for name, part in result.parts.items() if not part.fits]
 
 
-def _lacks(result: FolderFit, name: str, part: Fit) -> str:
+def _describe_lack(result: FolderFit, name: str, part: Fit) -> str:
+    """Words for what a part lacks and for the remedy."""
     if name in result.unplaced:
         lacking = describe_excess(part.split)
         return (

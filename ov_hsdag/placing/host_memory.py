@@ -1,4 +1,4 @@
-"""Memory of this machine, which several devices compute in."""
+"""The main memory of this machine, which several devices may share."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ from ov_hsdag.utils.lazy import ov
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Memory of this machine, where several devices compute in it: its CPU, virtual ones, integrated GPUs and NPUs."""
+    """Main memory that several devices share: the CPU, virtual devices, integrated GPUs and NPUs.
 
-    devices: tuple[str, ...]  # that share it
-    room: int  # of it that a model may have, bytes
+    Attributes:
+        devices: names of the devices that share it.
+        room: bytes that a model may have in it.
+    """
+
+    devices: tuple[str, ...]
+    room: int
 
     @classmethod
     def of(
@@ -32,23 +37,32 @@ class HostMemory:
         free: bool = False,
         profile: Profile | None = None,
     ) -> HostMemory | None:
-        """What the devices share; None where fewer than two do, and where all that do have limits of the user's.
+        """The memory that some of the devices share.
 
-        given: limits of the user's. profile: the user's. A machine that is said to have more than this one has is
-        another machine. free: whether a model may have most of what is free, and not all memory.
+        Args:
+            core: Core of the devices.
+            names: names of the devices.
+            given: limits that the user gave, bytes by device. Where a limit, or the profile, names more memory than
+                this machine has, another machine is meant, and its memory counts.
+            free: whether a model may have most of the memory that is free now; otherwise it may have all memory.
+            profile: device profile that the user gave; None where none was.
+
+        Returns:
+            The shared memory; None where fewer than two devices share it, or where the user gave limits for all of
+            them.
         """
         sharing = tuple(name for name in names if discovery.uses_host_memory(core, name))
         if len(sharing) < 2 or set(sharing) <= set(given):
             return None
-        known = discovery.free_bytes(core, "CPU") if free else discovery.memory_bytes(core, "CPU")
-        if known is None:
+        available = discovery.free_bytes(core, "CPU") if free else discovery.memory_bytes(core, "CPU")
+        if available is None:
             return None
-        room = int(discovery.USABLE * known) if free else known
+        room = int(discovery.USABLE * available) if free else available
         declared = () if profile is None else profile.memory_bytes(sharing).tolist()
         return cls(sharing, max(room, *declared, *(given.get(name, 0) for name in sharing)))
 
     def warn_beyond(self, needed: int) -> None:
-        """Warns where the devices need more bytes together than they share, though each holds its part."""
+        """Warns where the devices need more bytes together than they share; each limit alone may be kept."""
         if needed > self.room:
             warnings.warn(
                 f"{' and '.join(self.devices)} need {format_bytes(needed)} together, and share the"
@@ -57,21 +71,35 @@ class HostMemory:
             )
 
     def needed(self, problem: PlacementProblem, counted: NDArray[np.int64]) -> int:
-        """Bytes of it that a placement needs. counted: `Evaluation.memory_bytes` of it, [devices]."""
+        """Bytes of the shared memory that a placement needs.
+
+        Args:
+            problem: the problem.
+            counted: `Evaluation.memory_bytes` of the placement, int64 [devices].
+        """
         stored = zip(problem.devices, problem.stored_bytes(counted), strict=True)
         return sum(bytes_ for name, bytes_ in stored if name in self.devices)
 
     def holds(self, problem: PlacementProblem, counted: NDArray[np.int64]) -> bool:
-        """Whether it has room for that; counted: see `needed`."""
+        """Whether the shared memory holds a placement; for `counted` see `needed`."""
         return self.needed(problem, counted) <= self.room
 
 
 def feasible(
     problem: PlacementProblem, placements: Sequence[NDArray[np.uint8]] | NDArray[np.uint8], host: HostMemory | None
 ) -> NDArray[np.bool_]:
-    """Which placements HETERO runs within the devices' memory, and within that of the machine, bool [placements]."""
-    found = problem.evaluate(np.stack(list(placements)))
-    result: NDArray[np.bool_] = found.infeasible == 0
+    """Tells which placements HETERO runs and all memory limits allow.
+
+    Args:
+        problem: the problem.
+        placements: device numbers of groups, uint8 [placements, groups].
+        host: main memory that several devices share; None where it is not checked.
+
+    Returns:
+        Whether each placement is feasible, bool [placements].
+    """
+    evaluation = problem.evaluate(np.stack(list(placements)))
+    result: NDArray[np.bool_] = evaluation.infeasible == 0
     if host is not None:
-        result &= np.array([host.holds(problem, counted) for counted in found.memory_bytes])
+        result &= np.array([host.holds(problem, counted) for counted in evaluation.memory_bytes])
     return result

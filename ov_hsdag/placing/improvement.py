@@ -1,8 +1,8 @@
-"""Kept placements, measured again and replaced where another one is proven better.
+"""Measures kept placements again, and replaces them where another placement is proven better.
 
-`improve_entry` takes one entry of the placement cache through four steps: it reads the model from its file, finds
-candidates (measured choice, and placements that the caller brings), compares the best with the kept placement in trials
-that were not used for choosing, and writes the winner.
+`improve_entry` does four steps for one entry of the placement cache. It reads the model from its file, finds candidates
+(by measuring, and from the caller), compares the best with the kept placement in trials that were not used for
+choosing, and writes the winner.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ov_hsdag.measuring.comparison import Comparison, measurements
 from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.model import complete
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.placing.first_load import LoadRequest, key_of, place_entry
+from ov_hsdag.placing.first_load import LoadRequest, key_of, place_entry, with_fused_nodes
 from ov_hsdag.placing.placement_cache import CacheEntry, PlacementCache
 from ov_hsdag.problem.pricing import Session
 from ov_hsdag.problem.problem import PlacementProblem
@@ -25,34 +25,38 @@ from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 
 PROVEN = 1.01
-"""A placement replaces the kept one where the lower end of its 95% interval is at least so many times the kept rate:
-two compilations of one placement differ by up to 2%, and less than 1% is not worth a new compilation everywhere."""
+"""Factor over the kept rate that the lower end of the 95% interval of a new placement's rate has to reach.
+
+Two compilations of one placement differ by up to 2%, and a gain below 1% is not worth compiling the model anew in every
+program that uses it."""
 
 PROOF_SHARE = 0.25
-"""Share of the time for an entry that goes into the trials that decide; the rest finds candidates."""
+"""Share of the time for an entry that is left for the deciding trials; the rest finds candidates."""
 
 PROOF_ROUNDS = 30
-"""Most rounds of those trials."""
+"""Largest number of rounds in the deciding trials; each has a trial of every candidate."""
 
 KEPT = "kept"
 """Name of the kept placement among the candidates."""
 
 Proposer = Callable[["ov.Model", CacheEntry, float], Mapping[str, Placement]]
-"""Finds further placements of a model: gets a copy of the model, the entry, and seconds; names → placements."""
+"""Finds further placements of a model: gets a copy of the model, which it may transform, the entry, and seconds;
+returns placements of what it made of the copy, by name."""
 
 
 @dataclass(frozen=True)
 class Improvement:
-    """What came of one entry.
+    """The result of `improve_entry`.
 
     Attributes:
-        entry: the entry as it is afterwards.
-        predicted: gain of the kept placement over the best single device as it was predicted; None: not known.
-        measured: gain of the placement that is kept now over the best single device, measured; None: not known.
-        gained: rate of the new placement over the kept one; the interval of trials that did not choose it. None where
-            nothing was compared.
+        entry: the entry after the improvement.
+        predicted: predicted gain of the kept placement over the best single device; None where it is not known.
+        measured: measured gain of the placement that is kept now over the best single device; None where it is not
+            known.
+        gained: rate of the new placement over the kept one, from trials that were not used to choose the new one. None
+            where nothing was compared.
         replaced: whether the entry has another placement now.
-        why: why nothing was measured or replaced, in some words; "" where it was replaced.
+        why: the reason why nothing was measured or replaced; "" where the placement was replaced.
     """
 
     entry: CacheEntry
@@ -72,22 +76,26 @@ def improve_entry(
     propose: Proposer | None = None,
     report: Callable[[str], None] | None = None,
 ) -> Improvement:
-    """Measures the model of a kept placement again, and keeps what is proven better.
+    """Measures the model of a kept placement again, and replaces the placement where another one is proven better.
 
     Args:
-        core: has the devices.
-        cache: gets the new entry, under the same key.
+        core: Core of the devices.
+        cache: the cache that the new entry is written to, under the same key.
         entry: the kept placement.
-        seconds: time for all of it, about.
-        propose: finds further candidates, such as those of a policy that was fine-tuned on the model.
-        report: called with a few words whenever something else is measured.
+        seconds: about the time for everything.
+        propose: proposes further candidates, such as those of a policy that was fine-tuned on the model.
+        report: called with a few words whenever another step of measuring begins.
+
+    Returns:
+        What was measured, and the entry that is kept now.
 
     Raises:
-        RunError, UserError: measuring is not possible here at all.
+        RunError: measuring is not possible on this machine.
+        UserError: measuring is not possible on this machine.
     """
     predicted = entry.placement.predicted_gain(entry.placement.chosen)
     try:
-        model = _reread(core, entry)
+        model = _read_model(core, entry)
     except UserError as error:
         return Improvement(entry, predicted, why=str(error))
     exploring = (1 - PROOF_SHARE) * seconds
@@ -96,8 +104,10 @@ def improve_entry(
     )
     proposals = {"measured": best}
     if propose is not None:
-        proposals |= propose(model.clone(), entry, exploring / 2)
-    name, gained = _proven(core, model, entry, proposals, PROOF_SHARE * seconds, report)
+        transformed = model.clone()
+        proposed = propose(transformed, entry, exploring / 2)
+        proposals |= {name: with_fused_nodes(placement, transformed, model) for name, placement in proposed.items()}
+    name, gained = _compare_with_kept(core, model, entry, proposals, PROOF_SHARE * seconds, report)
     measured = best.measured_gain(best.chosen) if best.measured else None
     if name == KEPT or gained is None:
         return Improvement(entry, predicted, measured, gained, why="nothing was proven better")
@@ -110,8 +120,8 @@ def improve_entry(
     return Improvement(improved, predicted, placement.measured_gain(placement.chosen), gained, replaced=True)
 
 
-def _reread(core: ov.Core, entry: CacheEntry) -> ov.Model:
-    """The model of an entry, from its file. Raises UserError where it is not what it was."""
+def _read_model(core: ov.Core, entry: CacheEntry) -> ov.Model:
+    """Reads the model of an entry from its file. Raises UserError where model, devices or releases have changed."""
     source = entry.model.source
     if source is None:
         raise UserError("its program made it in memory: there is no file to read it from")
@@ -119,10 +129,10 @@ def _reread(core: ov.Core, entry: CacheEntry) -> ov.Model:
         raise UserError(f"{source} is not there any more")
     try:
         model = core.read_model(source)
-        wanted = {name: ov.PartialShape(shape) for name, shape in entry.model.shapes.items()}
+        recorded = {name: ov.PartialShape(shape) for name, shape in entry.model.shapes.items()}
         inputs = {name: port for port in model.inputs for name in port.get_names()}
-        if any(inputs[name].get_partial_shape() != shape for name, shape in wanted.items() if name in inputs):
-            model.reshape({inputs[name]: shape for name, shape in wanted.items() if name in inputs})
+        if any(inputs[name].get_partial_shape() != shape for name, shape in recorded.items() if name in inputs):
+            model.reshape({inputs[name]: shape for name, shape in recorded.items() if name in inputs})
     except RuntimeError as error:
         raise UserError(f"{source} cannot be read: {one_line(error)}") from error
     request = LoadRequest.of_entry(entry)
@@ -133,7 +143,7 @@ def _reread(core: ov.Core, entry: CacheEntry) -> ov.Model:
     return model
 
 
-def _proven(
+def _compare_with_kept(
     core: ov.Core,
     model: ov.Model,
     entry: CacheEntry,
@@ -141,9 +151,19 @@ def _proven(
     seconds: float,
     report: Callable[[str], None] | None,
 ) -> tuple[str, Ratio | None]:
-    """The best proposal's name and its rate over the kept placement's, in trials of their own.
+    """Compares proposals with the kept placement in new trials.
 
-    Where every proposal is the kept placement, its name and None.
+    Args:
+        core: Core of the devices.
+        model: the model.
+        entry: the kept placement.
+        proposals: other placements by name.
+        seconds: time for compiling and the trials.
+        report: called with a few words at each step.
+
+    Returns:
+        Name of the best proposal that ran, and its rate over that of the kept placement. `KEPT` and None where all
+        proposals equal the kept placement, or none ran.
     """
     devices = DeviceSet(entry.placement.devices)
     session = Session.of(devices, core, entry.options.get("profile"), memory=entry.limits)
@@ -152,7 +172,7 @@ def _proven(
     needs: dict[str, Mapping[str, int]] = {}
     seen: set[tuple[str, ...]] = set()
     for name, placement in {KEPT: entry.placement, **proposals}.items():
-        affinity = _affinity(problem, model, placement)
+        affinity = _completed_affinity(problem, model, placement)
         if (signature := tuple(affinity.values())) in seen:
             continue
         seen.add(signature)
@@ -175,12 +195,15 @@ def _proven(
     return best, Ratio(figures[best].ratio, low, high)
 
 
-def _affinity(problem: PlacementProblem, model: ov.Model, placement: Placement) -> dict[str, str]:
-    """A device for every node of the analysed model."""
+def _completed_affinity(problem: PlacementProblem, model: ov.Model, placement: Placement) -> dict[str, str]:
+    """Completes a placement: a device for every node of the analysed model, by friendly name."""
     affinity = complete.complete(model, placement.affinity, problem.devices, problem.graph)
     return problem.affinity(problem.placement_of(affinity))
 
 
 def improved_first(entries: Sequence[CacheEntry]) -> list[CacheEntry]:
-    """Entries in the order in which to improve them: those that were never measured first, the last used first."""
+    """Sorts entries into the order in which to improve them: those that were never measured come first.
+
+    The order is otherwise kept: that of `PlacementCache.entries` has the most recently used entries first.
+    """
     return sorted(entries, key=lambda entry: entry.placement.measured is not None)

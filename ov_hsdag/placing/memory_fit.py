@@ -1,4 +1,4 @@
-"""Whether a model fits into the memory of devices, and with how many tokens of context, before it is loaded."""
+"""Checks whether a model fits into the memory of devices, and with how long a context, without loading it."""
 
 from __future__ import annotations
 
@@ -58,142 +58,181 @@ SPLIT = "split"
 """Name of the split in `Fit.largest`, beside names of devices."""
 
 _OVERHEAD = 4 * 2**20
-"""What OpenVINO keeps of a compiled model beside its weights, about, bytes (CPU plugin of 2026.4)."""
+"""About the bytes that OpenVINO keeps of a compiled model beside its weights (CPU plugin of 2026.4)."""
 
 _OVERHEAD_OF_NODE = 9 * 2**10
-"""The same for each operation, bytes."""
+"""About the bytes that OpenVINO keeps for each operation of a compiled model (CPU plugin of 2026.4)."""
 
 _ATTENTION = "ScaledDotProductAttention"
+"""Type of attention operations, whose scores count for the overhead."""
 
 _SCORE = 4
-"""Bytes of a score that the CPU plugin's attention keeps where tokens are read after others (docs/facts.md)."""
+"""Bytes of an attention score in f32, which the CPU plugin keeps where tokens are read after others
+(docs/reference/facts.md)."""
 
 _FILLED = (0.95, 0.8, 0.6, 0.4)
-"""Shares to which splits fill a device that holds a part of the model, beside one that holds all of it."""
+"""Shares of its memory to which splits fill a device that cannot hold the whole model, beside one that can.
+
+Several are tried, as the fullest split may exceed the limit once its live tensors are counted."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """What a part of a model needs on one device, bytes."""
+    """The memory that a part of a model needs on one device, bytes.
 
-    weights: int  # constants, as the device keeps them
-    states: int  # of the context
-    activations: int  # the most that is alive at the same time
-    overhead: int  # of OpenVINO's own, about, with what attention works in; no limit counts it
-    room: int | None  # that the model may have; None where nothing limits it
+    Attributes:
+        weights: constants, as the device stores them.
+        states: states of the context, such as KV caches.
+        activations: the most bytes of tensors that are alive at the same time.
+        overhead: about the memory of OpenVINO itself and of the buffers of attention; limits do not count it.
+        room: memory that the model may have there; None without a limit.
+    """
+
+    weights: int
+    states: int
+    activations: int
+    overhead: int
+    room: int | None
 
     @property
     def total(self) -> int:
-        """What counts against the limit."""
+        """Bytes that count against the limit: all but the overhead."""
         return self.weights + self.states + self.activations
 
     @property
     def headroom(self) -> int | None:
-        """What is left; negative where the part does not fit."""
+        """Bytes of `room` that remain, negative where the part does not fit; None without a limit."""
         return None if self.room is None else self.room - self.total
 
 
 @dataclass(frozen=True)
 class ExpertsToMove:
-    """Routed experts that have to leave the first device of the list for the last one, all else being on the first."""
+    """How many layers' routed experts have to move from the first to the last device, the rest being on the first.
 
-    # these devices
+    Attributes:
+        source: name of the first device.
+        target: name of the last device.
+        layers: number of layers whose experts have to move; None where moving all of them does not suffice.
+        all: number of layers with experts.
+    """
+
     source: str
     target: str
-    layers: int | None  # whose experts have to leave; None: it does not suffice that all do
-    all: int  # layers with experts
+    layers: int | None
+    all: int
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Whether a model fits."""
+    """The result of `fit`: whether a model fits, where, and with how long a context.
 
-    devices: tuple[str, ...]  # names, in HETERO's order
-    context: int | None  # tokens that states hold, None for a model without
-    batch: int  # sequences at a time
-    prompt: int | None  # tokens read at once, None for a model without states
-    kv_precision: Mapping[str, str]  # in which each device keeps KV caches, by name
-    singles: Mapping[str, Need]  # the whole model on each device, by name; devices that lack an operation are left out
-    # the part on each device that has one, by name: as the model is placed, else of the best split that `place` finds,
-    # on two devices at least and within all limits; empty where there is none
+    "The placement" is the one that the model carries, or HETERO's own choice where `fit` was told to count that;
+    otherwise the best split that `place` finds on two devices at least and within all limits.
+
+    Attributes:
+        devices: names of the devices, in HETERO's order.
+        context: tokens that the states hold; None for a model without states.
+        batch: sequences at a time.
+        prompt: tokens that are read at once; None for a model without states.
+        kv_precision: precision of KV caches on each device, by name; empty for a model without states.
+        singles: memory of the whole model on each device, by name; devices that lack an operation are left out.
+        split: memory of each device's part of the placement, by name; empty where there is no placement.
+        split_fits: whether the placement fits.
+        placed: whether the placement is decided already: the model carries it, or HETERO makes it.
+        other_fits: whether the model fits with another placement.
+        enough: where nothing fits and the model has no states, limits in bytes with which a placement fits, by name of
+            the devices that lack memory.
+        sharing: names of the devices that share the main memory of this machine; empty where fewer than two do.
+        shared: memory of the parts on those devices together, with the room that they share; None where none do. Where
+            no split fits, the parts are those of the split that exceeds the limits least.
+        largest: longest context that fits on each single device, by name, and with the placement ("split"), tokens;
+            None where memory does not limit it, 0 where not even one token fits. Empty for a model without states.
+        largest_of_splits: longest context that fits with any split; for another context, another split may be best.
+        experts: how many layers' experts have to leave the first device; None for a model without routed experts.
+        tensors_counted: False where sizes of inputs are guesses with which nothing fits: only weights and states are
+            counted then.
+        output_bytes: bytes of the model's outputs in the longest prompt, logits of all its tokens; 0 without states.
+        by_context: whether a context was given without a workload, so that a prompt of that length is read at once.
+        assumed: assumed shapes, by name, of inputs with open sizes that were not given; empty with a workload.
+    """
+
+    devices: tuple[str, ...]
+    context: int | None
+    batch: int
+    prompt: int | None
+    kv_precision: Mapping[str, str]
+    singles: Mapping[str, Need]
     split: Mapping[str, Need]
-    split_fits: bool  # whether that placement fits
-    placed: bool  # whether the model carries that placement, or HETERO makes it of a model without one
-    other_fits: bool  # whether the model fits in another way than it is placed
-    # where nothing fits and the model has no states: bytes with which something does, by the devices that lack memory
+    split_fits: bool
+    placed: bool
+    other_fits: bool
     enough: Mapping[str, int]
-    sharing: tuple[str, ...]  # the devices that compute in the memory of this machine, where several do
-    # what the parts on those need together, and the room that they share; None where none does. Without a split that
-    # fits they are those of the split that comes closest
+    sharing: tuple[str, ...]
     shared: Need | None
-    # the most tokens of context that fit, on each single device by its name, and on the split ("split"); None where
-    # nothing limits them; 0 where not even one fits. Empty for a model without states
     largest: Mapping[str, int | None]
-    # the same of any split: with another context, another one may be the best
     largest_of_splits: int | None = None
-    experts: ExpertsToMove | None = None  # how many layers' experts have to leave the first device; None without any
-    tensors_counted: bool = True  # False: sizes of inputs are guesses with which nothing fits
-    # bytes of the model's outputs in the longest prompt, which are logits of all its tokens; 0 without states
+    experts: ExpertsToMove | None = None
+    tensors_counted: bool = True
     output_bytes: int = 0
-    by_context: bool = False  # whether a context alone was asked for, whose prompt is read at once
-    # shapes that are counted with, by name, of inputs with open sizes that nothing tells; empty with a workload
+    by_context: bool = False
     assumed: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def single(self) -> str | None:
-        """The first device that holds the whole model."""
+        """Name of the first device that holds the whole model; None where none does."""
         return next((name for name, need in self.singles.items() if (need.headroom or 0) >= 0), None)
 
     @property
     def fits(self) -> bool:
-        """Whether the model fits on a device, or split; one that carries a placement, as it is placed."""
+        """Whether the model fits on a single device or split; where its placement is decided, with that placement."""
         return self.split_fits or (self.single is not None and not self.placed)
 
     @property
     def needs(self) -> Mapping[str, Need]:
-        """What devices need as the model would run: as it is placed, else on one device, else split; {}: nowhere."""
+        """Memory by device as the model would run: as placed, else on one device, else split; {} where none fits."""
         if self.placed or self.single is None:
             return self.split
         return {self.single: self.singles[self.single]}
 
     def __repr__(self) -> str:
-        """The first line of what the command prints."""
+        """The verdict, as the first line of the command's output."""
         return verdict(self, "the model")
 
 
 def verdict(result: Fit, model: str) -> str:
-    """The first line: whether it fits, where, and with how much context."""
+    """One line that says whether a model fits, where, and with how long a context."""
     what = f"{model} with a context of {result.context:,} tokens" if result.context else model
     if result.placed:
         what = f"{what}, as it is placed on {', '.join(result.split)}"
         if result.fits:
-            return f"fits: {what}{_at_most(result, SPLIT)}"
+            return f"fits: {what}{_describe_longest_context(result, SPLIT)}"
         over = describe_excess(result.split)
-        other = "; another placement fits" if result.other_fits else _more(result)
-        return f"does not fit: {what}{_shared(result)}{over and f'; it needs {over}'}{other}"
+        other = "; another placement fits" if result.other_fits else _describe_remedy(result)
+        return f"does not fit: {what}{_describe_sharing(result)}{over and f'; it needs {over}'}{other}"
     if result.single is not None:
-        return f"fits: {what} on {result.single} alone{_at_most(result, result.single)}"
+        return f"fits: {what} on {result.single} alone{_describe_longest_context(result, result.single)}"
     if result.split_fits:
-        return f"fits: {what} split over {', '.join(result.split)}{_at_most(result, SPLIT)}, on no device alone"
+        most = _describe_longest_context(result, SPLIT)
+        return f"fits: {what} split over {', '.join(result.split)}{most}, on no device alone"
     why = "" if result.context else f" needs more memory than {', '.join(result.devices)} have"
-    return f"does not fit: {what}{why}{_shared(result)}{_more(result)}"
+    return f"does not fit: {what}{why}{_describe_sharing(result)}{_describe_remedy(result)}"
 
 
 def describe_excess(needs: Mapping[str, Need]) -> str:
-    """What devices lack, in words; "" for nothing."""
+    """Words for the memory that devices lack; "" where they lack none."""
     return exceeding(needs, [need.total for need in needs.values()], [need.room for need in needs.values()])
 
 
-def _more(result: Fit) -> str:
-    """What would fit: less context, or more memory."""
+def _describe_remedy(result: Fit) -> str:
+    """Words for a remedy: a shorter context, or more memory."""
     if not result.context:
         return describe_enough(result.enough, result.devices)
     most = max((tokens or 0 for tokens in (*result.largest.values(), result.largest_of_splits)), default=0)
     return f"; the largest context that fits is {most:,} tokens" if most else "; no context is short enough"
 
 
-def _shared(result: Fit) -> str:
-    """That the devices share a memory, where the split exceeds it."""
+def _describe_sharing(result: Fit) -> str:
+    """Words for the memory that devices share, where the split exceeds it; otherwise ""."""
     need = result.shared
     if need is None or need.room is None or need.total <= need.room:
         return ""
@@ -201,17 +240,21 @@ def _shared(result: Fit) -> str:
 
 
 def on_at_most(result: Fit) -> str:
-    """The longest context of the placement that a fitting model would have, in brackets; "" without states."""
-    return _at_most(result, SPLIT if result.placed or result.single is None else result.single)
+    """The longest context with the placement that a fitting model would have, in brackets; "" without states."""
+    return _describe_longest_context(result, SPLIT if result.placed or result.single is None else result.single)
 
 
-def _at_most(result: Fit, name: str) -> str:
-    """The longest context of a placement, and of a split the longest of any split where that is longer."""
-    most, other = result.largest.get(name), result.largest_of_splits
-    if not most:
+def _describe_longest_context(result: Fit, name: str) -> str:
+    """The longest context of an entry of `Fit.largest`, in brackets; for the split, also that of any other split."""
+    longest, longest_of_splits = result.largest.get(name), result.largest_of_splits
+    if not longest:
         return ""
-    more = f"; another split up to {other:,}" if name == SPLIT and not result.placed and (other or 0) > most else ""
-    return f" (up to {most:,} tokens{more})"
+    more = (
+        f"; another split up to {longest_of_splits:,}"
+        if name == SPLIT and not result.placed and (longest_of_splits or 0) > longest
+        else ""
+    )
+    return f" (up to {longest:,} tokens{more})"
 
 
 def fit(
@@ -230,28 +273,31 @@ def fit(
     occupied: Mapping[str, int] | None = None,
     as_loaded: bool = False,
 ) -> Fit:
-    """Whether `model` fits into the devices' memory, alone on each of them and split over all.
+    """Checks whether a model fits into the devices' memory, alone on each of them and split over them.
 
-    Of a model that carries a placement, this is the split that counts. Else it is the best that the search of
-    `ov_hsdag.place` finds, without a learned policy: repairing what that proposes for a language model takes minutes.
+    The split of a model that carries a placement is that placement. Otherwise it is the best that the search of
+    `ov_hsdag.place` finds without a learned policy: repairing a policy's placement of a language model takes minutes.
 
     Args:
-        model: any model; not changed.
+        model: any model; it is not changed.
         device: the devices, in order of preference.
         context: tokens that the states of a decoder hold; by default those that the model was placed for, or else
             `DEFAULT_CONTEXT`. Without a workload a prompt of all of them is read at once, as openvino.genai and
             optimum-intel do where several devices share a model.
-        workload: what a decoder is asked for, such as "prompt=1024,generate=256"; its prompt is read at once.
-        batch: sequences at a time, beams included; a workload has its own.
-        shapes: example shapes of dynamic inputs, of a decoder's beside its tokens; by default those that it was placed
-            with.
-        static: count with the model's inputs at these sizes for good, as NPUs want them.
-        memory: as in `ov_hsdag.place`; by default most of what is free.
-        kv_precision: of KV caches, on all devices; by default what model and devices choose.
-        profile: of the devices; built-in ones by default.
-        core: has the devices; a new one by default.
-        occupied: bytes of the memory that other models have, by device.
-        as_loaded: count a model without a placement as HETERO places it by itself, and search nothing.
+        workload: workload of a decoder, such as "prompt=1024,generate=256"; its prompt is read at once.
+        batch: sequences at a time, beams included; a workload has its own number.
+        shapes: example shapes of dynamic inputs, by input name; for a decoder, of the inputs beside its tokens. By
+            default those that the model was placed with.
+        static: whether the inputs get these shapes for good, as NPUs require.
+        memory: limits by device, bytes or "8GiB"; by default most of what is free.
+        kv_precision: precision of KV caches on all devices; by default what model and devices choose.
+        profile: profile of the devices; built-in ones by default.
+        core: Core of the devices; a new one by default.
+        occupied: bytes that other models have of each device's memory, by name.
+        as_loaded: whether a model without a placement counts as HETERO places it by itself; nothing is searched then.
+
+    Returns:
+        Memory on single devices and of the split, and the longest contexts that fit.
 
     Raises:
         UserError: bad input; a context for a model that has no states; a model that HETERO does not run.
@@ -270,7 +316,7 @@ def fit(
         name: problem.single(number) for number, name in enumerate(names) if problem.group_supported[:, number].all()
     }
     fits_somehow = split.fits or split.other_fits
-    needs = _needs(priced, split.placement, request)
+    needs = _needs_by_device(priced, split.placement, request)
     largest, largest_of_splits = _largest_contexts(contexts, singles, split, request)
     return Fit(
         devices=names,
@@ -278,7 +324,7 @@ def fit(
         batch=request.workload.batch if request.workload else batch,
         prompt=max(request.workload.prompt, request.workload.longest_prompt) if request.workload else None,
         kv_precision=_kv_precisions(priced, request) if contexts else {},
-        singles={name: _needs(priced, placement, request)[name] for name, placement in singles.items()},
+        singles={name: _needs_by_device(priced, placement, request)[name] for name, placement in singles.items()},
         split=needs if split.is_row else {},
         split_fits=split.is_row and split.fits,
         placed=request.fixed,
@@ -298,41 +344,41 @@ def fit(
 
 @dataclass(frozen=True, eq=False)
 class _Request:
-    """What is to be counted, checked and read."""
+    """The arguments of `fit` after they were checked and resolved."""
 
-    model: ov.Model  # normalized in place
+    model: ov.Model  # the caller's copy, which the analysis normalizes in place
     session: Session
-    host: HostMemory | None
-    workload: Workload | None  # of a model with states
-    shapes: Mapping[str, Sequence[int]] | None  # of all inputs that the workload, or the caller, tells
-    placed: Placement | None  # that the model carries
-    as_loaded: bool  # whether HETERO's own choice counts where it carries none
+    host: HostMemory | None  # main memory that several devices share
+    workload: Workload | None  # None for a model without states
+    shapes: Mapping[str, Sequence[int]] | None  # shapes of all inputs that the workload or the caller determines
+    placed: Placement | None  # placement that the model carries
+    as_loaded: bool  # whether HETERO's own choice counts where the model carries no placement
 
     @property
     def fixed(self) -> bool:
-        """Whether what runs where is decided already."""
+        """Whether the placement is decided already."""
         return self.placed is not None or self.as_loaded
 
 
 @dataclass(frozen=True, eq=False)
 class _PricedModel:
-    """A model as it is counted."""
+    """A model with its placement problem and candidates."""
 
     analysis: ModelAnalysis
-    problem: PlacementProblem  # with the largest sizes of all inferences
-    candidates: list[NamedPlacement]  # other ways to place it
-    contexts: ContextProblems | None  # of a model with states
+    problem: PlacementProblem  # with the largest tensor sizes of all inferences
+    candidates: list[NamedPlacement]
+    contexts: ContextProblems | None  # None for a model without states
     tensors_counted: bool  # see `Fit.tensors_counted`
 
 
 @dataclass(frozen=True, eq=False)
 class _FoundSplit:
-    """How the model is placed, or the best split of it."""
+    """The placement that the model carries, or the best split of it."""
 
-    placement: NDArray[np.uint8]  # device of each colocation group, uint8 [groups]
+    placement: NDArray[np.uint8]  # device number of each colocation group, uint8 [groups]
     fits: bool
-    other_fits: bool  # whether a candidate does
-    is_row: bool  # whether it is shown: as it is decided, or fits on several devices
+    other_fits: bool  # whether one of the candidates fits
+    is_row: bool  # whether `Fit.split` has it: it is decided already, or fits on several devices
 
 
 def _session(
@@ -343,23 +389,30 @@ def _session(
     kv_precision: str | None,
     core: ov.Core,
 ) -> tuple[Session, HostMemory | None]:
-    """The devices, with what a model may have there as their memory, and the memory that some of them share."""
+    """The session, whose memory limits are what the model may have on devices, and the memory that devices share."""
     names = DeviceSet.parse(device).names
     room = rooms(names, memory, profile, core)
-    left = {name: max(most - occupied.get(name, 0), 0) for name, most in room.items() if most is not None}
+    remaining = {name: max(most - occupied.get(name, 0), 0) for name, most in room.items() if most is not None}
     host = HostMemory.of(core, names, memory_limits(memory, names), free=True)
     if host is not None:
-        taken = sum(occupied.get(name, 0) for name in host.devices)
-        host = replace(host, room=max(host.room - taken, 0))
-    return Session.of(names, core, profile, memory=left, kv_precision=kv_precision), host
+        occupied_by_others = sum(occupied.get(name, 0) for name in host.devices)
+        host = replace(host, room=max(host.room - occupied_by_others, 0))
+    return Session.of(names, core, profile, memory=remaining, kv_precision=kv_precision), host
 
 
 def rooms(
     names: Sequence[str], memory: Mapping[str, int | str], profile: Profile | None, core: ov.Core | None
 ) -> dict[str, int | None]:
-    """What models may have on each device, bytes: the limit in `memory`, else most of what is free, None without limit.
+    """The memory that models may have on each device.
 
-    No more than the profile says.
+    Args:
+        names: names of the devices.
+        memory: limits that the user gave, by device, bytes or "8GiB".
+        profile: device profile, whose memory sizes bound what counts as free; built-in ones where it is None.
+        core: Core of the devices; a new one where it is None.
+
+    Returns:
+        Bytes by device: the user's limit, else most of what is free now; None where nothing is known.
     """
     core = core or new_core()
     declared = zip(names, resolve_profile(profile, names, core).memory_bytes(names).tolist(), strict=True)
@@ -378,7 +431,10 @@ def _request(
     static: bool,
     as_loaded: bool,
 ) -> _Request:
-    """What is counted: by the arguments, else as the model was placed, else by defaults. Raises UserError."""
+    """Resolves the arguments of `fit`: from the caller, else as the model was placed, else by default.
+
+    Raises UserError where arguments exclude each other or do not fit the model.
+    """
     if workload is not None and batch != 1:
         raise UserError("a workload has its own number of sequences: give batch=N in it")
     if static:
@@ -392,7 +448,7 @@ def _request(
             workload, context = settings.get("workload"), settings.get("context")
         shapes = with_earlier_shapes(model, shapes or {}, settings.get("shapes", {})) or None
     names = session.devices.names
-    if not as_loaded:  # HETERO gives an NPU nothing of open sizes
+    if not as_loaded:  # by itself, HETERO gives an NPU no operation with open sizes
         fix_npu_sizes(model, names if placed is None else placed.map_to(names).used(), shapes)
     counted = Workload.asked(workload, context)
     if counted is None and model.get_sinks() and not static:
@@ -404,7 +460,7 @@ def _request(
 
 
 def _price(request: _Request) -> _PricedModel:
-    """The model's memory at all of its sizes, and ways to place it. Raises UserError: HETERO runs none of them."""
+    """Analyses the model, and finds candidates. Raises UserError where HETERO runs none of them."""
     session = request.session
     analysis = session.analyse(request.model, request.shapes)
     contexts = ContextProblems.of(session, analysis, request.workload) if request.workload else None
@@ -417,7 +473,7 @@ def _price(request: _Request) -> _PricedModel:
 
 
 def _find_split(priced: _PricedModel, request: _Request) -> _FoundSplit:
-    """The placement that the model has, else the best on several devices, or the one that exceeds the limits least."""
+    """The decided placement of the model, else its best split, or the split that exceeds the limits least."""
     problem, host, names = priced.problem, request.host, request.session.devices.names
     candidates = [one.placement for one in priced.candidates]
     other_fits = bool(feasible(problem, candidates, host).any())
@@ -438,7 +494,7 @@ def _largest_contexts(
     split: _FoundSplit,
     request: _Request,
 ) -> tuple[dict[str, int | None], int | None]:
-    """`Fit.largest` and `Fit.largest_of_splits`."""
+    """Determines `Fit.largest` and `Fit.largest_of_splits`."""
     if contexts is None:
         return {}, None
     largest = {name: contexts.largest([placement]) for name, placement in singles.items()}
@@ -450,6 +506,7 @@ def _largest_contexts(
 
 
 def _kv_precisions(priced: _PricedModel, request: _Request) -> dict[str, str]:
+    """Precision of KV caches on each device, by name."""
     session, names = request.session, request.session.devices.names
     precisions = kv_precisions(priced.analysis.model, session.core, session.profile, names)
     return dict(zip(names, precisions, strict=True))
@@ -461,6 +518,7 @@ def _result_bytes(problem: PlacementProblem) -> int:
 
 
 def _experts_to_move(problem: PlacementProblem, host: HostMemory | None) -> ExpertsToMove | None:
+    """See `Fit.experts`; None also where there is only one device."""
     blocks = len(experts(problem.graph))
     if not blocks or len(problem.devices) < 2:
         return None
@@ -489,9 +547,10 @@ def _best_split(
 
 
 def _filled_splits(problem: PlacementProblem) -> Iterator[NamedPlacement]:
-    """Splits that fill devices which hold a part of the model, the rest being on those that could hold all of it.
+    """Yields splits that fill the small devices to given shares and leave the rest to devices that could hold it all.
 
-    `Filling` gives parts in proportion to the limits, so that a device gets nothing that is small beside another.
+    `Filling` itself gives each device a part in proportion to its limit, so a small device beside a large one gets
+    almost nothing.
     """
     whole = problem.stored_bytes(np.diag(problem.evaluate(problem.singles).memory_bytes))
     limits = zip(problem.devices, whole, problem.stored_limits, strict=True)
@@ -507,13 +566,13 @@ def _filled_splits(problem: PlacementProblem) -> Iterator[NamedPlacement]:
 
 
 def together(needs: Sequence[Need], room: int | None) -> Need:
-    """What several parts need in one memory."""
+    """Adds up what several parts need in one memory; `room`: bytes that they may have there together."""
     keys = ("weights", "states", "activations", "overhead")
     return Need(**{key: sum(getattr(need, key) for need in needs) for key in keys}, room=room)
 
 
-def _needs(priced: _PricedModel, placement: NDArray[np.uint8], request: _Request) -> dict[str, Need]:
-    """What the parts of a placement need, by device; devices without a part are left out."""
+def _needs_by_device(priced: _PricedModel, placement: NDArray[np.uint8], request: _Request) -> dict[str, Need]:
+    """Memory of the parts of a placement, by device; devices without a part are left out."""
     problem = priced.problem
     graph, names = problem.graph, problem.devices
     total = problem.evaluate(placement).memory_bytes[0]
@@ -539,13 +598,15 @@ def _needs(priced: _PricedModel, placement: NDArray[np.uint8], request: _Request
 
 
 def _score_bytes(priced: _PricedModel, device: NDArray[np.uint8], request: _Request) -> NDArray[np.int64]:
-    """Scores of attention that CPU devices keep beside what counts as tensors, bytes, int64 [devices].
+    """Bytes of attention scores that CPU devices keep beside the tensors of the graph, int64 [devices].
+
+    Attention that is fused with its states keeps scores where tokens are read after others: where the context of the
+    workload is longer than its prompt and the generated tokens.
 
     Args:
         priced: the model.
-        device: number of the device of each node, uint8 [nodes].
-        request: has the workload. Attention that is fused with its states makes scores where tokens are read after
-            others, so where the context holds more than the prompt and what follows it.
+        device: device number of each node, uint8 [nodes].
+        request: supplies the workload.
     """
     graph, names, workload = priced.problem.graph, priced.problem.devices, request.workload
     largest = np.zeros(len(names), np.int64)

@@ -1,7 +1,7 @@
-"""What a placing can be asked for. Python, the command line, passes, converters and jobs for other machines share it.
+"""The options of placing, which Python, the command line, passes, converters and jobs for other machines share.
 
-An option is added here alone: the command line has a flag for each that has help, `ov_hsdag.place` and
-`HSDAGPlacement` take it by its name, and jobs for other machines get its value.
+A new option is added here and nowhere else. The command line gets a flag for each option that has a help text,
+`ov_hsdag.place` and `HSDAGPlacement` take it by its name, and jobs for other machines get its value.
 """
 
 from __future__ import annotations
@@ -23,62 +23,73 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Flag:
-    """How an option is given in a command line."""
+    """The command line flag of an option.
 
-    kind: type | str  # what a value is: str, int, float, bool (a pair of flags) or "file" (a path)
-    metavar: str  # what stands for a value in the help; "" for the type's own
-    help: str  # one or two sentences
-    name: str = ""  # without dashes, where it is not the option's
-    several: bool = False  # the flag can be given several times
-    least: float | None = None  # the smallest number
-    converters: bool = False  # ovc and mo have it, too, as --placement_NAME
+    Attributes:
+        kind: type of a value: str, int, float, bool (a pair of flags) or "file" (a path).
+        metavar: placeholder of the value in the help; "" for the type's own.
+        help: help text, one or two sentences.
+        name: name of the flag without dashes; "" for the option's own name.
+        several: whether the flag can be given several times.
+        least: smallest number that is accepted; None for no bound.
+        converters: whether ovc and mo have the flag as well, as --placement_NAME.
+    """
+
+    kind: type | str
+    metavar: str
+    help: str
+    name: str = ""
+    several: bool = False
+    least: float | None = None
+    converters: bool = False
 
     def word(self, option: str) -> str:
-        """The flag as it is typed: "--kv-precision"; option: the option's name."""
+        """The flag of the option named `option` as it is typed, such as "--kv-precision"."""
         return f"--{(self.name or option).replace('_', '-')}"
 
 
 def _flag(kind: type | str, metavar: str, text: str, *, default: Any = None, **more: Any) -> Any:
-    """A field of `PlaceOptions` that command lines have; for the arguments see `Flag`."""
+    """Makes a field of `PlaceOptions` that has a command line flag; for the arguments see `Flag`."""
     return field(default=default, metadata={"flag": Flag(kind, metavar, text, **more)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions:
-    """Everything that a placing can be asked for, beside the model and its devices.
+    """The options of placing, beside the model and its devices.
 
     Attributes:
         objective: "latency" of one request or "throughput" of many in flight.
         profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
         policy: name or folder of the HSDAG policy that proposes a placement as well; by default the one that was
             fine-tuned on these devices, if there is one, else "base", which ships. "none": no policy is used.
-        affinity: a placement that is given (or a file of one) instead of decided: {node: device}.
-        pin: operations that stay on a device while the rest is searched: {"PATTERN": "DEVICE"}, or "PATTERN=DEVICE"
-            each. Patterns are of friendly names, with * and ? as in names of files, or of types: "type:Softmax".
-        experts: where the routed experts of a mixture of experts are: "CPU", or "CPU:20" for those of the first 20
-            layers; everything else is on the first device.
-        memory: what the model may have on a device, by the device's name, in place of the profile's limits: a number of
-            bytes, or "8GiB".
-        shapes: example shapes of dynamic inputs for the cost model, and for measuring, by input name.
-        inputs: what the model is measured with, instead of made-up inputs: by input name ("" for the only one) an
-            array, the path of a .npy, .npz, .png or .txt file, or a list of these, a sample each. Their sizes count.
-        static: the model's inputs get these sizes for good.
-        workload: what a decoder with states is asked for, such as "prompt=1024,generate=256": times are means over
-            these inferences, and `Placement.predicted`, and `Placement.measured` of each candidate, have each kind of
-            them under "workload".
-        context: tokens that the states must have memory for; without a workload a prompt of as many, too, while times
-            are of one of half of them, 256 at most.
-        kv_precision: "u8", "f16", "bf16" or "f32": in which devices keep the states of decoders that attention reads;
-            counted in memory, and written into the model for its devices. By default what model and devices choose.
-        measure: measure what the model's operations cost on the devices (unless `costs` tell), and then the best
-            predicted placements (in processes of their own) against each single device and HETERO's own choices; choose
-            by that. By default `ov_hsdag.place` chooses by prediction.
-        measure_seconds: time budget of both together, seconds; 60 by default. What there is no time to measure comes
-            from the profile, and a warning says what.
-        search_seconds: time of the search for a placement, on each core; what it finds then depends on how fast the
-            machine is. By default until four independent searches agree, 0.1 to 2 s, with the same result always.
-        costs: what `ov-hsdag calibrate --model` measured (or its file); used for the devices that it holds for, which
-            `Placement.predicted` names under "measured_costs".
+        affinity: a fixed placement, or its file, that is taken instead of choosing one: {node: device}.
+        pin: operations that stay on a device while the rest is searched: {"PATTERN": "DEVICE"}, or a list of
+            "PATTERN=DEVICE". A pattern matches friendly names, with * and ? as in file names, or types, as in
+            "type:Softmax".
+        experts: device of the routed experts of a mixture of experts: "CPU", or "CPU:20" for the experts of the first
+            20 layers; everything else is on the first device.
+        memory: memory limits of the model by device, bytes or "8GiB"; they replace those of the profile.
+        shapes: example shapes of dynamic inputs for the cost model and for measuring, by input name.
+        inputs: inputs to measure with instead of made-up ones: by input name ("" for the only one) an array, the path
+            of a .npy, .npz, .png or .txt file, or a list of these, one for each sample. Their sizes count as shapes.
+        static: whether the model's inputs get these shapes for good.
+        workload: workload of a decoder with states, such as "prompt=1024,generate=256". Times are then means over its
+            inferences; `Placement.predicted`, and `Placement.measured` of each candidate, have the figures of each kind
+            of inference under "workload".
+        context: tokens that the states must have memory for. Without a workload, memory also holds a prompt of that
+            length, while times are those of an inference at half of it, 256 tokens at most.
+        kv_precision: precision in which devices keep KV caches of decoders: "u8", "f16", "bf16" or "f32". It counts for
+            memory and is written into the model for its devices. By default what model and devices choose.
+        measure: whether to measure on the devices: first the costs of the model's operations (unless `costs` has them),
+            then the best predicted placements, in separate processes, against each single device and HETERO's own
+            choices. The measurements decide. By default `ov_hsdag.place` chooses by prediction.
+        measure_seconds: time budget of both measurements together, seconds; 60 by default. Costs that there is no time
+            to measure come from the profile, which a warning says.
+        search_seconds: time of the search for a placement on each core, seconds; its result then depends on the speed
+            of the machine. By default the search ends when four independent searches agree, after 0.1 to 2 s, and its
+            result is always the same.
+        costs: measured costs of `ov-hsdag calibrate --model`, or their file. They are used for the devices that they
+            were measured on, which `Placement.predicted` names under "measured_costs".
     """
 
     objective: str = _flag(str, "latency|throughput", "What is to be best.", default="latency", converters=True)
@@ -156,9 +167,18 @@ class PlaceOptions:
 
     @classmethod
     def of(cls, options: PlaceOptions | None, given: Mapping[str, Any]) -> PlaceOptions:
-        """Options with what is given besides, by their names; None leaves an option as it is.
+        """Replaces some of the options, and checks the types of all.
 
-        Raises TypeError: there is no such option; UserError: a value is of another type than the option.
+        Args:
+            options: the options to begin with; the defaults where it is None.
+            given: new values by name; None leaves an option as it is.
+
+        Returns:
+            The options.
+
+        Raises:
+            TypeError: there is no option of such a name.
+            UserError: a value is of another type than its option.
         """
         unknown = sorted(given.keys() - {one.name for one in fields(cls)})
         if unknown:
@@ -174,23 +194,23 @@ class PlaceOptions:
 
 @cache
 def _kinds() -> dict[str, Any]:
-    """Types of the options by their names; the modules that have them are imported for it."""
+    """Types of the options by name. The modules that define them are imported here, as they are slow to import."""
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import ModelCosts
     from ov_hsdag.model.placement import Placement
     from ov_hsdag.model.workload import Workload
 
-    known = (Profile, ModelCosts, Placement, Workload)
-    return get_type_hints(PlaceOptions, localns={one.__name__: one for one in known})
+    types = (Profile, ModelCosts, Placement, Workload)
+    return get_type_hints(PlaceOptions, localns={one.__name__: one for one in types})
 
 
 def flags() -> dict[str, Flag]:
-    """The options that command lines have, by their names."""
+    """The command line flags, by name of their option."""
     return {one.name: one.metadata["flag"] for one in fields(PlaceOptions) if "flag" in one.metadata}
 
 
 def default_of(name: str) -> Any:
-    """An option's default."""
-    (found,) = (one.default for one in fields(PlaceOptions) if one.name == name)
-    assert found is not MISSING
-    return found
+    """The default of the option named `name`."""
+    (default,) = (one.default for one in fields(PlaceOptions) if one.name == name)
+    assert default is not MISSING
+    return default

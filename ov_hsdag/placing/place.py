@@ -1,10 +1,12 @@
-"""The entry point: chooses a device for each operation of a model and annotates the model."""
+"""The entry point: chooses a device for each operation of a model and annotates the model.
+
+The steps are those of docs/concepts/design.md: resolve, analyse, calibrate, price, find candidates, choose, write.
+"""
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -12,18 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ov_hsdag.calibration.calibrate import Calibrating, calibrate_where_it_runs
-from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
-from ov_hsdag.costs.stored import ModelCosts
 from ov_hsdag.devices.cores import SharedCores
-from ov_hsdag.devices.cpu import busy_cores, usable_cores
-from ov_hsdag.devices.device_set import DeviceSet, kind_of
-from ov_hsdag.devices.memory import memory_limits
-from ov_hsdag.devices.virtual import definition, new_core
-from ov_hsdag.explaining.dominant_group import describe_dominant_group
+from ov_hsdag.devices.cpu import busy_cores
+from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.explaining.explanation import Explanation
 from ov_hsdag.explaining.report_data import ReportSource
 from ov_hsdag.model import complete
@@ -31,16 +26,12 @@ from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.experts import experts
 from ov_hsdag.model.gains import HSDAG, placer_of
 from ov_hsdag.model.graph import NodeKind
-from ov_hsdag.model.pins import Pin, parse_pins, pinned_nodes, pinned_support
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.model.samples import describe_files, samples_of
 from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, fix_input_shapes, fix_npu_sizes
-from ov_hsdag.model.workload import Phase, Workload
+from ov_hsdag.model.workload import Phase
 from ov_hsdag.placers.experts import ExpertsApart
-from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placing import selection
 from ov_hsdag.placing.candidates import (
-    MARGIN,
     NamedPlacement,
     best_by_prediction,
     describe_enough,
@@ -48,34 +39,44 @@ from ov_hsdag.placing.candidates import (
     find_candidates,
     find_within_memory,
     placement_of,
-    policy_placers,
     require_runnable,
-    required_gain,
     sizes_are_guessed,
-    why_left_out,
-    why_not_taken,
 )
 from ov_hsdag.placing.contexts import ContextProblems
-from ov_hsdag.placing.host_memory import HostMemory
-from ov_hsdag.placing.options import PlaceOptions, flags
-from ov_hsdag.policy.placer import HSDAGPlacer
+from ov_hsdag.placing.operation_costs import OperationCosts, stored_or_measured
+from ov_hsdag.placing.options import PlaceOptions
+from ov_hsdag.placing.pins import ModelPins
+from ov_hsdag.placing.reasons import candidate_notes, same_placements, why_by_prediction
+from ov_hsdag.placing.request import PlacingRequest, resolve_request, settings_of
 from ov_hsdag.problem.copies import COPIES, copies_summary
-from ov_hsdag.problem.pricing import ModelAnalysis, Session, graph_of
-from ov_hsdag.problem.problem import PlacementProblem, check_objective
-from ov_hsdag.utils.arguments import check_in_memory
-from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.problem.pricing import ModelAnalysis, WorkloadProblem
+from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.failures import out_of_time, read_failure
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import Clock
+from ov_hsdag.utils.warn import warn_caller
 
-# Cores that other programs use before what is measured on CPU devices is doubted.
-_BUSY = 0.5
+_BUSY_CORES = 0.5
+"""Cores that other programs use before measurements on CPU devices are doubted."""
 
-# A difference of predictions that is shown as 0.00% is none.
-_SAID_OF_MARGIN = 5e-5
-
-# A given placement may ask for what a device does not support: somebody may want to see what happens.
 _UNSUPPORTED = 2
+"""Reason of `require_runnable` that a given placement may have: somebody may want to see what a device does with
+operations that it does not support."""
+
+_PHASES = {
+    "normalise": "OpenVINO's transformations",
+    "graph": "reading its graph",
+    "legality": "finding what stays together",
+    "support": "asking the devices what they run",
+    "calibrate": "measuring its operations",
+    "costs": "predicting costs",
+    "placers": "searching",
+    "choose": "choosing",
+    "measure": "measuring placements",
+    "write": "annotating the model",
+}
+"""Phases of `Placement.seconds`, as people are told them."""
 
 
 def place(
@@ -130,421 +131,65 @@ def place(
         "profile": profile,
         "policy": policy,
     }
-    options = PlaceOptions.of(options, {**everyday, **more})
-    request = _resolve(model, device, options, core)
-    samples = samples_of(model, options.inputs, options.shapes)
-    if samples is not None:
-        options = replace(options, shapes=samples.shapes or None)
-    if options.static:
-        fix_input_shapes(model, options.shapes or {})
-    else:
-        fix_npu_sizes(model, request.session.devices, options.shapes)
-    measure, shapes = options.measure, options.shapes
-    if measure and not request.decided and request.costs is None:
-        with suppress(RunError):  # told where it is needed
+    request = resolve_request(model, device, PlaceOptions.of(options, {**everyday, **more}), core)
+    if request.measured_choice and request.stored_costs is None:
+        with suppress(RunError):  # what fails here is reported where costs are needed
             request.calibrating.start()  # it imports OpenVINO meanwhile
-    busy = busy_cores() if any(kind_of(name) == "CPU" for name in request.session.devices) else 0.0
-    by_name = request.given is not None or bool(request.pins)
-    original = {node.get_friendly_name(): node.get_type_name() for node in model.get_ops()} if by_name else {}
-    asked = Workload.asked(options.workload, options.context)
-    phases = asked.phases_with(model, shapes) if asked else ()
-    if phases:
-        shapes = phases[-1].shapes
-    session = request.session
-    analysis = session.analyse(model, shapes, phases, clock)
-    pins = _Pins.of(analysis, request.pins, original)
-    if request.given is not None:
-        # Its names may be those of the model as it is in the file, or as placements are reported.
-        request.given.check_nodes({*original, *analysis.graph.names})
-        named = [name for name in request.given.affinity if original.get(name) != "Constant"]
-        kept = len({*named} & {*analysis.graph.names})
-        if 2 * kept < len(named):
-            told = f"only {kept} of the affinity's operations have the same names in the normalized model"
-            warnings.warn(f"{told}, and the others follow these: ov-hsdag show --output has its names", stacklevel=2)
-    costs = request.costs
-    if phases and costs is not None:
-        warnings.warn("the measured costs beside the model are not those of a workload", stacklevel=2)
-        costs = None
-    phase_costs: dict[str, ModelCosts] = {}
-    if measure and not request.decided and (costs is None or not _holds(costs, analysis, request)):
-        with clock("calibrate"), request.calibrating:
-            seconds = selection.CALIBRATING * request.measure_seconds
-            if phases:
-                phase_costs = _calibrated_phases(analysis, request, phases, seconds, report)
-            else:
-                analysis, costs = _calibrated(analysis, request, seconds, report)
-                if analysis.shapes and analysis.shapes is not shapes:
-                    shapes = analysis.shapes
-                    options = replace(options, shapes=shapes)
-    with clock("costs"):
-        priced = session.price(analysis, options.objective, costs, phases, phase_costs)
-        problem = pins.keep(priced.problem)
-    with clock("placers"):
-        problem, candidates = _candidates(problem, analysis, request)
-        if measure and not request.decided and (costs is not None or phase_costs):
-            unmeasured = pins.keep(session.price(analysis, options.objective, None, phases).problem)
-            candidates += _by_profile(unmeasured, candidates, request)
-    calibrated = _all_calibrated(analysis, request, costs, phases, phase_costs)
-    with clock("choose"):
-        if request.given is not None:
-            affinity = complete.complete(model, request.given.affinity, problem.devices, problem.graph)
-            chosen = NamedPlacement("affinity", problem.placement_of(affinity))
-            require_runnable(problem, [chosen], ignored=_UNSUPPORTED)
-            _warn_of_empty_devices(problem, chosen)
-        else:
-            try:
-                asked_for = [_experts_apart(problem, request.experts)] if request.experts else candidates
-                chosen = best_by_prediction(problem, asked_for, calibrated=calibrated)
-            except RunError as error:
-                if request.experts:  # of other placements it says nothing
-                    raise
-                told = describe_enough(enough_memory(problem, candidates), problem.devices)
-                if asked is not None:
-                    contexts = ContextProblems.of(session, analysis, asked, priced)
-                    told += f"; {contexts.describe(candidates)}"
-                raise type(error)(f"{error}{told}") from error
-            except UserError as error:
-                raise UserError(f"{error}; the pins are {pins}" if request.pins else str(error)) from error
-    why = _why_predicted(chosen, problem, request, analysis, candidates, calibrated=calibrated)
-    choice = _Choice(chosen, candidates, why=why)
-    if measure:
-        # Calibrating may take longer than its share, by a compilation; measuring has its own all the same.
-        share = (1 - selection.CALIBRATING) * request.measure_seconds
-        left = max(request.measure_seconds - clock.seconds.get("calibrate", 0.0), share)
-        with clock("measure"):
-            how: dict[str, Any] = {
-                "shapes": shapes,
-                "phases": phases,
-                "seconds": left,
-                "measured_costs": calibrated,
-                "report": report,
-            }
-            how["samples"] = samples
-            how["pinned"] = bool(request.pins)
-            choice = _measured(choice, model, problem, request, disturbed=busy > _BUSY, **how)
-    if request.host is not None:
-        counted = problem.evaluate(choice.chosen.placement).memory_bytes[0]
-        request.host.warn_beyond(request.host.needed(problem, counted))
-    if options.objective == "throughput" and (shared := SharedCores.of(session.core, session.devices.names)):
-        warnings.warn(shared.describe(), stacklevel=2)
-    with clock("choose"):
-        measured_costs = list(costs.of(problem.graph, problem.devices, session.core)) if costs else []
-        for one in phase_costs.values():
-            measured_costs += [name for name in problem.devices if one.device(name) and name not in measured_costs]
-        placement = _placement(choice, problem, pins, request, measured_costs, clock)
-        made_with = replace(options, measure=bool(options.measure))  # the command line's default is another one
-        settings = settings_of(made_with, request.limits, session.devices.names)
-        placement = replace(placement, settings=settings)
-        if phases and placement.predicted is not None:
-            placement.predicted["workload"] = priced.summary(choice.chosen.placement)
-    with clock("write"):
-        placement = replace(placement, affinity=set_affinities(model, placement.affinity))
-        placement.embed(model)
-        if options.kv_precision is not None:
-            model.set_rt_info(options.kv_precision, ["runtime_options", "KV_CACHE_PRECISION"])
-    return placement
-
-
-_PHASES = {
-    "normalise": "OpenVINO's transformations",
-    "graph": "reading its graph",
-    "legality": "finding what stays together",
-    "support": "asking the devices what they run",
-    "calibrate": "measuring its operations",
-    "costs": "predicting costs",
-    "placers": "searching",
-    "choose": "choosing",
-    "measure": "measuring placements",
-    "write": "annotating the model",
-}
-"""Phases of `Placement.seconds`, as people are told them."""
-
-_LONGEST_SECONDS = 10**6  # clocks of the system end somewhere; eleven days are more than anyone waits
-
-
-def settings_of(
-    options: PlaceOptions, limits: Mapping[str, int], devices: Sequence[str], command: str = "place"
-) -> dict[str, Any]:
-    """What the caller gave, for `Placement.settings`: every option that command lines have, where it was given.
-
-    Args:
-        options: as they were given; of files their names are recorded, and nothing of what was given in memory.
-        limits: what the model may have on devices, bytes by device.
-        devices: names, whose declarations are recorded where they are virtual.
-        command: of `ov-hsdag` that makes such a placement.
-    """
-    given = {name: getattr(options, name) for name in flags() if name != "objective"}
-    for name in ("affinity", "policy", "profile"):
-        given[name] = Path(given[name]).name if isinstance(given[name], str | PathLike) else None
-    if isinstance(options.workload, Workload):
-        given["workload"] = None if options.workload.by_context else options.workload.describe()
-        given["context"] = options.context or options.workload.context or None
-    # Sizes may be NumPy's, and are to be JSON's.
-    given["shapes"] = {name: [int(size) for size in shape] for name, shape in (options.shapes or {}).items()} or None
-    given["inputs"] = describe_files(options.inputs) or None
-    given["memory"] = dict(limits) or None
-    given["pin"] = [str(pin) for pin in parse_pins(options.pin or (), devices)] or None
-    given["virtual_devices"] = definition(devices) or None
-    return {"command": command} | {name: value for name, value in given.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What the caller wants, checked and read."""
-
-    session: Session
-    learned: list[HSDAGPlacer]
-    given: Placement | None
-    pins: tuple[Pin, ...]
-    experts: ExpertsApart | None
-    costs: ModelCosts | None
-    host: HostMemory | None
-    search: Multilevel
-    limits: Mapping[str, int]
-    measure_seconds: float
-    calibrating: Calibrating  # which has not begun
-
-    @property
-    def decided(self) -> bool:
-        """Whether the caller says what runs where."""
-        return self.given is not None or self.experts is not None
+    disturbed = _others_use_the_cpu(request)
+    analysed = _analyse(model, request, clock)
+    costs = stored_or_measured(analysed.analysis, request, analysed.phases, clock, report)
+    priced = _price(analysed, costs, request, clock)
+    problem, candidates = _find_candidates(analysed, priced, costs, request, clock)
+    predicted = _choose(analysed, priced, problem, candidates, request, clock)
+    choice = _measure(predicted, analysed, priced, problem, request, clock, report, disturbed=disturbed)
+    _warn_of_limits(choice, problem, request)
+    placement = _describe(choice, analysed, priced, problem, costs, request, clock)
+    return _write(model, placement, request, clock)
 
 
 @dataclass(frozen=True, eq=False)
-class _Pins:
-    """Pins of a model: what they leave to the search, and what is known of the problem without them."""
+class _AnalysedModel:
+    """What does not depend on costs.
 
-    nodes: Mapping[int, Pin]  # pins by the numbers of their nodes
-    allowed: NDArray[np.bool_]  # which devices may have which nodes, bool [nodes, devices]
-    supported: NDArray[np.bool_]  # which devices run which nodes, bool [nodes, devices]
-
-    @classmethod
-    def of(cls, analysis: ModelAnalysis, pins: Sequence[Pin], original: Collection[str]) -> _Pins:
-        """Raises UserError: a pin cannot be kept; original: names of operations before normalization, for messages."""
-        nodes = pinned_nodes(analysis.graph, pins, original)
-        allowed = pinned_support(analysis.graph, analysis.supported, analysis.devices, nodes)
-        return cls(nodes, allowed, analysis.supported)
-
-    def __str__(self) -> str:
-        return ", ".join(dict.fromkeys(f"'{pin}'" for pin in self.nodes.values()))
-
-    def keep(self, problem: PlacementProblem) -> PlacementProblem:
-        """The problem in which no placer can break a pin."""
-        return replace(problem, supported=self.allowed) if self.nodes else problem
-
-    def leave_out(self, problem: PlacementProblem) -> PlacementProblem:
-        """Inverse of `keep`."""
-        return replace(problem, supported=self.supported) if self.nodes else problem
-
-
-def _warn_of_empty_devices(problem: PlacementProblem, chosen: NamedPlacement) -> None:
-    """Warns where a given placement leaves devices of the list without an operation."""
-    used = set(chosen.placement[problem.groups[problem.graph.kinds == NodeKind.OP]].tolist())
-    empty = [name for number, name in enumerate(problem.devices) if number not in used]
-    if empty:
-        warnings.warn(
-            f"the affinity leaves {', '.join(empty)} without an operation: what it lacks follows its neighbours;"
-            " --pin NAME=DEVICE (pin= in Python) keeps some operations and searches the rest",
-            stacklevel=3,
-        )
-
-
-def check_seconds(what: str, seconds: float | None) -> None:
-    """UserError: a time limit that cannot be kept."""
-    if seconds is not None and not 0 < seconds <= _LONGEST_SECONDS:
-        raise UserError(f"{what} must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {seconds}")
-
-
-def _resolve(model: ov.Model, device: str | Sequence[str], options: PlaceOptions, core: ov.Core | None) -> _Request:
-    """Everything that can be wrong with the arguments is found here, before the model is changed."""
-    check_in_memory("place", model)
-    measure_seconds = selection.SECONDS if options.measure_seconds is None else options.measure_seconds
-    search_seconds, costs, profile = options.search_seconds, options.costs, options.profile
-    for what, seconds in (("measuring", measure_seconds), ("the search", search_seconds)):
-        check_seconds(what, seconds)
-    check_objective(options.objective)
-    devices = DeviceSet.parse(device)
-    if options.inputs and (options.workload is not None or options.context is not None):
-        raise UserError("a workload makes up its inputs, and others are given: leave out one of them")
-    if options.static and (options.workload is not None or options.context is not None):
-        raise UserError(
-            "--static cannot be combined with --workload or --context: a workload needs several input sizes"
-        )
-    given, apart = _given(options.affinity, devices), _experts(options.experts, devices)
-    if given is not None and apart is not None:
-        raise UserError("a placement is given in two ways, by an affinity and by where experts are: give one of them")
-    pins = parse_pins(options.pin or (), devices.names)
-    if pins and (given is not None or apart is not None):
-        raise UserError("pins leave the rest to the search, and an affinity or where experts are decides it: give one")
-    core = core or new_core()
-    learned = policy_placers(options.policy, core, devices.names) if given is None and apart is None else []
-    if options.measure:
-        selection.check_possible(core, devices)
-    limits = memory_limits(options.memory or {}, devices.names)
-    if costs is not None and not isinstance(costs, ModelCosts):
-        costs = ModelCosts.load(costs)
-    check_kv_precision(options.kv_precision)
-    session = Session.of(devices, core, profile, memory=limits, kv_precision=options.kv_precision)
-    search = Multilevel()
-    if search_seconds is not None:
-        search = Multilevel(seconds=search_seconds, threads=usable_cores())
-    host = HostMemory.of(core, devices.names, limits, profile=None if profile is None else session.profile)
-    calibrating = Calibrating(core, devices.names)
-    return _Request(session, learned, given, pins, apart, costs, host, search, limits, measure_seconds, calibrating)
-
-
-def _given(
-    affinity: Mapping[str, str] | Placement | str | PathLike[str] | None, devices: DeviceSet
-) -> Placement | None:
-    if affinity is None or isinstance(affinity, Placement):
-        return affinity if affinity is None or affinity.devices == devices.names else affinity.map_to(devices.names)
-    if isinstance(affinity, Mapping):
-        unknown = sorted(set(affinity.values()) - set(devices.names))
-        if unknown:
-            raise UserError(f"affinity uses device '{unknown[0]}', which is not in {devices.hetero}")
-        return Placement(devices=devices.names, affinity=dict(affinity))
-    return Placement.load(affinity, devices.names)
-
-
-def _experts(text: str | None, devices: DeviceSet) -> ExpertsApart | None:
-    """Reads "CPU" and "CPU:20". Raises UserError."""
-    if text is None:
-        return None
-    names = sorted(devices.names, key=len, reverse=True)
-    name = next((one for one in names if f"{text}:".upper().startswith(f"{one}:".upper())), "")
-    layers = text[len(name) + 1 :] or None
-    counted = layers is None or (layers.isdecimal() and int(layers[:6]) > 0)
-    if not name or not counted or (layers is None) != (len(text) == len(name)):
-        raise UserError(
-            f"cannot read where experts are, '{text:.40}': give it as {devices.names[-1]} or {devices.names[-1]}:20,"
-            f" a device of {devices.hetero} and a number of layers"
-        )
-    return ExpertsApart(devices.names.index(name), None if layers is None else int(layers[:6]))
-
-
-def _experts_apart(problem: PlacementProblem, placer: ExpertsApart) -> NamedPlacement:
-    """The placement that a caller asked for by where experts are. Raises UserError for a model without experts."""
-    blocks = len(experts(problem.graph))
-    if not blocks:
-        raise UserError("the model has no experts that could be elsewhere, or none that OpenVINO's plugins recognise")
-    if placer.layers is not None and placer.layers > blocks:
-        warnings.warn(f"experts are in {blocks} layers, not in {placer.layers}: those of all layers move", stacklevel=3)
-    where = problem.groups[[block.sum for block in experts(problem.graph)]]
-    assert placer.device is not None  # the option names it
-    if not problem.group_supported[where, placer.device].all():
-        raise UserError(f"{problem.devices[placer.device]} does not run the experts of this model")
-    found = NamedPlacement(placer.name, replace(placer, layers=placer.layers or blocks).place(problem))
-    require_runnable(problem, [found])
-    return found
-
-
-def _calibrated(
-    analysis: ModelAnalysis,
-    request: _Request,
-    seconds: float,
-    report: Callable[[str], None] | None,
-) -> tuple[ModelAnalysis, ModelCosts | None]:
-    """The analysis and the model's costs on these devices, measured now.
-
-    The analysis has smaller inputs where those that were assumed do not run. seconds: time budget.
+    Attributes:
+        analysis: of the normalized model.
+        phases: inferences of the model's workload; empty where it has none.
+        pins: operations that stay where they are.
     """
-    names, costs = analysis.devices, request.costs
-    if costs is not None:
-        warnings.warn(
-            f"the measured costs beside the model do not hold for all of {', '.join(names)} and are measured anew;"
-            " ov-hsdag calibrate --model writes them",
-            stacklevel=3,
-        )
-    report = report or (lambda _: None)
-    report(f"measuring operations on {', '.join(names)}")
-    try:
-        return calibrate_where_it_runs(analysis, request.calibrating, request.session.profile, report, seconds)
-    except (RunError, RuntimeError) as error:
-        # Predictions are then a profile's, and the measured choice among placements is as good as ever.
-        warnings.warn(f"ov-hsdag places by its profiles: calibrating failed: {one_line(error)}", stacklevel=3)
-        return analysis, costs
+
+    analysis: ModelAnalysis
+    phases: tuple[Phase, ...]
+    pins: ModelPins
 
 
-def _holds(costs: ModelCosts, analysis: ModelAnalysis, request: _Request) -> bool:
-    """Whether measured costs hold for all devices of a placing."""
-    return len(costs.of(analysis.graph, analysis.devices, request.session.core)) == len(analysis.devices)
+@dataclass(frozen=True, eq=False)
+class _PricedModel:
+    """The model with costs.
 
-
-def _all_calibrated(
-    analysis: ModelAnalysis,
-    request: _Request,
-    costs: ModelCosts | None,
-    phases: Sequence[Phase],
-    phase_costs: Mapping[str, ModelCosts],
-) -> bool:
-    """Whether measured costs hold for all devices, and all phases that occur.
-
-    Args:
-        analysis: of the model.
-        request: names the devices.
-        costs: measured of a model without a workload.
-        phases: of its workload, if it has one.
-        phase_costs: measured of them, by the phase's name.
+    Attributes:
+        analysis: with the input sizes that were calibrated.
+        workload: the problem of the workload, or of one inference, without pins.
+        problem: the same, in which no placer can break a pin.
+        calibrated: whether measured costs hold for all devices and all phases.
     """
-    if not phases:
-        return costs is not None and _holds(costs, analysis, request)
-    measured = [phase_costs.get(phase.name) for phase in phases if phase.count]
-    return all(one is not None and all(map(one.device, request.session.devices)) for one in measured)
 
-
-def _calibrated_phases(
-    analysis: ModelAnalysis,
-    request: _Request,
-    phases: Sequence[Phase],
-    seconds: float,
-    report: Callable[[str], None] | None,
-) -> dict[str, ModelCosts]:
-    """The model's costs in each phase that occurs, by its name, measured now. seconds: time budget of all."""
-    occurring = [phase for phase in phases if phase.count]
-    end, found = time.monotonic() + seconds, {}
-    for left, phase in zip(range(len(occurring), 0, -1), occurring, strict=True):
-        of_phase = replace(analysis, graph=graph_of(analysis, phase), shapes=phase.shapes)
-        share = max((end - time.monotonic()) / left, 1.0)
-        _, costs = _calibrated(of_phase, replace(request, costs=None), share, report)
-        if costs is not None:
-            found[phase.name] = costs
-    return found
-
-
-def _candidates(
-    problem: PlacementProblem, analysis: ModelAnalysis, request: _Request
-) -> tuple[PlacementProblem, list[NamedPlacement]]:
-    """What all placers find, simplest first, and the problem that they found it for."""
-    guessed = sizes_are_guessed(analysis)
-    found_for, candidates = find_within_memory(problem, request.learned, guessed=guessed, search=request.search)
-    if found_for is not problem:
-        warnings.warn(
-            "the memory limits hold for weights and states alone: inputs without bounds, counted as"
-            f" {UNBOUNDED_DIMENSION} in each dimension, would not fit; give example shapes (shapes= in Python,"
-            " --shape on the command line)",
-            stacklevel=3,
-        )
-    return found_for, candidates
-
-
-def _by_profile(problem: PlacementProblem, known: Sequence[NamedPlacement], request: _Request) -> list[NamedPlacement]:
-    """What would be chosen without measured costs, where nothing else found it: on a machine that others use, costs
-    that were measured while they worked may be the worse ones.
-
-    problem: priced by the profile.
-    """
-    try:
-        found = best_by_prediction(problem, find_candidates(problem, request.learned))
-    except (RunError, UserError):  # what the costs do not change has been told
-        return []
-    if any(np.array_equal(found.placement, one.placement) for one in known):
-        return []
-    return [NamedPlacement(f"{found.name} {selection.BY_PROFILE}", found.placement, by_profile=True)]
+    analysis: ModelAnalysis
+    workload: WorkloadProblem
+    problem: PlacementProblem
+    calibrated: bool
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """The chosen candidate, what it was chosen from, what was measured of them, and why (see `Placement`)."""
+    """The chosen candidate and what it was chosen from.
+
+    Attributes:
+        chosen: a candidate, or what the caller gave.
+        candidates: all of them.
+        measured: figures by the candidates' names, see `Placement.measured`; None where nothing was measured.
+        why: see `Placement.why`.
+        unsure: see `Placement.unsure`.
+    """
 
     chosen: NamedPlacement
     candidates: list[NamedPlacement]
@@ -553,153 +198,321 @@ class _Choice:
     unsure: tuple[str, ...] = ()
 
 
-def _measured(
-    choice: _Choice, model: ov.Model, problem: PlacementProblem, request: _Request, **options: Any
-) -> _Choice:
-    """The choice by measuring; a given placement is measured beside the others and stays chosen.
+def _others_use_the_cpu(request: PlacingRequest) -> bool:
+    """Whether other programs use so much of the CPU devices that measurements there are doubted."""
+    on_cpu = any(kind_of(name) == "CPU" for name in request.session.devices)
+    return on_cpu and busy_cores() > _BUSY_CORES
 
-    options: see `selection.select`.
+
+def _analyse(model: ov.Model, request: PlacingRequest, clock: Clock) -> _AnalysedModel:
+    """Fixes sizes where that is asked for or necessary, normalizes the model, in place, and reads its graph."""
+    options = request.options
+    if options.static:
+        fix_input_shapes(model, options.shapes or {})
+    else:
+        fix_npu_sizes(model, request.session.devices, options.shapes)
+    types: dict[str, str] = {}  # of the operations as they are in the file, by name
+    if request.names_operations:
+        types = {node.get_friendly_name(): node.get_type_name() for node in model.get_ops()}
+    phases = request.workload.phases_with(model, options.shapes) if request.workload else ()
+    analysis = request.session.analyse(model, options.shapes, phases, clock)
+    pins = ModelPins.of(analysis, request.pins, types)
+    if request.fixed_placement is not None:
+        _check_names(request.fixed_placement, analysis, types)
+    return _AnalysedModel(analysis, phases, pins)
+
+
+def _check_names(fixed: Placement, analysis: ModelAnalysis, types: Mapping[str, str]) -> None:
+    """Checks that a given placement names operations of the model, as it is in the file or as placements report it.
+
+    Args:
+        fixed: the given placement.
+        analysis: of the normalized model.
+        types: of the operations as they are in the file, by name.
+
+    Raises:
+        UserError: it names others.
     """
-    placements = {one.name: one.placement for one in (*choice.candidates, choice.chosen)}
-    by_profile = [one.name for one in choice.candidates if one.by_profile]
-    held = selection.select(model, problem, placements, request.session.core, by_profile=by_profile, **options)
-    found = [NamedPlacement(name, one) for name, one in held.placements.items() if name not in placements]
-    choice = replace(choice, candidates=choice.candidates + found, measured=held.measured or None)
-    failure = read_failure(held.measured.get(choice.chosen.name, {}))
-    if not request.decided and held.chosen is not None:
-        chosen = NamedPlacement(held.chosen, held.placements[held.chosen])
-        return replace(choice, chosen=chosen, why=held.why, unsure=held.unsure)
-    if not request.decided and failure and not out_of_time(failure):
-        return replace(choice, chosen=_least_risky(problem, choice.candidates, held), why="no placement ran")
-    return choice
+    fixed.check_nodes({*types, *analysis.graph.names})
+    named = [name for name in fixed.affinity if types.get(name) != "Constant"]
+    kept = len({*named} & {*analysis.graph.names})
+    if 2 * kept < len(named):
+        warn_caller(
+            f"only {kept} of the affinity's operations have the same names in the normalized model, and the others"
+            " follow these: ov-hsdag show --output has its names"
+        )
+
+
+def _price(analysed: _AnalysedModel, costs: OperationCosts, request: PlacingRequest, clock: Clock) -> _PricedModel:
+    """The placement problem, with measured costs where they hold and the profile's elsewhere."""
+    with clock("costs"):
+        objective = request.options.objective
+        workload = request.session.price(costs.analysis, objective, costs.model, analysed.phases, costs.phases)
+        problem = analysed.pins.keep(workload.problem)
+        return _PricedModel(costs.analysis, workload, problem, costs.hold_everywhere(request, analysed.phases))
+
+
+def _find_candidates(
+    analysed: _AnalysedModel, priced: _PricedModel, costs: OperationCosts, request: PlacingRequest, clock: Clock
+) -> tuple[PlacementProblem, list[NamedPlacement]]:
+    """Placements of all placers, simplest first, and the problem that they were found for.
+
+    That is another one than the priced one where memory limits can only hold without inputs of open sizes.
+    """
+    with clock("placers"):
+        problem, candidates = find_within_memory(
+            priced.problem, request.policies, guessed=sizes_are_guessed(priced.analysis), search=request.search
+        )
+        if problem is not priced.problem:
+            warn_caller(
+                "the memory limits hold for weights and states alone: inputs without bounds, counted as"
+                f" {UNBOUNDED_DIMENSION} in each dimension, would not fit; give example shapes (shapes= in Python,"
+                " --shape on the command line)"
+            )
+        if request.measured_choice and costs.any:
+            by_profile = request.session.price(priced.analysis, request.options.objective, None, analysed.phases)
+            candidates += _by_profile(analysed.pins.keep(by_profile.problem), candidates, request)
+        return problem, candidates
+
+
+def _by_profile(
+    problem: PlacementProblem, candidates: Sequence[NamedPlacement], request: PlacingRequest
+) -> list[NamedPlacement]:
+    """The placement that would be chosen without measured costs, unless it is among the candidates.
+
+    Costs that were measured while others used the machine may be worse than the profile's.
+
+    Args:
+        problem: priced by the profile.
+        candidates: that were found with measured costs.
+        request: has the policies.
+    """
+    try:
+        best = best_by_prediction(problem, find_candidates(problem, request.policies))
+    except (RunError, UserError):  # what does not depend on costs has been reported
+        return []
+    if any(np.array_equal(best.placement, candidate.placement) for candidate in candidates):
+        return []
+    return [NamedPlacement(f"{best.name} {selection.BY_PROFILE}", best.placement, by_profile=True)]
+
+
+def _choose(
+    analysed: _AnalysedModel,
+    priced: _PricedModel,
+    problem: PlacementProblem,
+    candidates: list[NamedPlacement],
+    request: PlacingRequest,
+    clock: Clock,
+) -> _Choice:
+    """What the caller decided, or the choice by prediction.
+
+    Raises:
+        RunError: no placement keeps within the devices' memory.
+        UserError: what the caller decided cannot run, or pins leave no placement.
+    """
+    with clock("choose"):
+        if request.fixed_placement is not None:
+            return _Choice(_complete(request.fixed_placement, analysed.analysis.model, problem), candidates)
+        if request.fixed_experts is not None:
+            apart = _with_experts_apart(problem, request.fixed_experts)
+            return _Choice(best_by_prediction(problem, [apart], calibrated=priced.calibrated), candidates)
+        try:
+            chosen = best_by_prediction(problem, candidates, calibrated=priced.calibrated)
+        except RunError as error:
+            text = f"{error}{describe_enough(enough_memory(problem, candidates), problem.devices)}"
+            if request.workload is not None:
+                contexts = ContextProblems.of(request.session, priced.analysis, request.workload, priced.workload)
+                text += f"; {contexts.describe(candidates)}"
+            raise type(error)(text) from error
+        except UserError as error:
+            raise UserError(f"{error}; the pins are {analysed.pins}" if request.pins else str(error)) from error
+    why = why_by_prediction(chosen, problem, priced.analysis, candidates, calibrated=priced.calibrated)
+    return _Choice(chosen, candidates, why=why)
+
+
+def _complete(fixed: Placement, model: ov.Model, problem: PlacementProblem) -> NamedPlacement:
+    """The caller's placement with devices for all groups. UserError: a device cannot be given what it is given."""
+    affinity = complete.complete(model, fixed.affinity, problem.devices, problem.graph)
+    completed = NamedPlacement("affinity", problem.placement_of(affinity))
+    require_runnable(problem, [completed], ignored=_UNSUPPORTED)
+    used = set(completed.placement[problem.groups[problem.graph.kinds == NodeKind.OP]].tolist())
+    empty = [name for number, name in enumerate(problem.devices) if number not in used]
+    if empty:
+        warn_caller(
+            f"the affinity leaves {', '.join(empty)} without an operation: what it lacks follows its neighbours;"
+            " --pin NAME=DEVICE (pin= in Python) keeps some operations and searches the rest"
+        )
+    return completed
+
+
+def _with_experts_apart(problem: PlacementProblem, placer: ExpertsApart) -> NamedPlacement:
+    """The placement that the caller asked for by where experts are. UserError: the model has none there."""
+    blocks = experts(problem.graph)
+    if not blocks:
+        raise UserError("the model has no experts that could be elsewhere, or none that OpenVINO's plugins recognise")
+    if placer.layers is not None and placer.layers > len(blocks):
+        warn_caller(f"experts are in {len(blocks)} layers, not in {placer.layers}: those of all layers move")
+    groups = problem.groups[[block.sum for block in blocks]]
+    assert placer.device is not None  # the option names it
+    if not problem.group_supported[groups, placer.device].all():
+        raise UserError(f"{problem.devices[placer.device]} does not run the experts of this model")
+    layers = placer.layers or len(blocks)
+    apart = NamedPlacement(placer.name, replace(placer, layers=layers).place(problem))
+    require_runnable(problem, [apart])
+    return apart
+
+
+def _measure(
+    predicted: _Choice,
+    analysed: _AnalysedModel,
+    priced: _PricedModel,
+    problem: PlacementProblem,
+    request: PlacingRequest,
+    clock: Clock,
+    report: Callable[[str], None] | None,
+    *,
+    disturbed: bool,
+) -> _Choice:
+    """The choice by measuring, where that is asked for; what the caller decided is measured and stays chosen."""
+    if not request.options.measure:
+        return predicted
+    # Calibrating may take longer than its share, by a compilation; measuring has its own all the same.
+    least = (1 - selection.CALIBRATING) * request.measure_seconds
+    seconds = max(request.measure_seconds - clock.seconds.get("calibrate", 0.0), least)
+    placements = {candidate.name: candidate.placement for candidate in (*predicted.candidates, predicted.chosen)}
+    with clock("measure"):
+        result = selection.select(
+            analysed.analysis.model,
+            problem,
+            placements,
+            request.session.core,
+            shapes=priced.analysis.shapes,
+            phases=analysed.phases,
+            samples=request.samples,
+            seconds=seconds,
+            measured_costs=priced.calibrated,
+            disturbed=disturbed,
+            pinned=bool(request.pins),
+            by_profile=[candidate.name for candidate in predicted.candidates if candidate.by_profile],
+            report=report,
+        )
+    corrected = [NamedPlacement(name, found) for name, found in result.placements.items() if name not in placements]
+    measured = replace(predicted, candidates=predicted.candidates + corrected, measured=result.measured or None)
+    if request.decided:
+        return measured
+    if result.chosen is not None:
+        chosen = NamedPlacement(result.chosen, result.placements[result.chosen])
+        return replace(measured, chosen=chosen, why=result.why, unsure=result.unsure)
+    failure = read_failure(result.measured.get(predicted.chosen.name, {}))
+    if failure and not out_of_time(failure):
+        return replace(measured, chosen=_least_risky(problem, measured.candidates, result), why="no placement ran")
+    return measured
 
 
 def _least_risky(
-    problem: PlacementProblem, candidates: Sequence[NamedPlacement], held: selection.Result
+    problem: PlacementProblem, candidates: Sequence[NamedPlacement], result: selection.Result
 ) -> NamedPlacement:
-    """What is chosen where nothing ran: a single device if possible, and best one that has not been seen to fail."""
+    """The choice where nothing ran: a single device if possible, and the best one that has not been seen to fail."""
     failed = {
-        held.placements[name].tobytes()
-        for name, figures in held.measured.items()
-        if name in held.placements and not out_of_time(read_failure(figures))
+        result.placements[name].tobytes()
+        for name, figures in result.measured.items()
+        if name in result.placements and not out_of_time(read_failure(figures))
     }
-    possible = [one for one in candidates if np.isfinite(problem.scores(one.placement)[0])]
-    possible = [one for one in possible if one.name in problem.devices] or possible
-    untried = [one for one in possible if one.placement.tobytes() not in failed]
+    feasible = [candidate for candidate in candidates if np.isfinite(problem.scores(candidate.placement)[0])]
+    possible = [candidate for candidate in feasible if candidate.name in problem.devices] or feasible
+    untried = [candidate for candidate in possible if candidate.placement.tobytes() not in failed]
     return best_by_prediction(problem, untried or possible)
 
 
-def _margin_that_decides(
-    chosen: NamedPlacement, problem: PlacementProblem, candidates: Sequence[NamedPlacement], *, calibrated: bool
-) -> str:
-    """That a simpler placement was chosen than the best, as people are told; "" where it is the best."""
-    evaluation = problem.evaluate(np.stack([candidate.placement for candidate in candidates]))
-    scores = evaluation.score(problem.objective)
-    best = int(scores.argmin())
-    taken = problem.evaluate(chosen.placement)
-    gain = float(taken.score(problem.objective)[0] / scores[best]) - 1
-    if candidates[best].name == chosen.name or gain < _SAID_OF_MARGIN:
-        return ""
-    submodels, simpler = int(evaluation.submodels[best]), int(taken.submodels[0])
-    required = required_gain(submodels, simpler, calibrated=calibrated)
-    told = f"{placer_of(candidates[best].name)} is predicted {gain:.2%} better and not taken:"
-    if submodels > simpler:
-        return f"{told} {submodels} submodels instead of {simpler} have to gain {required:.1%}"
-    return f"{told} a less simple placement has to gain {required:.1%}"
+def _warn_of_limits(choice: _Choice, problem: PlacementProblem, request: PlacingRequest) -> None:
+    """Warns where devices need more of the host's memory or cores together than there is."""
+    if request.host is not None:
+        counted = problem.evaluate(choice.chosen.placement).memory_bytes[0]
+        request.host.warn_beyond(request.host.needed(problem, counted))
+    if request.options.objective == "throughput":
+        shared = SharedCores.of(request.session.core, request.session.devices.names)
+        if shared:
+            warnings.warn(shared.describe(), stacklevel=3)
 
 
-def _why_predicted(
-    chosen: NamedPlacement,
-    problem: PlacementProblem,
-    request: _Request,
-    analysis: ModelAnalysis,
-    candidates: Sequence[NamedPlacement],
-    *,
-    calibrated: bool,
-) -> str:
-    """Why a single device was chosen by prediction, or a placement that is not the best, as people are told.
-
-    Args:
-        chosen: by prediction.
-        problem: with the costs that it was chosen by.
-        request: says whether the caller decided.
-        analysis: of the model.
-        candidates: that it was chosen from.
-        calibrated: see `required_gain`.
-    """
-    if request.decided or len(problem.devices) == 1:
-        return ""
-    margin = _margin_that_decides(chosen, problem, candidates, calibrated=calibrated)
-    if len(np.unique(chosen.placement)) > 1:
-        return margin
-    scores = problem.scores(np.stack([candidate.placement for candidate in candidates]))
-    if scores.min() < problem.scores(chosen.placement)[0] * (1 - MARGIN):
-        return margin
-    together = describe_dominant_group(problem.graph, problem.groups, analysis.model, analysis.shapes)
-    told = f"no split is predicted to gain {MARGIN:.1%}" if problem.groups.max() else "no split of it is possible"
-    return f"{told}: {together}" if together else told
-
-
-def _notes(choice: _Choice, problem: PlacementProblem, pins: _Pins, *, decided: bool) -> dict[str, str]:
-    """Why candidates were left out, not taken or not measured, in some words.
-
-    decided: the caller decided the placement, so that there was nothing to take.
-    """
-    by_prediction = choice.measured is None and not decided
-    notes = why_not_taken(problem, choice.candidates, choice.chosen) if by_prediction else {}
-    same_as = _same_as(choice.candidates)
-    for one in choice.candidates:
-        left_out = why_left_out(problem, one.placement)
-        if left_out and pins.nodes and not why_left_out(pins.leave_out(problem), one.placement):
-            notes[one.name] = f"left out: does not keep {pins}"
-        elif left_out:
-            notes[one.name] = left_out
-        elif one.name in (choice.measured or {}):
-            continue
-        elif one.name in same_as:
-            notes[one.name] = f"same placement as {same_as[one.name]}"
-        elif choice.measured is not None:
-            notes[one.name] = "not measured: others are predicted to be better"
-    return notes
-
-
-def _same_as(candidates: Sequence[NamedPlacement]) -> dict[str, str]:
-    """The first candidate that is the same placement as another, by the name of that other."""
-    first: dict[bytes, str] = {}
-    found = {one.name: first.setdefault(one.placement.tobytes(), one.name) for one in candidates}
-    return {name: other for name, other in found.items() if other != name}
-
-
-def _placement(
+def _describe(
     choice: _Choice,
+    analysed: _AnalysedModel,
+    priced: _PricedModel,
     problem: PlacementProblem,
-    pins: _Pins,
-    request: _Request,
-    measured_costs: list[str],
+    costs: OperationCosts,
+    request: PlacingRequest,
     clock: Clock,
 ) -> Placement:
-    """The placement with all that is known about it. measured_costs: devices whose operations were measured."""
-    chosen, learned, copies = choice.chosen, request.learned, copies_summary(problem)
-    asked = any(placer_of(candidate.name) == HSDAG for candidate in choice.candidates)
-    unpinned = pins.leave_out(problem)
-    explanation = Explanation(unpinned, chosen.placement, {node: str(pin) for node, pin in pins.nodes.items()})
-    placement = placement_of(
-        problem,
-        chosen,
-        choice.candidates,
-        measured_costs,
-        measured=choice.measured,
-        policy=Path(learned[0].policy).name if learned and learned[0].policy and asked else None,
-        seconds=clock.seconds,
-        why=choice.why,
-        notes=_notes(choice, problem, pins, decided=request.decided),
-        same_as=_same_as(choice.candidates),
-        unsure=choice.unsure,
-        source=ReportSource(explanation, request.session.profile, tuple(measured_costs)),
-    )
-    if pins.nodes:  # gains are over the best single device, pins or not
+    """The placement with everything that a table or a report says about it."""
+    with clock("choose"):
+        measured_costs = costs.devices(request)
+        options = request.options
+        if priced.analysis is not analysed.analysis and priced.analysis.shapes:  # smaller ones that run
+            options = replace(options, shapes=priced.analysis.shapes)
+        # Whether it was measured is recorded in any case: the command line's default is another one than Python's.
+        settings = settings_of(
+            replace(options, measure=bool(options.measure)), request.limits, request.session.devices.names
+        )
+        placement = placement_of(
+            problem,
+            choice.chosen,
+            choice.candidates,
+            measured_costs,
+            measured=choice.measured,
+            policy=_policy_that_proposed(choice, request),
+            seconds=clock.seconds,
+            why=choice.why,
+            notes=candidate_notes(
+                problem,
+                choice.candidates,
+                analysed.pins,
+                chosen_by_prediction=None if choice.measured is not None or request.decided else choice.chosen,
+                measured=choice.measured,
+            ),
+            same_as=same_placements(choice.candidates),
+            unsure=choice.unsure,
+            source=_report_source(choice, analysed.pins, problem, measured_costs, request),
+        )
+        placement.baselines.update(_further_baselines(problem, analysed.pins, placement))
+        if analysed.phases and placement.predicted is not None:
+            placement.predicted["workload"] = priced.workload.summary(choice.chosen.placement)
+        return replace(placement, settings=settings)
+
+
+def _policy_that_proposed(choice: _Choice, request: PlacingRequest) -> str | None:
+    """The name of the policy that a candidate comes from; None where none does."""
+    proposed = any(placer_of(candidate.name) == HSDAG for candidate in choice.candidates)
+    policy = request.policies[0].policy if request.policies else None
+    return Path(policy).name if policy and proposed else None
+
+
+def _report_source(
+    choice: _Choice, pins: ModelPins, problem: PlacementProblem, measured_costs: list[str], request: PlacingRequest
+) -> ReportSource:
+    """What a report of the placement is made of. measured_costs: devices whose operations were measured."""
+    texts = {node: str(pin) for node, pin in pins.nodes.items()}
+    explanation = Explanation(pins.leave_out(problem), choice.chosen.placement, texts)
+    return ReportSource(explanation, request.session.profile, tuple(measured_costs))
+
+
+def _further_baselines(problem: PlacementProblem, pins: ModelPins, placement: Placement) -> dict[str, dict[str, Any]]:
+    """Predictions of single devices that pins exclude, as gains are over the best one, pins or not; and of copies."""
+    baselines: dict[str, dict[str, Any]] = {}
+    if pins.nodes:
+        unpinned = pins.leave_out(problem)
         for name, single in zip(problem.devices, problem.singles, strict=True):
-            if np.isfinite(unpinned.scores(single)[0]):
-                placement.baselines.setdefault(name, unpinned.summary(single))
-    placement.baselines.update({} if copies is None else {COPIES: copies})
-    return placement
+            if name not in placement.baselines and np.isfinite(unpinned.scores(single)[0]):
+                baselines[name] = unpinned.summary(single)
+    copies = copies_summary(problem)
+    return baselines if copies is None else {**baselines, COPIES: copies}
+
+
+def _write(model: ov.Model, placement: Placement, request: PlacingRequest, clock: Clock) -> Placement:
+    """Annotates the model. Returns the placement with the names that the annotated model has."""
+    with clock("write"):
+        annotated = replace(placement, affinity=set_affinities(model, placement.affinity))
+        annotated.embed(model)
+        if request.options.kv_precision is not None:
+            model.set_rt_info(request.options.kv_precision, ["runtime_options", "KV_CACHE_PRECISION"])
+    return annotated

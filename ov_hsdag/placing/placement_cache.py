@@ -1,8 +1,8 @@
-"""Placements that were made when a model was first loaded, kept in a folder for the loads that follow.
+"""A folder that keeps placements which were made when a model was first loaded, for later loads.
 
 An entry is one JSON file, named by a digest of everything that the placement depends on, and written whole or not at
-all. The folder belongs to the user alone: what stands in it decides what runs where, so a folder that others can write
-to is not used. A damaged entry counts as none.
+all. Entries decide what runs where, so a folder that other users can write to is not used. A damaged entry counts as
+missing.
 """
 
 from __future__ import annotations
@@ -29,23 +29,27 @@ if TYPE_CHECKING:
     from ov_hsdag.model.nodes import Nodes
 
 FOLDER_VARIABLE = "OV_HSDAG_CACHE"
-"""Environment variable: another folder for kept placements; "0": none are kept."""
+"""Environment variable that names another folder for kept placements; with "0" none are kept."""
 
 MOST_ENTRIES = 500
-"""Entries of a folder; the least recently used ones beyond it are removed."""
+"""Largest number of entries in a folder; beyond it the least recently used ones are removed."""
 
 MOST_BYTES = 256 * 2**20
-"""Bytes of a folder; an entry has about 60 bytes for each operation of its model."""
+"""Largest size of a folder, bytes; an entry has about 60 bytes for each operation of its model."""
 
 LOCK_SECONDS = 120.0
-"""Longest wait for another process that places the same model; then it is placed here as well, which does no harm."""
+"""Longest wait, seconds, for another process that places the same model.
+
+After it the model is placed here as well, which does no harm."""
 
 _POLL_SECONDS = 0.02
+"""Pause, seconds, between two attempts to take a lock; short against the time that placing a model takes."""
 
 _VERSION = 1
-"""Of an entry's format. Entries of another version count as none."""
+"""Version of the format of entries; entries of another version count as damaged."""
 
 _SUFFIX = ".placement.json"
+"""Ending of the names of entries' files."""
 
 _DIGITS = 40
 """Hexadecimal digits of an entry's name; 160 bits, so that no two keys meet."""
@@ -53,7 +57,7 @@ _DIGITS = 40
 
 @dataclass(frozen=True)
 class CachedModel:
-    """What is remembered of the model of an entry, so that it can be placed again without its program.
+    """A description of the model of an entry, with which it can be placed again without its program.
 
     Attributes:
         name: friendly name of the model.
@@ -74,12 +78,12 @@ class CacheEntry:
 
     Attributes:
         key: name of the entry, see `cache_key`.
-        devices: that the load named; the placement may have fewer (an NPU takes no open sizes).
-        placement: what runs where, with what was predicted and measured of it.
-        model: which model it is of.
-        limits: bytes that each device had for the model when it was placed, by the device's name.
-        options: further arguments of placing, such as the profile's path.
-        seconds: time that placing took.
+        devices: names of the devices that the load named; the placement may use fewer (an NPU takes no open sizes).
+        placement: the placement, with its predicted and measured figures.
+        model: description of the model.
+        limits: memory limits by device when the model was placed, bytes.
+        options: further arguments of placing as texts, such as the profile's path.
+        seconds: time that placing took, seconds.
     """
 
     key: str
@@ -91,7 +95,7 @@ class CacheEntry:
     seconds: float
 
     def to_json(self) -> str:
-        """The entry as the text of its file."""
+        """The text of the entry's file."""
         value = {
             "version": _VERSION,
             "devices": list(self.devices),
@@ -109,7 +113,7 @@ class CacheEntry:
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: it is damaged, or of another version.
+            ValueError: the file is damaged, or has another version.
         """
         value = read_json(path, TABLES)
         try:
@@ -135,7 +139,7 @@ class CacheEntry:
 
 
 def model_digest(nodes: Nodes) -> str:
-    """A digest of a model's structure, shapes, element types and names; values of weights do not count."""
+    """A digest of a model's structure, shapes, element types and names, without the values of its weights."""
     digest = hashlib.sha256()
     for column in (nodes.names, nodes.types, nodes.outputs):
         digest.update(repr(column).encode("utf-8", "surrogatepass"))
@@ -149,9 +153,9 @@ def cache_key(model: str, devices: Sequence[Mapping[str, Any]], settings: Mappin
     """Name of the entry of a placement.
 
     Args:
-        model: of `model_digest`.
-        devices: what is known of each device, in HETERO's order: name, full name, driver, memory, properties.
-        settings: the other arguments of placing: objective, limits that the user set, profile, calibration.
+        model: digest of the model, see `model_digest`.
+        devices: record of each device, in HETERO's order: name, full name, driver, memory, properties.
+        settings: the other arguments of placing: objective, limits that the user set, and profile.
 
     Returns:
         Hexadecimal digits. This release of ov-hsdag is part of the key, as another one may place better.
@@ -165,14 +169,14 @@ class PlacementCache:
     """A folder of kept placements.
 
     Attributes:
-        folder: it exists and belongs to this user alone.
+        folder: the folder, which exists and belongs to this user alone.
     """
 
     folder: Path
 
     @classmethod
     def in_folder(cls, parent: Path) -> PlacementCache | None:
-        """The cache in `parent`/ov_hsdag/placements, which is made where it is missing; None: it cannot be used."""
+        """The cache in `parent`/ov_hsdag/placements, which is created if missing; None where it cannot be used."""
         folder = parent / "ov_hsdag" / "placements"
         try:
             parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +197,7 @@ class PlacementCache:
 
         Returns:
             The cache in the folder that `FOLDER_VARIABLE` names, else in `cache_dir`, else in the user's own cache
-            folder. None: placements are not kept.
+            folder; None where placements are not kept.
         """
         named = os.environ.get(FOLDER_VARIABLE, "")
         if named == "0":
@@ -210,7 +214,7 @@ class PlacementCache:
         return self.folder / f"{key}{_SUFFIX}"
 
     def load(self, key: str) -> CacheEntry | None:
-        """The entry of a key, None where there is none.
+        """The entry of a key; None where there is none.
 
         Raises:
             ValueError: the entry is damaged.
@@ -236,14 +240,14 @@ class PlacementCache:
     def entries(self) -> list[CacheEntry]:
         """All entries that can be read, the most recently used first."""
         entries = []
-        for path, _ in self._files():
+        for path, _ in self._entry_files():
             with contextlib.suppress(OSError, ValueError):
                 entries.append(CacheEntry.read(path))
         return entries
 
     def clear(self) -> int:
-        """Removes all entries; how many there were."""
-        files = self._files()
+        """Removes all entries and locks; returns how many entries there were."""
+        files = self._entry_files()
         for path, _ in files:
             path.unlink(missing_ok=True)
         for lock in self.folder.glob("*.lock"):
@@ -254,7 +258,7 @@ class PlacementCache:
     def locked(self, key: str) -> Iterator[None]:
         """Holds the lock of an entry, so that threads and processes that load a model at once place it once.
 
-        Where no lock can be had within `LOCK_SECONDS`, the block runs without it.
+        Where the lock cannot be taken within `LOCK_SECONDS`, the block runs without it.
         """
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
@@ -264,17 +268,18 @@ class PlacementCache:
                     time.sleep(_POLL_SECONDS)
             yield
 
-    def _files(self) -> list[tuple[Path, os.stat_result]]:
+    def _entry_files(self) -> list[tuple[Path, os.stat_result]]:
         """Files of the entries, the most recently used first."""
-        found = []
+        files = []
         for path in self.folder.glob(f"*{_SUFFIX}"):
             with contextlib.suppress(OSError):
-                found.append((path, path.stat()))
-        return sorted(found, key=lambda item: item[1].st_mtime_ns, reverse=True)
+                files.append((path, path.stat()))
+        return sorted(files, key=lambda item: item[1].st_mtime_ns, reverse=True)
 
     def _evict(self, keep: str) -> None:
+        """Removes the least recently used entries beyond the limits of the folder, except the entry with key `keep`."""
         total = 0
-        for number, (path, status) in enumerate(self._files()):
+        for number, (path, status) in enumerate(self._entry_files()):
             total += status.st_size
             if (number >= MOST_ENTRIES or total > MOST_BYTES) and path != self.path(keep):
                 path.unlink(missing_ok=True)
@@ -291,7 +296,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _keeps_its_entries(folder: Path) -> bool:
-    """Whether nobody else can rename what this user has in a folder: others cannot write, or it is sticky like /tmp."""
+    """Whether other users cannot rename this user's entries of a folder: it is not writable, or sticky like /tmp."""
     if not hasattr(os, "getuid"):
         return True
     status = folder.stat()
@@ -300,7 +305,7 @@ def _keeps_its_entries(folder: Path) -> bool:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Takes the lock of an open file where it is free; the system gives it back when the file is closed."""
+    """Takes the lock of an open file if it is free; the system releases it when the file is closed."""
     try:
         import fcntl
     except ImportError:

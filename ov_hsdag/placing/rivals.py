@@ -1,4 +1,4 @@
-"""Every way to run one model on some devices: what `ov-hsdag bench` and the throughput benchmark compare."""
+"""All ways to run one model on some devices, which `ov-hsdag bench` and the throughput benchmark compare."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from ov_hsdag.measuring.comparison import ROUNDS, SECONDS, Comparison, measureme
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT, PIPELINE_HINT, Measurement, simple_candidate
 from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.placers.base import Placer
+from ov_hsdag.placers.registry import unlearned_placers
 from ov_hsdag.placers.single import NodeCount, simple_placers
 from ov_hsdag.placing.application import Application
-from ov_hsdag.placing.candidates import unlearned_placers, why_left_out
+from ov_hsdag.placing.candidates import why_left_out
 from ov_hsdag.placing.together import TRIAL, WHOLE, candidate_of, figures_of
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
@@ -28,87 +29,107 @@ from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.lazy import ov
 
 AUTO_COPIES = "auto-cumulative"
-"""Name of OpenVINO's own copies on each device, AUTO with CUMULATIVE_THROUGHPUT."""
+"""Name of OpenVINO's own way to run a copy on each device: AUTO with CUMULATIVE_THROUGHPUT."""
 
 OTHER_MODEL = "left out: the model has inputs that nothing reads, and without a placement HETERO makes outputs of these"
-"""Why HETERO's own choices are no rivals of such a model (docs/facts.md)."""
+"""Reason for leaving out HETERO's own choices: it would compile a model with other outputs
+(docs/reference/facts.md)."""
 
 SHARES = (0.5, 0.7, 0.8, 0.9)
-"""Of the operations, that splits by hand give the first device."""
+"""Shares of the operations that splits by hand put on the first device, as a user without this package might."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rival:
-    """One way to run the model."""
+    """One way to run the model.
 
-    name: str  # of the placer
-    candidate: Candidate  # what is compiled
-    # uint8 [groups]; None where HETERO decides and nobody knows how, and for copies on each device
+    Attributes:
+        name: name of the placer, the device or OpenVINO's mode.
+        candidate: what is compiled.
+        placement: device number of each group, uint8 [groups]; None for copies, and where HETERO decides in a way that
+            is not known.
+        predicted: figures as of `PlacementProblem.summary`; None where they are not known, or the placement is
+            infeasible.
+        seconds: time that placing took, seconds.
+        same_as: name of an earlier rival with the same placement; "" without one.
+    """
+
+    name: str
+    candidate: Candidate
     placement: NDArray[np.uint8] | None = None
-    # as `PlacementProblem.summary`; None where nobody knows, and where the placement is infeasible
     predicted: dict[str, Any] | None = None
-    seconds: float = 0.0  # that placing took
-    same_as: str = ""  # name of an earlier rival with the same placement; "" where there is none
+    seconds: float = 0.0
+    same_as: str = ""
 
 
 def contenders(
     problem: PlacementProblem, devices: DeviceSet, policies: Sequence[HSDAGPlacer], *, by_hand: bool = True
 ) -> tuple[list[Rival], dict[str, str]]:
-    """Every way to run the model, simple ones first: devices, HETERO's own choices, copies, splits by hand, placers.
+    """Lists all ways to run a model, simple ones first: devices, HETERO's own choices, copies, splits by hand, placers.
 
     Args:
-        problem: of the model on the devices.
-        devices: in HETERO's order.
-        policies: the learned placers, each under its own name; they come last.
-        by_hand: whether splits by hand are among them.
+        problem: problem of the model on the devices.
+        devices: the devices, in HETERO's order.
+        policies: placers of policies, each under its own name; they come last.
+        by_hand: whether splits by hand are included.
 
     Returns:
-        The rivals; and of those that are left out (they exceed a memory limit, say) the name and why.
+        The rivals, and the reason by name for each rival that is left out, such as one that exceeds a memory limit.
     """
     placers = unlearned_placers(problem)
     simple = len(simple_placers(problem))
-    found = [_placed(problem, devices, one, simple_candidate(one.name, devices)) for one in placers[:simple]]
+    rivals = [_run_placer(problem, devices, one, simple_candidate(one.name, devices)) for one in placers[:simple]]
     if problem.objective == "throughput":
-        found.append(Rival(PIPELINE_HINT, simple_candidate(PIPELINE_HINT, devices)))
+        rivals.append(Rival(PIPELINE_HINT, simple_candidate(PIPELINE_HINT, devices)))
     if names := copy_devices(problem):
-        found.append(Rival(COPIES, Candidate.copies(names), predicted=copies_summary(problem)))
-        if not definition(names):  # of virtual devices AUTO takes one alone
+        rivals.append(Rival(COPIES, Candidate.copies(names), predicted=copies_summary(problem)))
+        if not definition(names):  # AUTO would use only one of several virtual devices
             hint = {"PERFORMANCE_HINT": "CUMULATIVE_THROUGHPUT"}
-            found.append(Rival(AUTO_COPIES, Candidate(f"AUTO:{','.join(names)}", properties=hint)))
-    found += [
-        _placed(problem, devices, placer)
+            rivals.append(Rival(AUTO_COPIES, Candidate(f"AUTO:{','.join(names)}", properties=hint)))
+    rivals += [
+        _run_placer(problem, devices, placer)
         for placer in (*map(NodeCount, SHARES if by_hand else ()), *placers[simple:], *policies)
     ]
     left_out = {
         rival.name: why_left_out(problem, rival.placement)
-        for rival in found
+        for rival in rivals
         if rival.placement is not None and rival.predicted is None
     }
     if problem.graph.has_unused_inputs:
-        left_out |= {one.name: OTHER_MODEL for one in found if one.name in (HETERO_DEFAULT, PIPELINE_HINT)}
-    return _named_twins([rival for rival in found if rival.name not in left_out]), left_out
+        left_out |= {one.name: OTHER_MODEL for one in rivals if one.name in (HETERO_DEFAULT, PIPELINE_HINT)}
+    return _mark_twins([rival for rival in rivals if rival.name not in left_out]), left_out
 
 
 def contenders_of_plan(app: Application, plan: NDArray[np.int64]) -> tuple[list[Rival], dict[str, str]]:
-    """As `contenders`: everything on each device, under its name, the best whole-device assignments, and the plan."""
+    """Lists ways to run an application: all models on each device, the best whole-device assignments, and the plan.
+
+    Args:
+        app: the application.
+        plan: assignment of the plan, int64 [members].
+
+    Returns:
+        As for `contenders`.
+    """
     whole = enumerate(app.distinct_whole(WHOLE), 1)
     named = app.on_each_device() | {f"whole, {number}" if number > 1 else "whole": one for number, one in whole}
     named["plan"] = plan
-    judged, found = app.judge(np.stack(list(named.values()))), []
-    for row, (name, one) in enumerate(named.items()):
+    judged, rivals = app.judge(np.stack(list(named.values()))), []
+    for row, (name, assignment) in enumerate(named.items()):
         figures = figures_of(app, judged, row)
         figures |= {"throughput_ips": figures["runs_per_second"], "submodels": None}
-        candidate = candidate_of(app, one, DeviceSet(app.devices))
-        found.append(Rival(name, candidate, one.astype(np.uint8), None if judged.over[row] else figures))
-    left_out = {one.name: "left out: does not fit" for one in found if one.predicted is None and one.name != "plan"}
-    return _named_twins([one for one in found if one.name not in left_out]), left_out
+        candidate = candidate_of(app, assignment, DeviceSet(app.devices))
+        rivals.append(Rival(name, candidate, assignment.astype(np.uint8), None if judged.over[row] else figures))
+    left_out = {one.name: "left out: does not fit" for one in rivals if one.predicted is None and one.name != "plan"}
+    return _mark_twins([one for one in rivals if one.name not in left_out]), left_out
 
 
-def _placed(problem: PlacementProblem, devices: DeviceSet, placer: Placer, candidate: Candidate | None = None) -> Rival:
-    """candidate: how to run it without writing affinities."""
+def _run_placer(
+    problem: PlacementProblem, devices: DeviceSet, placer: Placer, candidate: Candidate | None = None
+) -> Rival:
+    """Runs a placer; `candidate` is how its placement runs without affinities in the model, where that is possible."""
     begin = time.perf_counter()
     placement = placer.place(problem)
-    # HETERO's own choices need no repair: HETERO itself makes submodels of them.
+    # Placements that HETERO makes itself need no repair.
     if candidate is None:
         placement = problem.legalized(placement)
     seconds = time.perf_counter() - begin
@@ -122,23 +143,26 @@ def _placed(problem: PlacementProblem, devices: DeviceSet, placer: Placer, candi
     )
 
 
-def _named_twins(found: Sequence[Rival]) -> list[Rival]:
-    """With `same_as` where an earlier one has the same placement: measuring both would measure noise."""
+def _mark_twins(rivals: Sequence[Rival]) -> list[Rival]:
+    """Sets `same_as` where an earlier rival has the same placement: measuring both would compare noise."""
     first: dict[bytes | str, str] = {}
-    keys = [one.name if one.placement is None else one.placement.tobytes() for one in found]
-    twins = [first.setdefault(key, one.name) for key, one in zip(keys, found, strict=True)]
-    return [replace(one, same_as="" if twin == one.name else twin) for one, twin in zip(found, twins, strict=True)]
+    keys = [one.name if one.placement is None else one.placement.tobytes() for one in rivals]
+    twins = [first.setdefault(key, one.name) for key, one in zip(keys, rivals, strict=True)]
+    return [replace(one, same_as="" if twin == one.name else twin) for one, twin in zip(rivals, twins, strict=True)]
 
 
 @dataclass(frozen=True)
 class Result:
-    """A rival and what was measured of it; of twins the same measurement."""
+    """A rival with its measurement; rivals with the same placement share one measurement."""
 
     rival: Rival
     measurement: Measurement
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able; one flat row of a table. Ratios are to the best single device (else to HETERO's own choice)."""
+        """The result as JSON-able values, one flat row of a table.
+
+        Ratios are to the best single device, or to the best rival where no device runs the model.
+        """
         measured, predicted = self.measurement, self.rival.predicted or {}
         low, high = measured.interval
         latency = "latency_us" in predicted
@@ -173,20 +197,34 @@ def measure(
     report: Callable[[str], None] | None = None,
     **told: Any,
 ) -> list[Result]:
-    """Runs rivals in interleaved trials on real devices; those that are clearly worse than the best get fewer rounds.
+    """Runs rivals in interleaved trials on real devices; rivals that are surely worse than the best get fewer rounds.
 
-    The model is normalized; `found` are of `contenders`. told: shapes and phases for `Comparison`, and for
-    `contenders_of_plan` what runs beside the model. RunError: the model cannot be measured at all, or nothing runs it.
+    Args:
+        model: the normalized model; of an application, the first one.
+        devices: the devices, in HETERO's order.
+        objective: "latency" or "throughput".
+        core: Core of the devices.
+        found: the rivals of `contenders` or `contenders_of_plan`.
+        rounds: largest number of rounds.
+        seconds: time of a trial, seconds; by default `comparison.SECONDS`, or `TRIAL` for an application.
+        report: called with a few words at each step.
+        told: further arguments of `Comparison`, such as shapes, phases, and the models that run beside the first.
+
+    Returns:
+        The result of each rival, in their order.
+
+    Raises:
+        RunError: the model cannot be measured, or no rival runs it.
     """
-    own = {rival.name: rival.candidate for rival in found if not rival.same_as}
+    candidates = {rival.name: rival.candidate for rival in found if not rival.same_as}
     needs = {rival.name: rival.predicted["memory_bytes"] for rival in found if rival.predicted is not None}
     told |= {"simple": {*devices.names, HETERO_DEFAULT, PIPELINE_HINT}, "needs": needs, "report": report}
     seconds = seconds or (TRIAL if "beside" in told else SECONDS)
-    with Comparison(model, devices, own, objective, core, **told) as compiled:
+    with Comparison(model, devices, candidates, objective, core, **told) as compiled:
         trials = compiled.trials(rounds=rounds, seconds=seconds, halving=True)
         if not compiled.ready:
             raise RunError(f"nothing runs the model: {'; '.join(f'{k}: {v}' for k, v in compiled.failed.items())}")
         singles = [name for name in compiled.ready if name in devices.names]
         reference = choice.infer(trials).best(singles or compiled.ready)
-        measured = measurements(own, compiled, trials, objective, reference)
+        measured = measurements(candidates, compiled, trials, objective, reference)
     return [Result(rival, measured[rival.same_as or rival.name]) for rival in found]

@@ -1,4 +1,4 @@
-"""Selection by measuring: the best predicted placements against what needs no placement, on the real devices."""
+"""Selection by measuring: the best predicted placements run on the real devices against baselines."""
 
 from __future__ import annotations
 
@@ -35,68 +35,85 @@ from ov_hsdag.utils.failures import Failure, out_of_time
 from ov_hsdag.utils.lazy import ov
 
 SECONDS = 60.0
-"""Time budget of a placing's calibration and measuring together."""
+"""Default time budget of calibrating and measuring together, seconds."""
 
 CALIBRATING = 0.4
-"""Share of a budget that calibrating the model may use."""
+"""Share of the time budget that calibrating the model may use; the rest is for measuring placements."""
 
-# Placements that are measured, the best by prediction.
+# Number of placements that are measured, the best by prediction.
 _MEASURED = 6
 
-# Of copies against the best placement, rounds at most; every third round is one while it is open which is better, and
-# the difference is not known to so much.
+# Comparison of copies with the leading placement. At most 8 rounds of the two; they are every third round while it is
+# open which is better and the difference is not known to 3%. Copies are never chosen, so they get little of the time.
 _COPIES_ROUNDS, _COPIES_EVERY, _COPIES_SURE = 8, 3, 0.03
 
-# Standard deviation of the logarithm of what is predicted of a rate with exact processor times, which do not tell how
-# much of the time the busiest device is at work, and of these in a trial.
+# Standard deviations of logarithms. The first is that of a rate that follows from exact processor times, which do not
+# say for what share of the time the busiest device works. The second is that of a processor time in one trial.
 _TIMES_ERROR, _TIMES_NOISE = 0.02, 0.1
 
-# Standard deviation of the logarithm of what cores' speeds differ by in all trials of a placing.
+# Standard deviation of the logarithm of the ratio between the speeds of two cores during a placing.
 _CORES_APART = 0.03
 
-# Trials at the same time: seconds of one, every how many rounds of two there is one, and how many other trials one is
-# worth where it tells how fast a device is.
+# Simultaneous trials of several placements: seconds of one; after how many rounds of two candidates one is made; and
+# how many ordinary trials one is worth as evidence of the speed of a device.
 _TOGETHER_SECONDS, _TOGETHER_EVERY, _TOGETHER_WORTH = 1.0, 4, 8
 
-# Searches with corrected costs, the share of the time in which they may begin, and what they have to promise.
+# Searches with corrected costs: their largest number, the share of the time in which one may begin, and the least
+# predicted gain over the known placements for which the result is measured.
 _SEARCHES, _SEARCHING, _PROMISING = 5, 0.6, 0.002
 
 BY_PROFILE = "(by profile)"
-"""Behind the name of what finds a placement without measured costs, which is measured whatever these say of it."""
+"""Suffix of the name of a candidate that was found with costs of the profile although measured costs exist.
+
+Such candidates are measured whatever the measured costs predict for them."""
 
 CORRECTED = "search (corrected)"
-"""Name of what the search finds with costs that are corrected by what was measured, with a number for later ones."""
+"""Name of the placement that the search finds with costs corrected by trials; later ones have a number in the name."""
 
 MAY_GAIN = 1.1
-"""Where an interval reaches this gain, and loss as well, measuring has not told whether a placement is better."""
+"""Gain from which a placement that was not proven better is reported as possibly better."""
 
 Placed = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a selection gave."""
+    """The result of a selection.
 
-    # of each candidate: latency_us or throughput_ips (null where it failed); ratio, how many times better than the best
-    # simple candidate, and ci, its 95% confidence interval; times_best_single and times_best_single_ci, the same over
-    # the best single device (null where none ran); submodels; failed: why, or null; failed_kind: a value of
-    # `FailureKind`, or null; of a workload, count and latency_us or throughput_ips of each phase under workload. Beside
-    # the candidates, "copies": the model on each device at once, which is never chosen, with times_chosen and
-    # times_chosen_ci, how many times better it was than the chosen one. All figures are of the posterior
-    # (`ov_hsdag.measuring.choice`), by which the choice is made.
+    Attributes:
+        measured: figures of each candidate, by name; see below.
+        chosen: name of the chosen candidate; None where none ran.
+        placements: placements of all candidates, by name, uint8 [groups].
+        why: the reason for the choice where it is not the gain of the chosen placement; else "".
+        unsure: placers of placements that may be better by `MAY_GAIN` than the chosen baseline: trials could not tell,
+            or there was no time for any.
+
+    All figures come from the posterior (`ov_hsdag.measuring.choice`) by which the choice is made:
+
+    - "latency_us" or "throughput_ips"; null where the candidate failed.
+    - "ratio": how many times better it is than the best baseline, and "ci", the 95% interval.
+    - "times_best_single", "times_best_single_ci": the same over the best single device; null where none ran.
+    - "submodels": their number, or null.
+    - "failed": the reason of a failure, or null; "failed_kind": a value of `FailureKind`, or null.
+    - "workload": for a workload, "count" and "latency_us" or "throughput_ips" of each phase.
+
+    Beside the candidates there is "copies", the model on each device at once, which is never chosen. It has
+    "times_chosen" and "times_chosen_ci": how many times better it is than the chosen candidate.
+    """
+
     measured: dict[str, dict[str, Any]]
-    chosen: str | None  # name of the candidate to use; None where nothing ran
-    placements: dict[str, Placed]  # of all candidates, uint8 [groups]
-    why: str = ""  # why it was chosen, where that is no gain; else ""
-    # placers of placements that may well be better than the simple candidate that was chosen: trials could not tell, or
-    # there was no time for any
+    chosen: str | None
+    placements: dict[str, Placed]
+    why: str = ""
     unsure: tuple[str, ...] = ()
 
 
 def check_possible(core: ov.Core, devices: DeviceSet) -> None:
-    """Checks that something can be measured, before the work that comes before it.
+    """Checks that measuring is possible, so that an error comes before the work that precedes measuring.
 
-    Raises UserError: a device is not on this machine; RunError: there is no folder for temporary files.
+    Raises:
+        UserError: a device is not on this machine.
+        RunError: there is no folder for temporary files.
     """
     missing = discovery.absent(core, devices)
     if missing:
@@ -121,37 +138,48 @@ def select(
     report: Callable[[str], None] | None = None,
     start_worker: StartWorker | None = None,
 ) -> Result:
-    """Measures the best of the candidates by prediction against each single device and HETERO's own choices.
+    """Measures the best candidates by prediction against each single device and HETERO's own choices.
 
-    All run in two rounds. Costs are corrected by what they did, the search finds a placement for these, and that is
-    measured as well, some times over. Then the two run whose comparison can change the choice most, until a better
-    choice can hardly be expected or the time is over. See `ov_hsdag.measuring.choice.decide`. Where nothing could be
-    measured there is a warning.
+    First, all run in two rounds. Then costs are corrected by their trials, the search finds a placement for the
+    corrected costs, and that placement is measured; this is repeated some times. The remaining rounds go to the two
+    candidates whose comparison can change the choice most, until a better choice can hardly be expected or the time is
+    over. See `ov_hsdag.measuring.choice.decide`. Where nothing could be measured there is a warning.
 
-    model: of the problem, normalized; not changed. problem: tells which candidates are feasible, and what they are
-    predicted to do and to need. candidates: placements by name, uint8 [groups]; those of single devices have the
-    device's name. seconds: time budget; the best single device and the best placement by prediction come first.
-    samples: inputs that are given instead of made-up ones.
-    measured_costs: whether the problem's costs were measured on these devices, so that predictions are better.
-    by_profile: names of candidates that were found without measured costs, which run whatever these say of them.
-    pinned: HETERO's own choice is run as it would be written, too: by itself HETERO keeps no pins.
-    disturbed: others use the devices, so that trials say less than they seem to. report: takes a line for people at
-    each step, with the seconds that are left.
+    Args:
+        model: the normalized model of the problem; it is not changed.
+        problem: predicts which candidates are feasible, their rates and their memory.
+        candidates: placements by name, uint8 [groups]; those of single devices have the device's name.
+        core: Core of the devices.
+        shapes: example shapes of dynamic inputs, by input name.
+        phases: phases of a workload, which replace example shapes.
+        samples: inputs that the user gave; by default inputs are made up.
+        seconds: time budget, seconds; the best single device and the best placement by prediction come first.
+        measured_costs: whether the problem's costs were measured on these devices, which makes predictions better.
+        disturbed: whether other programs use the devices, so that trials are less certain than they seem.
+        pinned: whether operations are pinned. Then HETERO's own choice runs with affinities, as it would be written:
+            HETERO by itself ignores pins.
+        by_profile: names of candidates that were found with costs of the profile; they run whatever the measured costs
+            predict for them.
+        report: called with a line at each step, which includes the seconds that are left.
+        start_worker: starts a worker process; by default a local one.
+
+    Returns:
+        The chosen candidate and the figures of all.
     """
     devices = DeviceSet(problem.devices)
-    every = _simple(model, problem, candidates, core)
-    first: dict[bytes, str] = {}  # HETERO with all on one device is that device, in a slower way
-    device_of = {name: first.setdefault(one.tobytes(), name) for name, one in every.items()}
-    simple = {name: every[name] for name in dict.fromkeys(device_of.values())}
-    others = _others(problem, candidates, every, by_profile)
+    baselines = _baselines(model, problem, candidates, core)
+    first: dict[bytes, str] = {}  # HETERO with everything on one device is that device with overhead
+    device_of = {name: first.setdefault(one.tobytes(), name) for name, one in baselines.items()}
+    simple = {name: baselines[name] for name in dict.fromkeys(device_of.values())}
+    best_placements = _best_placements(problem, candidates, baselines, by_profile)
     as_written = (PIPELINE_HINT, *([HETERO_DEFAULT] if pinned else []))
-    placed = {name: one for name, one in simple.items() if name in as_written} | others
+    placed = {name: one for name, one in simple.items() if name in as_written} | best_placements
     ways = {name: simple_candidate(name, devices) for name in simple if name not in placed}
     ways |= {name: Candidate.placed(devices, problem.affinity(placement)) for name, placement in placed.items()}
-    placements = {**simple, **others}
-    needs, on, copies = _needs(problem, placements), copy_devices(problem), copies_summary(problem)
+    placements = {**simple, **best_placements}
+    needs, copied_on, copies = _needs(problem, placements), copy_devices(problem), copies_summary(problem)
     if copies is not None:
-        ways[COPIES] = Candidate.copies(on)
+        ways[COPIES] = Candidate.copies(copied_on)
         needs[COPIES] = copies["memory_bytes"]
     end = time.monotonic() + seconds
     try:
@@ -163,7 +191,7 @@ def select(
             core,
             simple=simple,
             needs=needs,
-            first=_most_promising_first(problem, simple, others),
+            first=_most_promising_first(problem, simple, best_placements),
             shapes=shapes,
             phases=phases,
             samples=samples,
@@ -175,39 +203,41 @@ def select(
         _warn(str(error))
         return Result({}, None, placements)
     with comparison:
-        # Where the profile says otherwise, costs that were measured are not sure.
-        sure = measured_costs and not any(name in others for name in by_profile)
-        own, *more = (identity(core, name) for name in devices)
+        # Where the profile leads to other placements than the measured costs, the latter count as less reliable.
+        sure = measured_costs and not any(name in best_placements for name in by_profile)
+        first_identity, *other_identities = (identity(core, name) for name in devices)
         prediction_error = PREDICTION_ERROR_CALIBRATED if sure else PREDICTION_ERROR_PROFILE
-        alike = all(one == own for one in more)
+        alike = all(one == first_identity for one in other_identities)
         trials = _Trials(comparison, problem, placements, simple, prediction_error, end, alike)
         decision = trials.run()
         if decision is None:
             reasons = {f"{placer_of(name)}: {why}" for name, why in comparison.failed.items() if name != COPIES}
             short = all(map(out_of_time, comparison.failed.values()))
             _warn("the time is too short (--measure-seconds)" if short else "; ".join(sorted(reasons)))
-        for name in on:  # the first copy's outputs are compared with others', and so are each device's
+        # Copies are compared by the outputs of the first one alone, so a device's failure counts for them, too.
+        for name in copied_on:
             if name in comparison.failed and not out_of_time(comparison.failed[name]):
                 comparison.failed[COPIES] = comparison.failed[name].of(name)
         found = trials.measured(decision)
-        measured = {name: found[device_of.get(name, name)] for name in dict.fromkeys([*every, *found])}
-        if on and decision is not None:
+        measured = {name: found[device_of.get(name, name)] for name in dict.fromkeys([*baselines, *found])}
+        if copied_on and decision is not None:
             over = None if measured[COPIES]["failed"] else decision.ratio(COPIES, decision.chosen)
             measured[COPIES] |= ratio_figures("times_chosen", "times_chosen_ci", over)
-        for name, one in measured.items() if phases else ():
-            if not one["failed"]:
-                one["workload"] = _parts(comparison, device_of.get(name, name), phases, problem.objective)
-    placements |= every
+        for name, figures in measured.items() if phases else ():
+            if not figures["failed"]:
+                figures["workload"] = _phase_figures(comparison, device_of.get(name, name), phases, problem.objective)
+    placements |= baselines
     if decision is None:
         return Result(measured, None, placements)
-    why = _why(decision, list(others), devices, simple, comparison.failed)
-    rates = _predicted(problem, placements)
-    unsure = _unsure(decision, simple, rates if disturbed else {}) or _untried(decision, simple, rates, comparison)
+    why = _why(decision, list(best_placements), devices, simple, comparison.failed)
+    rates = _predicted_rates(problem, placements)
+    unsure = _unsure(decision, simple, rates if disturbed else {})
+    unsure = unsure or _best_without_time(decision, simple, rates, comparison)
     return Result(measured, decision.chosen, placements, why, unsure)
 
 
 class _Trials(Trials):
-    """Trials of placements of one model."""
+    """Trials of one model's placements, with searches for further placements and simultaneous trials."""
 
     def __init__(
         self,
@@ -219,23 +249,38 @@ class _Trials(Trials):
         end: float,
         equal: bool,
     ) -> None:
-        """What is found on the way is added to placements; equal: all devices are; for the others see `Trials`."""
+        """Prepares the trials; none has run yet.
+
+        Args:
+            comparison: the compiled candidates.
+            problem: the problem of the model.
+            placements: placements of the candidates, by name; those that searches find are added.
+            simple: placements of the baselines, by name.
+            error: standard deviation of log(rate / predicted rate).
+            end: time of `time.monotonic` at which the time budget ends, seconds.
+            equal: whether all devices are of the same kind.
+        """
         self._problem, self._placements, self._begin = problem, placements, time.monotonic()
-        super().__init__(comparison, simple, _predicted(problem, placements), error, end, singles=problem.devices)
-        self._copies_rounds, self._equal, self._apart = 0, equal, False
-        self._orders: dict[str, NDArray[np.uint8]] = {}  # devices of each candidate's submodels
-        self._corrected: set[str] = set()  # found by a search with corrected costs
-        self._fresh: set[str] = set()  # found by a search, and not yet in a trial at the same time
-        # Searches with corrected costs that found something, and others: they follow the first rounds, after one that
-        # promised nothing only what settles, and none a second one.
-        self._searches, self._fruitless = 0, 0
-        self._together: list[dict[str, NDArray[np.float64]]] = []  # µs on each device, of each trial at the same time
+        super().__init__(comparison, simple, _predicted_rates(problem, placements), error, end, singles=problem.devices)
+        self._copies_rounds, self._devices_equal, self._times_unknown_together = 0, equal, False
+        # Device numbers of each candidate's submodels, in the order in which they are compiled.
+        self._submodel_devices: dict[str, NDArray[np.uint8]] = {}
+        self._corrected: set[str] = set()  # names of placements that a search with corrected costs found
+        self._not_yet_together: set[str] = set()  # those of them that have not been in a simultaneous trial
+        # Searches with corrected costs that found something promising, and others. After one that found nothing, the
+        # next one waits until the trials settle; after two, there is none.
+        self._searches, self._searches_without_gain = 0, 0
+        # For each simultaneous trial, the processor time of each device by candidate, µs, float64 [devices].
+        self._together: list[dict[str, NDArray[np.float64]]] = []
 
     def _search_again(self, decision: choice.Decision) -> str | None:
-        """Adds what the search finds with costs that are corrected by the trials; its name, None if nothing promises.
+        """Searches a placement with costs that are corrected by the trials, and adds it to the candidates.
 
-        Times of operations are scaled so that the problem predicts what splits did against the best simple candidate,
-        and what processor time each device had in an inference (`ov_hsdag.calibration.correction`).
+        Times of operations are scaled so that the problem predicts the measured ratios of splits to the best baseline,
+        and the measured processor time of each device in an inference (`ov_hsdag.calibration.correction`).
+
+        Returns:
+            The name of the new candidate; None where the search found nothing new that is predicted better.
         """
         from ov_hsdag.calibration.correction import Corrector  # SciPy's optimizers take half a second to import
 
@@ -249,73 +294,80 @@ class _Trials(Trials):
         reference = self._placements[decision.rival]
         corrector = Corrector(problem, reference)
         terms = corrector.terms(np.stack([self._placements[name] for name in splits]))
-        known = [decision.trials.difference(name, decision.rival) for name in splits]
-        ratios, uncertain = np.exp([mean for mean, _ in known]), np.sqrt([variance for _, variance in known])
-        times, unknown = self._times, (np.full(len(problem.devices), np.nan), 0.0)
+        differences = [decision.trials.difference(name, decision.rival) for name in splits]
+        ratios = np.exp([mean for mean, _ in differences])
+        uncertain = np.sqrt([variance for _, variance in differences])
+        times, unknown = self._processor_times, (np.full(len(problem.devices), np.nan), 0.0)
         busy, of_busy = map(np.stack, zip(*(times.get(name, unknown) for name in splits), strict=True))
         corrected = corrector.apply(corrector.fit(terms, ratios, uncertain, busy, of_busy).mean)
-        found = Multilevel().place(corrected)
-        placements = {name: self._placements[name] for name in [*splits, *self._simple]} | {CORRECTED: found}
+        placement = Multilevel().place(corrected)
+        placements = {name: self._placements[name] for name in [*splits, *self._simple]} | {CORRECTED: placement}
         scores = {name: float(corrected.scores(one)[0]) for name, one in placements.items()}
         best = min(score for name, score in scores.items() if name != CORRECTED)
-        seen = any(np.array_equal(found, one) for one in self._placements.values())
+        seen = any(np.array_equal(placement, one) for one in self._placements.values())
         if seen or not scores[CORRECTED] < best * (1 - _PROMISING):
             return None
         self._searches += 1
         name = CORRECTED if self._searches == 1 else f"{CORRECTED[:-1]}, {self._searches})"
-        self._placements[name] = found
+        self._placements[name] = placement
         self._corrected.add(name)
-        self._fresh.add(name)
-        # In the unit of the other predictions.
+        self._not_yet_together.add(name)
+        # Corrected scores have another unit than the predictions: the leader's ratio of the two converts them.
         self._predicted[name] = self._predicted[decision.leader] * scores[decision.leader] / scores[CORRECTED]
-        way = Candidate.placed(DeviceSet(problem.devices), problem.affinity(found))
-        self._comparison.add(name, way, _needs(problem, {name: found})[name])
+        way = Candidate.placed(DeviceSet(problem.devices), problem.affinity(placement))
+        self._comparison.add(name, way, _needs(problem, {name: placement})[name])
         return name
 
     def _run_together(self, decision: choice.Decision) -> bool:
-        """A trial of the splits over all devices that may be the best, all at the same time; whether it told of them.
+        """Runs all splits that may be the best at the same time, if they use all devices; returns whether that worked.
 
-        Cores change their speed independently of each other, and from half second to half second by a third on a shared
-        host. In trials that share them, processor times of two candidates differ by what they have to compute.
+        Cores change their speed independently of each other, on a shared host by a third within half a second. In
+        trials that share the cores at the same time, processor times of two candidates differ only by what they have to
+        compute.
         """
-        times = {} if self._apart else self._times
+        times = {} if self._times_unknown_together else self._processor_times
         splits = [name for name in self._choices() if name not in self._simple and name in times]
         splits = [name for name in splits if times[name][0].all() and self._comparison.compiled([name])]
         lost = {*choice.beaten(decision.posterior, decision.names)}
-        if self._fresh and self._together:  # two odd trials of these make losers of them, or of those before
-            lost -= {*self._fresh, *self._together[-1]}
+        # Two odd trials suffice to make these, or those of the last trial, look beaten.
+        if self._not_yet_together and self._together:
+            lost -= {*self._not_yet_together, *self._together[-1]}
         splits = [name for name in splits if name not in lost]
         if len(splits) < 2:
             return False
-        self._fresh.clear()
+        self._not_yet_together.clear()
         busy = self._comparison.busy_together(splits, _TOGETHER_SECONDS)
-        found = {name: self._by_device(name, of_submodel) for name, of_submodel in busy.items()}
-        self._apart = not found or not all(us.all() for us in found.values())
-        self._together += [] if self._apart else [found]
-        return not self._apart
+        device_times = {name: self._by_device(name, of_submodel) for name, of_submodel in busy.items()}
+        self._times_unknown_together = not device_times or not all(us.all() for us in device_times.values())
+        self._together += [] if self._times_unknown_together else [device_times]
+        return not self._times_unknown_together
 
     def _by_device(self, name: str, of_submodel: Sequence[float]) -> NDArray[np.float64]:
-        """Processor time of each device, float64 [devices], from that of a candidate's submodels; 0 if not known."""
+        """Sums the processor times of a candidate's submodels by device, float64 [devices]; zeros if not known."""
         devices = self._problem.devices
-        if name not in self._orders:
-            self._orders[name] = self._problem.submodels_in_order(self._placements[name])
-        on = self._orders[name]
+        if name not in self._submodel_devices:
+            self._submodel_devices[name] = self._problem.submodels_in_order(self._placements[name])
+        on = self._submodel_devices[name]
         if len(on) != len(of_submodel) or any(kind_of(device) != "CPU" for device in devices):
             return np.zeros(len(devices))
         return np.bincount(on, of_submodel, len(devices)).astype(np.float64)
 
     @property
-    def _times(self) -> dict[str, tuple[NDArray[np.float64], float]]:
-        """Processor time of each device in an inference, µs, float64 [devices], and the error of the logarithm of the
-        longest, of candidates of which it is known; by trials at the same time where there were any."""
-        found: dict[str, tuple[NDArray[np.float64], float]] = {}
+    def _processor_times(self) -> dict[str, tuple[NDArray[np.float64], float]]:
+        """Processor times of the candidates for which they are known, from simultaneous trials where there were any.
+
+        Returns:
+            By candidate: the processor time of each device in an inference, µs, float64 [devices], and the standard
+            deviation of the logarithm of the longest one.
+        """
+        times: dict[str, tuple[NDArray[np.float64], float]] = {}
         trials: dict[str, int] = {}
         for name in self._placements:
-            alone = self._comparison.busy_us.get(name, [])
-            us = self._by_device(name, [statistics.median(one) for one in zip(*alone, strict=True)])
+            trials_us = self._comparison.busy_us.get(name, [])
+            us = self._by_device(name, [statistics.median(one) for one in zip(*trials_us, strict=True)])
             if us.max() > 0:
-                trials[name] = len(alone)
-                found[name] = us, math.hypot(_TIMES_ERROR, _TIMES_NOISE / math.sqrt(len(alone)))
+                trials[name] = len(trials_us)
+                times[name] = us, math.hypot(_TIMES_ERROR, _TIMES_NOISE / math.sqrt(len(trials_us)))
         if self._together:
             devices = range(len(self._problem.devices))
             inferred = [
@@ -324,53 +376,61 @@ class _Trials(Trials):
             ]
             names = inferred[0].names
             logs = np.stack([one.mean for one in inferred], axis=1)
-            # How fast each device was meanwhile, and that these trials displace each other from caches.
+            # Simultaneous trials measure another speed of each device: cores changed meanwhile, and the trials displace
+            # each other from caches. The ordinary trials correct the mean speed and, by their weight, each device's.
             counts = np.array([trials[name] for name in names])
-            known = counts.sum() + _TOGETHER_WORTH * len(self._together)
-            off = np.average([np.log(found[name][0]) for name in names] - logs, axis=0, weights=counts)
-            logs += off.mean() + (off - off.mean()) * counts.sum() / known
-            if self._equal:  # they differ by what costs do not tell of layers, or as cores did meanwhile
+            evidence = counts.sum() + _TOGETHER_WORTH * len(self._together)
+            off = np.average([np.log(times[name][0]) for name in names] - logs, axis=0, weights=counts)
+            logs += off.mean() + (off - off.mean()) * counts.sum() / evidence
+            # Equal devices seem to differ for two reasons: errors of the costs of layers, or other speeds of the cores
+            # meanwhile. The part that the cores explain is taken out.
+            if self._devices_equal:
                 costs = self._problem.breakdown(np.stack([self._placements[name] for name in names])).busy_us
                 off = (np.log(costs.sum(axis=2)) - logs).mean(axis=0)
-                noise = math.hypot(_CORES_APART, _TIMES_NOISE * math.sqrt(2 / known))
+                noise = math.hypot(_CORES_APART, _TIMES_NOISE * math.sqrt(2 / evidence))
                 share = noise**2 / (noise**2 + self._error**2)
                 logs += share * (off - off.mean()) if np.ptp(off) < math.log(UNEQUAL) else 0.0
             for name, row in zip(names, logs, strict=True):
-                own = inferred[int(row.argmax())].error(name)
-                found[name] = np.exp(row), math.hypot(_TIMES_ERROR, own, _TIMES_NOISE / math.sqrt(known))
-        return found
+                error = inferred[int(row.argmax())].error(name)
+                times[name] = np.exp(row), math.hypot(_TIMES_ERROR, error, _TIMES_NOISE / math.sqrt(evidence))
+        return times
 
     def _beliefs(self) -> tuple[dict[str, float], float | dict[str, float], dict[str, float]]:
-        """Rates of all candidates in a common unit, and their errors: by costs, unless trials have corrected these, and
-        by the busiest device's time where that is known.
+        """Combines predictions from costs and from measured processor times into the prior of the decision.
 
-        How long threads of a CPU device were at work in an inference is not disturbed by others that wait for the same
-        cores.
+        Processor time of a CPU device's threads is not disturbed by other programs that wait for the same cores. Costs
+        that trials have corrected do not count where processor times are known.
+
+        Returns:
+            Rates of all candidates in a common unit; their errors, standard deviations of log(rate); and the rates that
+            follow from processor times alone.
         """
-        times = self._times
-        known = {name: 1 / float(self._problem.periods(us[None])[0]) for name, (us, _) in times.items()}
-        if len(known) < 2:
-            return self._predicted, self._error, known
-        unit = np.exp(np.median([math.log(rate / self._predicted[name]) for name, rate in known.items()]))
+        times = self._processor_times
+        by_times = {name: 1 / float(self._problem.periods(us[None])[0]) for name, (us, _) in times.items()}
+        if len(by_times) < 2:
+            return self._predicted, self._error, by_times
+        unit = np.exp(np.median([math.log(rate / self._predicted[name]) for name, rate in by_times.items()]))
         rates, errors = {}, {}
         for name, rate in self._predicted.items():
             of_costs = math.inf if name in times and name in self._corrected else self._error
             weights = np.array([of_costs, times[name][1] if name in times else math.inf]) ** -2.0
-            rates[name] = math.exp(float(np.average(np.log([rate * unit, known.get(name, 1.0)]), weights=weights)))
+            rates[name] = math.exp(float(np.average(np.log([rate * unit, by_times.get(name, 1.0)]), weights=weights)))
             errors[name] = float(weights.sum()) ** -0.5
-        return rates, errors, known
+        return rates, errors, by_times
 
     def _choices(self) -> list[str]:
+        """Names of the candidates that may be chosen: all that run, except the copies."""
         return [name for name in self._alive() if name != COPIES]
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
+        """The two candidates of the next round; before it, a search or a simultaneous trial may be due."""
         settled = self._settled(decision)
-        if self._fruitless < 1 + settled:
+        if self._searches_without_gain < 1 + settled:
             if (name := self._search_again(decision)) is not None:
                 return decision.leader, name
-            self._fruitless += 1
-            decision = self.decision() or decision  # the search may have had a trial at the same time
-        elif (self._fresh or (not settled and turn % _TOGETHER_EVERY == 0)) and self._run_together(decision):
+            self._searches_without_gain += 1
+            decision = self.decision() or decision  # the search may have made a simultaneous trial
+        elif (self._not_yet_together or (not settled and turn % _TOGETHER_EVERY == 0)) and self._run_together(decision):
             decision = self.decision() or decision
         if COPIES in self._alive() and self._copies_rounds < _COPIES_ROUNDS:
             ratio = decision.posterior.ratio(COPIES, decision.leader)
@@ -381,31 +441,37 @@ class _Trials(Trials):
         return super()._next(decision, turn)
 
     def measured(self, decision: choice.Decision | None) -> dict[str, dict[str, Any]]:
-        """See `Result.measured`, of all candidates."""
+        """Figures of all candidates, see `Result.measured`."""
         objective = self._problem.objective
-        found = self.figures(decision, objective, "throughput_ips" if objective == "throughput" else "latency_us")
+        key = "throughput_ips" if objective == "throughput" else "latency_us"
+        figures_by_name = self.figures(decision, objective, key)
         singles = [name for name in self._problem.devices if name in self._alive()]
-        for name, figures in found.items():
-            alone = None
+        for name, figures in figures_by_name.items():
+            over_single = None
             if decision is not None and singles and not figures["failed"]:
-                alone = decision.ratio(name, decision.posterior.best(singles))
-            figures |= ratio_figures("times_best_single", "times_best_single_ci", alone)
+                over_single = decision.ratio(name, decision.posterior.best(singles))
+            figures |= ratio_figures("times_best_single", "times_best_single_ci", over_single)
             figures["submodels"] = self._comparison.submodels.get(name) or None
-        return found
+        return figures_by_name
 
 
-def _predicted(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, float]:
-    """Predicted inferences per µs of each candidate, and of copies where they are one."""
-    found = {name: 1 / float(problem.scores(placement)[0]) for name, placement in placements.items()}
+def _predicted_rates(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, float]:
+    """Predicted inferences per µs of each candidate, and of the copies where the model can run as copies."""
+    rates = {name: 1 / float(problem.scores(placement)[0]) for name, placement in placements.items()}
     if (copies := copies_summary(problem)) is not None:
-        found[COPIES] = copies["throughput_ips"] / 1e6
-    return found
+        rates[COPIES] = copies["throughput_ips"] / 1e6
+    return rates
 
 
 def _unsure(decision: choice.Decision, simple: Collection[str], predicted: Mapping[str, float]) -> tuple[str, ...]:
-    """Placers of placements that may be better by `MAY_GAIN` than the chosen simple one, and are not proven to be.
+    """Placers of placements that may be better by `MAY_GAIN` than the chosen baseline but are not proven to be.
 
-    By trials, or else the best by rates that are predicted.
+    These are placements whose interval reaches that gain; without any, the best by prediction if it is predicted to.
+
+    Args:
+        decision: the decision.
+        simple: names of the baselines.
+        predicted: rates in a common unit, by name; empty where predictions shall not count.
     """
     known = {*simple, *decision.proven} if decision.chosen in simple else {*decision.names}
     names = [name for name in decision.names if name not in known]
@@ -416,12 +482,12 @@ def _unsure(decision: choice.Decision, simple: Collection[str], predicted: Mappi
     return tuple(dict.fromkeys(map(placer_of, likely)))
 
 
-def _untried(
+def _best_without_time(
     decision: choice.Decision, simple: Collection[str], predicted: Mapping[str, float], comparison: Comparison
 ) -> tuple[str, ...]:
-    """The placer of the best placement that there was no time to run, where one is chosen that is simple.
+    """The placer of the best placement for which there was no time, where a baseline was chosen and no placement ran.
 
-    Empty where that is not predicted to be better by `MAY_GAIN`, or where any placement ran.
+    Empty where that placement is not predicted to be better by `MAY_GAIN`.
     """
     splits = [name for name in comparison.names if name not in simple and name != COPIES]
     if decision.chosen not in simple or not splits or any(name in decision.names for name in splits):
@@ -431,10 +497,10 @@ def _untried(
     return (placer_of(best),) if best and predicted[best] > MAY_GAIN * predicted[decision.chosen] else ()
 
 
-def _parts(
+def _phase_figures(
     comparison: Comparison, name: str, phases: Sequence[Phase], objective: str
 ) -> dict[str, dict[str, float | None]]:
-    """Count of each phase, and latency_us or throughput_ips of one of its inferences, as far as it was measured."""
+    """Figures of a candidate's phases, by phase: "count", and "latency_us" or "throughput_ips" of one inference."""
     rates = {phase: statistics.median(some) for phase, some in comparison.phase_rates.get(name, {}).items()}
     key = "throughput_ips" if objective == "throughput" else "latency_us"
     return {
@@ -451,12 +517,12 @@ def _why(
     simple: Collection[str],
     failed: Mapping[str, Failure],
 ) -> str:
-    """Why a candidate was chosen, as people are told; "" where it is its gain over the best single device."""
+    """Words for the reason why a candidate was chosen; "" where it is the gain over the best single device."""
     rival, leader = decision.rival, decision.leader
     if decision.chosen not in simple:
         if not rival or rival in devices:
             return ""
-        return f"the best that needs no placement is {rival}{_gain(decision, rival, devices)}"
+        return f"the best that needs no placement is {rival}{_describe_gain(decision, rival, devices)}"
     if not others:
         return "no placer finds a better split"
     if not any(name in decision.names for name in others):
@@ -472,12 +538,12 @@ def _why(
     late = next((name for name in devices if out_of_time(failed.get(name))), "")
     if late and decision.trials.ratio(leader, rival).low > 1:
         return f"{placer_of(leader)} may be worse than {late}, which there was no time to measure (--measure-seconds)"
-    of_leader = _gain(decision, leader, devices)
+    of_leader = _describe_gain(decision, leader, devices)
     return f"{placer_of(leader)} is not better than {rival} beyond the noise{of_leader}"
 
 
-def _gain(decision: choice.Decision, name: str, devices: DeviceSet) -> str:
-    """A candidate's gain over the best single device that ran, as tables have it, to go behind what is said of it."""
+def _describe_gain(decision: choice.Decision, name: str, devices: DeviceSet) -> str:
+    """Words for a candidate's gain over the best single device that ran, to be appended; "" where no device ran."""
     singles = [device for device in devices if device in decision.names]
     if not singles:
         return ""
@@ -486,7 +552,7 @@ def _gain(decision: choice.Decision, name: str, devices: DeviceSet) -> str:
 
 
 def _needs(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, dict[str, int]]:
-    """Bytes that each placement needs on each device."""
+    """Bytes that each placement needs, by candidate and device."""
     counted = {name: problem.evaluate(one).memory_bytes[0] for name, one in placements.items()}
     return {name: dict(zip(problem.devices, problem.stored_bytes(row), strict=True)) for name, row in counted.items()}
 
@@ -494,34 +560,36 @@ def _needs(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[
 def _most_promising_first(
     problem: PlacementProblem, simple: Mapping[str, Placed], others: Mapping[str, Placed]
 ) -> list[str]:
-    """The best single device and the best placement by prediction, the other devices, copies, and the others."""
-    rates = _predicted(problem, {**simple, **others})
-    known, placed = (sorted(names, key=rates.__getitem__, reverse=True) for names in (simple, others))
-    singles = [name for name in known if name in problem.devices]
-    return [*dict.fromkeys([*(singles or known)[:1], *placed[:1], *singles, COPIES, *known, *placed])]
+    """Names in the order of compiling: best device and best placement by prediction, other devices, copies, rest."""
+    rates = _predicted_rates(problem, {**simple, **others})
+    baselines, placed = (sorted(names, key=rates.__getitem__, reverse=True) for names in (simple, others))
+    singles = [name for name in baselines if name in problem.devices]
+    return [*dict.fromkeys([*(singles or baselines)[:1], *placed[:1], *singles, COPIES, *baselines, *placed])]
 
 
 def _warn(why: str) -> None:
+    """Warns that nothing could be measured."""
     warnings.warn(f"ov_hsdag: nothing could be measured, so the placement is chosen by prediction: {why}", stacklevel=5)
 
 
-def _simple(
+def _baselines(
     model: ov.Model, problem: PlacementProblem, candidates: Mapping[str, Placed], core: ov.Core
 ) -> dict[str, Placed]:
-    """What needs no placement and is feasible, simplest first."""
-    found = dict(zip(problem.devices, problem.singles, strict=True))
+    """Placements of the feasible baselines, by name, simplest first."""
+    placements = dict(zip(problem.devices, problem.singles, strict=True))
     if HETERO_DEFAULT in candidates:
-        found[HETERO_DEFAULT] = candidates[HETERO_DEFAULT]
+        placements[HETERO_DEFAULT] = candidates[HETERO_DEFAULT]
     if problem.objective == "throughput" and (hint := _pipeline_hint(model, problem, core)) is not None:
-        found[PIPELINE_HINT] = hint
-    return {name: placement for name, placement in found.items() if np.isfinite(problem.scores(placement)[0])}
+        placements[PIPELINE_HINT] = hint
+    return {name: placement for name, placement in placements.items() if np.isfinite(problem.scores(placement)[0])}
 
 
 def _pipeline_hint(model: ov.Model, problem: PlacementProblem, core: ov.Core) -> Placed | None:
-    """What HETERO does when it is told to make a pipeline; None where it does not say.
+    """The placement that HETERO chooses under the hint to make a pipeline; None where it does not answer.
 
-    A file holds affinities and no hints. HETERO splits by the answer that `query_model` gives under the same hint; with
-    each legality group on the device of most of its operations, that is the same split or a legal one next to it.
+    A model's file stores affinities but no hints, so the choice must be known as a placement. HETERO splits by the
+    answer that `query_model` gives under the same hint. Each colocation group goes to the device that most of its
+    operations have there, which gives the same split or a legal one close to it.
     """
     hint = simple_candidate(PIPELINE_HINT, DeviceSet(problem.devices))
     plain = model.clone()
@@ -537,16 +605,18 @@ def _pipeline_hint(model: ov.Model, problem: PlacementProblem, core: ov.Core) ->
     return problem.repair(np.where(problem.group_supported, votes, -1).argmax(axis=1))
 
 
-def _others(
+def _best_placements(
     problem: PlacementProblem, candidates: Mapping[str, Placed], simple: Mapping[str, Placed], always: Collection[str]
 ) -> dict[str, Placed]:
-    """The best feasible placements by prediction that are not simple ones, and those of `always`; of equal ones the
-    first."""
-    known = {placement.tobytes() for placement in simple.values()}
+    """The `_MEASURED` best feasible placements by prediction that differ from the baselines, and those of `always`.
+
+    Of equal placements the first one counts.
+    """
+    seen = {placement.tobytes() for placement in simple.values()}
     distinct: dict[str, Placed] = {}
     for name, placement in candidates.items():
-        if name not in problem.devices and placement.tobytes() not in known:
-            known.add(placement.tobytes())
+        if name not in problem.devices and placement.tobytes() not in seen:
+            seen.add(placement.tobytes())
             distinct[name] = placement
     scores = {name: float(problem.scores(placement)[0]) for name, placement in distinct.items()}
     best = sorted((name for name in distinct if math.isfinite(scores[name])), key=scores.__getitem__)

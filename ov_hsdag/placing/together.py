@@ -1,4 +1,4 @@
-"""Several models on one machine, placed together."""
+"""Places several models that share the devices of one machine."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from ov_hsdag.placing.application import Application, Judged, Member, check_runs
 from ov_hsdag.placing.candidates import find_candidates, placement_of, policy_placers, run
 from ov_hsdag.placing.host_memory import HostMemory
 from ov_hsdag.placing.options import PlaceOptions
-from ov_hsdag.placing.place import check_seconds, settings_of
 from ov_hsdag.placing.plan import Plan, PlannedModel
+from ov_hsdag.placing.request import check_seconds, settings_of
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import ModelAnalysis, Session
 from ov_hsdag.problem.problem import PlacementProblem, check_objective
@@ -57,35 +57,37 @@ from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import ov
 
 TRIAL = 0.5
-"""Seconds of a trial, in which each model has to run some times."""
+"""Seconds of a trial of an application; longer than for one model, as each of its models has to run some times."""
 
 WHOLE = 2
-"""Whole-device plans that are measured, the best by prediction."""
+"""Number of plans without splits that are measured, the best by prediction."""
 
-# Rounds in which a model is timed on each device, and the share of all time that this may take; the name of the split
-# that is timed beside them, and standard deviations of logarithms: of its time, and of what boundaries are scaled by.
+# Timing of each model: rounds in which it runs on each device, the share of the time budget for it, and the name of the
+# split that is timed as well. The last two are standard deviations of logarithms: of the split's measured time, and of
+# the factor by which the times of calls and transfers differ from the profile's.
 _TIMED_ROUNDS, _TIMING, _SPLIT, _NOISE, _SPREAD = 4, 0.4, "split", 0.05, 1.0
 
-_SECONDS = 30.0  # for each model: in less, not all plans of five compile
-_BOUNDARIES = "boundaries"  # in place of a device: how many times as long calls of submodels and transfers take
+_SECONDS = 30.0  # default time budget of each model, seconds: with less, not all plans of five models compile
+_BOUNDARIES = "boundaries"  # key in `PlannedModel.timed` for calls of submodels and transfers
 
-# Error of the logarithm of what a plan is predicted to be better than another, where each model was timed.
+# Standard deviation of the logarithm of a plan's predicted gain over another plan, where each model was timed.
 _ERROR = 0.1
 
-# For a model beside others: a fifth of the moves of a search for it alone, as there are several of them.
+# Search for a split of one model beside the others. It makes a fifth of the moves of a search for one model alone, as
+# it runs for several models.
 _SEARCH = Multilevel(settings="fast")
 
 
 @dataclass(frozen=True, eq=False)
 class ModelOf:
-    """A model of an application, and what it is run for.
+    """A model of an application, with its count, order, shapes and workload.
 
     Attributes:
-        model: normalized and annotated in place.
-        count: runs of it in one run of the application; of its workload, if it has one.
+        model: the model, which is normalized and annotated in place.
+        count: runs of the model (of its workload, if it has one) in one run of the application.
         after: names of the models whose outputs it waits for.
         shapes: example shapes of dynamic inputs, by input name.
-        workload: of a decoder with states.
+        workload: workload of a decoder with states, such as "prompt=1024,generate=256".
     """
 
     model: ov.Model
@@ -101,20 +103,29 @@ class _Steps:
 
     session: Session
     objective: str
-    tell: Callable[[str], None]
+    tell: Callable[[str], None]  # called with a few words at each step
     start_worker: StartWorker | None
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A model as it is placed and measured."""
+    """A model that is ready to be placed and measured.
+
+    Attributes:
+        given: the model as the caller gave it.
+        analysis: its analysis.
+        phases: phases of its workload; empty without one.
+        member: the model as a member of the application, with the placements that have been found.
+        timed: measured times over those of the profile, see `PlannedModel.timed`.
+        seconds: time that timing the model took, seconds.
+    """
 
     given: ModelOf
     analysis: ModelAnalysis
     phases: tuple[Phase, ...]
     member: Member
-    timed: Mapping[str, float]  # see `PlannedModel.timed`
-    seconds: float = 0.0  # that timing it took
+    timed: Mapping[str, float]
+    seconds: float = 0.0
 
 
 def place_together(
@@ -137,25 +148,28 @@ def place_together(
     """Decides where several models run that share the devices; each is normalized, annotated and carries its placement.
 
     Args:
-        models: by name, as they are or with what else is known of them (`ModelOf`).
+        models: the models by name, alone or with count, order, shapes and workload (`ModelOf`).
         device: the devices, in order of preference: "HETERO:GPU,CPU".
         counts: inferences of each model in one run of the application, 1 by default.
-        objective: "throughput" of runs of the application, or "latency" of one run alone.
-        rates: counts are rates: inferences a second that are asked for.
-        measure: run the best plans on the devices, all models at the same time, and choose by that.
-        measure_seconds: time budget of timing and measuring together, 30 for each model by default, 60 at least.
-        memory: what all models may have together on a device, by its name: a number of bytes, or "8GiB".
+        objective: "throughput" of runs of the application, or "latency" of one run on an idle machine.
+        rates: whether counts are requested rates, inferences per second.
+        measure: whether the best plans run on the devices, all models at the same time, to choose among them.
+        measure_seconds: time budget of timing and measuring together, seconds; by default 30 for each model, 60 at
+            least.
+        memory: memory limits of all models together by device, bytes or "8GiB".
         profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
         policy: name or folder of the HSDAG policy; "none" for no policy.
         core: asked what the devices support. A new one by default.
-        report: called with a few words whenever something else is done.
-        static: models get the sizes of their example shapes for good, as NPUs want them. Those without states of which
-            an example shape names an open input get all of them; the others keep their open sizes, and no NPU. Without
-            it, where an NPU is among the devices, each model must be static or have no states and all example shapes.
+        report: called with a few words whenever another step begins.
+        start_worker: starts a worker process for measuring; by default a local one.
+        static: whether models get the sizes of their example shapes for good, as NPUs require. A model without states
+            gets all of them where an example shape names an input with open sizes; other models keep their open sizes
+            and get no NPU. Without this option, where an NPU is among the devices, each model must be static, or have
+            no states and all example shapes.
 
     Returns:
-        The plan: never predicted worse than any assignment of whole models to devices that was looked at (all of up to
-        100,000), and with `measure` not measurably worse than those that ran.
+        The plan. It is never predicted worse than an assignment of whole models to devices that was simulated (all of
+        up to 100,000). With `measure` it is not measurably worse than those that ran.
 
     Raises:
         UserError: bad input.
@@ -165,32 +179,34 @@ def place_together(
     check_objective(objective)
     seconds = max(selection.SECONDS, _SECONDS * len(models)) if measure_seconds is None else measure_seconds
     check_seconds("measuring", seconds)
-    given = {name: one if isinstance(one, ModelOf) else ModelOf(one) for name, one in models.items()}
-    if unknown := sorted(set(counts or {}) - set(given)):
+    model_specs = {name: spec if isinstance(spec, ModelOf) else ModelOf(spec) for name, spec in models.items()}
+    if unknown := sorted(set(counts or {}) - set(model_specs)):
         raise UserError(f"there is a count of '{unknown[0]}', which is no model of the application")
-    given = {name: replace(one, count=float((counts or {}).get(name, one.count))) for name, one in given.items()}
-    for name, one in given.items():
-        check_in_memory(f"place '{name}' of", one.model)
-    check_runs({name: (one.count, one.after) for name, one in given.items()}, objective)
-    if len({id(one.model) for one in given.values()}) < len(given):
+    model_specs = {
+        name: replace(spec, count=float((counts or {}).get(name, spec.count))) for name, spec in model_specs.items()
+    }
+    for name, spec in model_specs.items():
+        check_in_memory(f"place '{name}' of", spec.model)
+    check_runs({name: (spec.count, spec.after) for name, spec in model_specs.items()}, objective)
+    if len({id(spec.model) for spec in model_specs.values()}) < len(model_specs):
         raise UserError("a model has two names: give a clone of it under the second, as each is placed for itself")
     core, devices = core or new_core(), DeviceSet.parse(device)
-    given = {name: _with_sizes(name, one, devices, static) for name, one in given.items()}
+    model_specs = {name: _fix_sizes(name, spec, devices, static) for name, spec in model_specs.items()}
     if measure:
         selection.check_possible(core, devices)
     limits = memory_limits(memory or {}, devices.names)
     session = Session.of(devices, core, profile, memory=limits)
     learned = policy_placers(policy, core, devices.names)
     steps = _Steps(session, objective, tell, start_worker)
-    prepared, share = [], _TIMING * seconds / max(len(given), 1)
-    for name, one in given.items():
+    prepared, share = [], _TIMING * seconds / max(len(model_specs), 1)
+    for name, spec in model_specs.items():
         tell(f"placing {name}")
         try:
-            found = _prepared(name, one, steps, share if measure else 0.0)
+            ready = _prepare(name, spec, steps, share if measure else 0.0)
         except UserError as error:
             raise UserError(f"'{name}': {error}") from error
-        found.member.ways.extend(find_candidates(found.member.problem, learned))
-        prepared.append(found)
+        ready.member.ways.extend(find_candidates(ready.member.problem, learned))
+        prepared.append(ready)
     tell("placing them together")
     application = Application(tuple(one.member for one in prepared), objective)
     plans = application.plan(_SEARCH)
@@ -198,28 +214,28 @@ def place_together(
     if measure:
         whole = application.distinct_whole(WHOLE)
         plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
-        plans |= _by_profile(application, prepared, steps, learned)
+        plans |= _best_by_profile(application, prepared, steps, learned)
         end = time.monotonic() + seconds - sum(one.seconds for one in prepared)
-        chosen, measured = _measured(application, plans, prepared, steps, end) or (chosen, None)
+        chosen, measured = _measure_plans(application, plans, prepared, steps, end) or (chosen, None)
     ways = zip(prepared, plans[chosen].tolist(), strict=True)
-    placements = {one.member.name: _written(one, number, profile) for one, number in ways}
+    placements = {one.member.name: _write_placement(one, number, profile) for one, number in ways}
     plan = plan_of(application, plans, chosen, measured, prepared, rates)
     plan = replace(plan, memory=limits, placements=placements)
-    own = None if profile is None else steps.session.profile
-    if host := HostMemory.of(core, devices.names, limits, profile=own):
+    own_profile = None if profile is None else steps.session.profile
+    if host := HostMemory.of(core, devices.names, limits, profile=own_profile):
         host.warn_beyond(sum(plan.predicted["memory_bytes"][name] for name in host.devices))
     if shared := SharedCores.of(core, devices.names):
         warnings.warn(shared.describe(), stacklevel=2)
     return plan
 
 
-def _with_sizes(name: str, given: ModelOf, devices: DeviceSet, static: bool) -> ModelOf:
-    """The model with static sizes where these are asked for and known.
+def _fix_sizes(name: str, spec: ModelOf, devices: DeviceSet, static: bool) -> ModelOf:
+    """Gives a model static sizes where that is requested and the sizes are known.
 
-    Raises UserError, with the model's name, where an NPU is among the devices and sizes stay open; with `static`, what
-    cannot be fixed is a warning, as other models of the application can.
+    Where sizes stay open although an NPU is among the devices, this raises UserError with the model's name. With
+    `static` it is a warning, as other models of the application may use the NPU.
     """
-    model, shapes = given.model, given.shapes or {}
+    model, shapes = spec.model, spec.shapes or {}
     try:
         if not static:
             fix_npu_sizes(model, devices, shapes)
@@ -229,44 +245,55 @@ def _with_sizes(name: str, given: ModelOf, devices: DeviceSet, static: bool) -> 
             warnings.warn(f"'{name}' keeps open sizes and gets no NPU: {describe_open_sizes(model)}", stacklevel=4)
     except UserError as error:
         raise UserError(f"'{name}': {error}") from error
-    return given
+    return spec
 
 
-def _prepared(name: str, given: ModelOf, steps: _Steps, seconds: float) -> Prepared:
-    """A model, analysed and priced, without ways to place it. seconds: for timing it on each device; 0: it is not."""
-    asked = Workload.asked(given.workload, None)
-    phases = asked.phases_with(given.model, given.shapes) if asked else ()
-    analysis = steps.session.analyse(given.model, given.shapes, phases)
+def _prepare(name: str, spec: ModelOf, steps: _Steps, seconds: float) -> Prepared:
+    """Analyses, prices and times a model; no placement is searched yet.
+
+    Args:
+        name: name of the model.
+        spec: the model as the caller gave it.
+        steps: what all steps share.
+        seconds: time for timing it on the devices, seconds; with 0 it is not timed.
+    """
+    asked = Workload.asked(spec.workload, None)
+    phases = asked.phases_with(spec.model, spec.shapes) if asked else ()
+    analysis = steps.session.analyse(spec.model, spec.shapes, phases)
     problem, begin = steps.session.price(analysis, steps.objective, None, phases).problem, time.monotonic()
     timed = _timed(name, problem, analysis, phases, steps, seconds) if seconds else {}
-    took, count = time.monotonic() - begin, given.count * (sum(phase.count for phase in phases) or 1.0)
-    member = Member(name, _as_timed(problem, timed), count, [], given.after)
-    return Prepared(given, analysis, phases, member, timed, took)
+    took, count = time.monotonic() - begin, spec.count * (sum(phase.count for phase in phases) or 1.0)
+    member = Member(name, _scale_by_timing(problem, timed), count, [], spec.after)
+    return Prepared(spec, analysis, phases, member, timed, took)
 
 
-def _by_profile(
+def _best_by_profile(
     application: Application, prepared: Sequence[Prepared], steps: _Steps, learned: Sequence[HSDAGPlacer]
 ) -> dict[str, NDArray[np.int64]]:
-    """The plan with splits that is best by the profile alone, by its name; empty where one without them is.
+    """Finds the best plan by the profile alone, without the models' measured times.
 
-    It is measured, whatever the models' times say of it: these are noisy, and where there are many models, few.
+    It is measured whatever the measured times predict for it: these are noisy, and few where there are many models.
+
+    Returns:
+        The assignment, int64 [members], by a name for it; empty where the best plan has no splits.
     """
     members = []
-    for one in prepared:
-        problem = steps.session.price(one.analysis, steps.objective, None, one.phases).problem
-        members.append(replace(one.member, problem=problem, ways=find_candidates(problem, learned)))
-    other = Application(tuple(members), application.objective)
+    for ready in prepared:
+        problem = steps.session.price(ready.analysis, steps.objective, None, ready.phases).problem
+        members.append(replace(ready.member, problem=problem, ways=find_candidates(problem, learned)))
+    by_profile = Application(tuple(members), application.objective)
     try:
-        plans = other.plan(_SEARCH)
+        plans = by_profile.plan(_SEARCH)
     except RunError:  # the search found nothing that fits
         return {}
-    name = other.best(plans)
+    name = by_profile.best(plans)
     if name not in ("one split", "together"):
         return {}
-    return {f"{name} {selection.BY_PROFILE}": application.taken(other, plans[name])}
+    return {f"{name} {selection.BY_PROFILE}": application.taken(by_profile, plans[name])}
 
 
-def _as_timed(problem: PlacementProblem, timed: Mapping[str, float]) -> PlacementProblem:
+def _scale_by_timing(problem: PlacementProblem, timed: Mapping[str, float]) -> PlacementProblem:
+    """Scales the times of a problem by the factors of `PlannedModel.timed`."""
     factors = np.array([timed.get(device, 1.0) for device in problem.devices])
     return slower(problem, factors, timed.get(_BOUNDARIES, 1.0))
 
@@ -279,14 +306,25 @@ def _timed(
     steps: _Steps,
     seconds: float,
 ) -> dict[str, float]:
-    """What times of each device are scaled by so that the whole model takes there what it took now, and boundaries by
-    a split (see `PlannedModel.timed`); empty: unknown. Of equal devices one is timed.
+    """Times a model on each device and one split of it; of equal devices one is timed.
 
-    Where each model runs matters more than how it is split, and a model is timed much sooner than its operations are.
+    Timing a whole model takes much less time than timing its operations, and in an application the devices of the
+    models matter more than the way in which they are split.
+
+    Args:
+        name: name of the model, for messages.
+        problem: its problem with the profile's costs.
+        analysis: its analysis.
+        phases: phases of its workload.
+        steps: what all steps share.
+        seconds: time for it, seconds.
+
+    Returns:
+        Factors of times, see `PlannedModel.timed`; empty where nothing could be timed, with a warning.
     """
     devices, end = steps.session.devices, time.monotonic() + seconds
-    alone = dict(zip(devices.names, problem.scores(problem.singles).tolist(), strict=True))
-    able = [device for device, us in alone.items() if np.isfinite(us)]
+    predicted_us = dict(zip(devices.names, problem.scores(problem.singles).tolist(), strict=True))
+    able = [device for device, us in predicted_us.items() if np.isfinite(us)]
     kinds = {device: identity(steps.session.core, device) for device in devices.names}
     as_another = {device: next((one for one in able if kinds[one] == kind), device) for device, kind in kinds.items()}
     ways = {device: Candidate(device) for device in able if as_another[device] == device}
@@ -302,72 +340,90 @@ def _timed(
             steps.session.core,
             shapes=analysis.shapes,
             phases=phases,
-            limit=1.5 * (end - time.monotonic()),  # part of it is left for rounds of two, and there are none
+            limit=1.5 * (end - time.monotonic()),  # a comparison saves time for rounds of two, which are not made here
             report=lambda text: steps.tell(f"{name}: {text}"),
             start_worker=steps.start_worker,
         ) as comparison:
             posterior = choice.infer(comparison.trials(rounds=_TIMED_ROUNDS, until=end))
             took = {one: 1e6 / posterior.rate(one) for one in posterior.names}
-            factors = {device: took[device] / alone[device] for device in able if device in took}
+            factors = {device: took[device] / predicted_us[device] for device in able if device in took}
             if not factors:
-                raise _nothing_ran(comparison)
+                raise _error_of_failures(comparison)
     except RunError as error:
         warnings.warn(f"'{name}' could not be timed, and is placed by the profile: {error}", stacklevel=4)
         return {}
     mean = geometric_mean(factors.values())
     timed = {device: factors.get(as_another[device], mean) for device in devices.names}
     if _SPLIT in took:
-        timed[_BOUNDARIES] = _boundaries(_as_timed(problem, timed), split, took[_SPLIT])
+        timed[_BOUNDARIES] = _boundaries(_scale_by_timing(problem, timed), split, took[_SPLIT])
     return timed
 
 
 def _boundaries(problem: PlacementProblem, split: NDArray[np.uint8], us: float) -> float:
-    """What calls of submodels and transfers are most likely scaled by where a split takes so long."""
+    """The most likely factor of the times of calls and transfers, given the measured time of a split.
+
+    Args:
+        problem: the problem, with the factors of the devices applied.
+        split: the placement that was timed, uint8 [groups].
+        us: its measured time, µs.
+    """
 
     def unlikely(log: float) -> float:
+        """Twice the negative log-posterior of the logarithm of a factor, up to a constant."""
         scaled = slower(problem, np.ones(len(problem.devices)), math.exp(log))
         return (math.log(float(scaled.scores(split)[0]) / us) / _NOISE) ** 2 + (log / _SPREAD) ** 2
 
     return math.exp(min(np.linspace(-2, 3, 51).tolist(), key=unlikely))
 
 
-def _measured(
+def _measure_plans(
     application: Application,
-    found: dict[str, NDArray[np.int64]],
+    plans: dict[str, NDArray[np.int64]],
     prepared: Sequence[Prepared],
     steps: _Steps,
     end: float,
 ) -> tuple[str, dict[str, Any]] | None:
-    """The best plan as measured, and the figures of all; None where nothing ran, with a warning."""
+    """Measures plans and chooses among them.
+
+    Args:
+        application: the application.
+        plans: assignments by name of the plan, int64 [members].
+        prepared: the models.
+        steps: what all steps share.
+        end: time of `time.monotonic` at which the time budget ends, seconds.
+
+    Returns:
+        Name of the chosen plan, and the figures of all plans by name; None where nothing ran, with a warning.
+    """
     devices = steps.session.devices
     distinct: dict[bytes, str] = {}
-    names = [name for name, one in found.items() if distinct.setdefault(one.tobytes(), name) == name]
-    judged = application.judge(np.stack([found[name] for name in names]))
+    names = [name for name, one in plans.items() if distinct.setdefault(one.tobytes(), name) == name]
+    judged = application.judge(np.stack([plans[name] for name in names]))
     scores = dict(zip(names, judged.score(application.objective), strict=True))
-    simple = [name for name in names if set(application.describe(found[name].tolist()).values()) <= {*devices.names}]
-    others = [name for name in names if name not in simple]
+    simple = [name for name in names if set(application.describe(plans[name].tolist()).values()) <= {*devices.names}]
+    with_splits = [name for name in names if name not in simple]
     if simple:
-        simple = [simple[row] for row in application.distinct(np.stack([found[name] for name in simple]))]
-    names = [*simple, *others]
-    # Where there is no time for all, at least a plan without splits, and everything on one device, is among them.
+        simple = [simple[row] for row in application.distinct(np.stack([plans[name] for name in simple]))]
+    names = [*simple, *with_splits]
+    # The best plan without splits and the best with everything on one device come first, in case time is short.
     best_simple = min(simple, key=scores.__getitem__, default="")
-    where = {name: {*application.describe(found[name].tolist()).values()} for name in simple}
+    where = {name: {*application.describe(plans[name].tolist()).values()} for name in simple}
     singles = [name for name in simple if len(where[name]) == 1]
     on_one = min(singles, key=scores.__getitem__, default="")
     first = sorted(names, key=lambda name: (name != best_simple, name != on_one, scores[name]))
     needs = {name: figures_of(application, judged, row)["memory_bytes"] for row, name in enumerate(scores)}
-    left = max(end - time.monotonic(), 1.0)
+    remaining = max(end - time.monotonic(), 1.0)
     try:
         with Comparison(
             prepared[0].analysis.model,
             devices,
-            {name: candidate_of(application, found[name], devices) for name in names},
+            {name: candidate_of(application, plans[name], devices) for name in names},
             application.objective,
             steps.session.core,
             simple=simple,
             needs=needs,
             first=first,
-            limit=left,
+            limit=remaining,
             report=steps.tell,
             start_worker=steps.start_worker,
             **models_of(application, prepared),
@@ -376,7 +432,7 @@ def _measured(
             trials = Trials(comparison, simple, predicted, _ERROR, end, TRIAL, singles)
             decision = trials.run()
             if decision is None:
-                raise _nothing_ran(comparison)
+                raise _error_of_failures(comparison)
             key = "latency_us" if application.objective == "latency" else "runs_per_second"
             return decision.chosen, trials.figures(decision, application.objective, key)
     except RunError as error:
@@ -384,17 +440,29 @@ def _measured(
         return None
 
 
-def _nothing_ran(comparison: Comparison) -> RunError:
+def _error_of_failures(comparison: Comparison) -> RunError:
+    """The error that says why no candidate ran."""
     return RunError("; ".join(sorted(set(comparison.failed.values()))) or "the time is too short")
 
 
 def opened(
     plan: Plan, models: Mapping[str, ov.Model], device: str | None, core: ov.Core, **how: Any
 ) -> tuple[Plan, Application, NDArray[np.int64], list[Prepared]]:
-    """A written plan as it is predicted now, its application, the assignment that its models carry, and the models.
+    """Loads the models of a stored plan, and predicts the plan anew.
 
-    models: by name; not changed. device: by default the plan's. how: `objective`, `profile` and `memory` in place of
-    the plan's. UserError: bad input, or a model without a placement.
+    Args:
+        plan: the stored plan.
+        models: its models with their placements, by name; they are not changed.
+        device: device list; by default the plan's.
+        core: Core of the devices.
+        how: `objective`, `profile` and `memory`, which replace those of the plan, and further arguments of `explain`.
+
+    Returns:
+        The plan with new predictions, its application, the assignment that the models carry (int64 [members]), and the
+        models.
+
+    Raises:
+        UserError: bad input, or a model without a placement.
     """
     names = plan.devices if device is None else DeviceSet.parse(device).names
     kept = {name: limit for name, limit in plan.memory.items() if name in names}
@@ -407,35 +475,45 @@ def opened(
     if not as_asked:
         check_runs({name: (one.count, one.after) for name, one in plan.models.items()}, how["objective"])
     prepared, numbers = [], []
-    for name, one in plan.models.items():
+    for name, stored in plan.models.items():
         try:
-            found = explain(models[name], names, core=core, **how)
+            explained = explain(models[name], names, core=core, **how)
         except UserError as error:
             raise UserError(f"'{name}': {error}") from error
-        assert found.analysis is not None
-        # Factors hold for a profile and an objective, and what boundaries take is of all devices together.
-        fits = as_asked and (found.placement.settings or {}).get("profile") == name_of
-        timed = {key: factor for key, factor in one.timed.items() if fits and (of_all or key != _BOUNDARIES)}
-        problem = _as_timed(found.explanation.problem, timed)
-        count = one.count * (sum(phase.count for phase in found.phases) or 1.0)
-        member = Member(name, problem, count, [run(placer, problem) for placer in simple_placers(problem)], one.after)
-        numbers.append(member.way(found.explanation.placement))
-        given = ModelOf(found.analysis.model, one.count, one.after, found.analysis.shapes, one.workload)
-        prepared.append(Prepared(given, found.analysis, found.phases, member, one.timed))
-    app, now = Application(tuple(one.member for one in prepared), how["objective"]), np.array(numbers, np.int64)
+        assert explained.analysis is not None
+        # Measured factors hold for the profile and the objective that they were measured with; the one of boundaries
+        # also for the list of devices, as it is one number for all of them.
+        fits = as_asked and (explained.placement.settings or {}).get("profile") == name_of
+        timed = {key: factor for key, factor in stored.timed.items() if fits and (of_all or key != _BOUNDARIES)}
+        problem = _scale_by_timing(explained.explanation.problem, timed)
+        count = stored.count * (sum(phase.count for phase in explained.phases) or 1.0)
+        member = Member(
+            name, problem, count, [run(placer, problem) for placer in simple_placers(problem)], stored.after
+        )
+        numbers.append(member.way(explained.explanation.placement))
+        model_spec = ModelOf(
+            explained.analysis.model, stored.count, stored.after, explained.analysis.shapes, stored.workload
+        )
+        prepared.append(Prepared(model_spec, explained.analysis, explained.phases, member, stored.timed))
+    app, carried = Application(tuple(one.member for one in prepared), how["objective"]), np.array(numbers, np.int64)
     limits = {name: int(limit) for name, limit in zip(names, app.limits, strict=True) if np.isfinite(limit)}
     name, measured = (plan.chosen, plan.measured) if same else ("plan", None)
-    again = plan_of(app, {name: now}, name, measured, prepared, plan.asked is not None)
-    there = {name: replace(one, path=plan.models[name].path) for name, one in again.models.items()}
-    return replace(again, models=there, memory=limits, baselines=plan.baselines if same else {}), app, now, prepared
+    predicted = plan_of(app, {name: carried}, name, measured, prepared, plan.asked is not None)
+    written = {name: replace(one, path=plan.models[name].path) for name, one in predicted.models.items()}
+    return (
+        replace(predicted, models=written, memory=limits, baselines=plan.baselines if same else {}),
+        app,
+        carried,
+        prepared,
+    )
 
 
 def models_of(application: Application, prepared: Sequence[Prepared]) -> dict[str, Any]:
-    """What `Comparison` of the first model is told besides: its sizes, and the models that run beside it."""
-    first, *others = [(one.analysis, one.phases) for one in prepared]
+    """Arguments of a `Comparison` of the first model: its shapes and phases, and the models that run beside it."""
+    first, *rest = [(one.analysis, one.phases) for one in prepared]
     beside = Beside(
-        [one.model for one, _ in others],
-        [timed_inputs(one.model, one.shapes, phases) for one, phases in others],
+        [one.model for one, _ in rest],
+        [timed_inputs(one.model, one.shapes, phases) for one, phases in rest],
         [one.member.count for one in prepared],
         application.sources,
         application.order,
@@ -444,7 +522,16 @@ def models_of(application: Application, prepared: Sequence[Prepared]) -> dict[st
 
 
 def candidate_of(application: Application, assignment: NDArray[np.int64], devices: DeviceSet) -> Candidate:
-    """How a plan is run."""
+    """The candidate that runs a plan.
+
+    Args:
+        application: the application.
+        assignment: the plan, int64 [members].
+        devices: the devices, in HETERO's order.
+
+    Returns:
+        The first model's candidate, with those of the other models beside it.
+    """
     ways = []
     for member, number in zip(application.members, assignment.tolist(), strict=True):
         way = member.ways[number]
@@ -455,7 +542,16 @@ def candidate_of(application: Application, assignment: NDArray[np.int64], device
 
 
 def figures_of(application: Application, judged: Judged, row: int) -> dict[str, Any]:
-    """See `Plan.predicted`."""
+    """The predicted figures of a plan, see `Plan.predicted`.
+
+    Args:
+        application: the application.
+        judged: simulated assignments.
+        row: number of the plan's assignment among them.
+
+    Returns:
+        The figures, JSON-able.
+    """
     busy = judged.busy_us[row]
     return {
         "runs_per_second": round(1e6 / max(float(judged.period_us[row]), 1e-9), 6),
@@ -473,7 +569,19 @@ def plan_of(
     prepared: Sequence[Prepared],
     rates: bool,
 ) -> Plan:
-    """The plan, without memory limits."""
+    """Makes a plan of an application and its assignments, without memory limits and placements.
+
+    Args:
+        application: the application.
+        found: assignments by name of the plan, int64 [members].
+        chosen: name of the chosen one; the others become baselines.
+        measured: measured figures, see `Plan.measured`.
+        prepared: the models.
+        rates: whether counts are requested rates.
+
+    Returns:
+        The plan.
+    """
     judged = application.judge(np.stack(list(found.values())))
     figures = {
         name: {**figures_of(application, judged, row), "where": application.describe(one.tolist())}
@@ -481,13 +589,13 @@ def plan_of(
     }
     models = {}
     spans = judged.span_us[list(found).index(chosen)].round(3).tolist()
-    for one, number, (begin_us, end_us) in zip(prepared, found[chosen].tolist(), spans, strict=True):
-        member = one.member
+    for ready, number, (begin_us, end_us) in zip(prepared, found[chosen].tolist(), spans, strict=True):
+        member = ready.member
         way, problem = member.ways[number], member.problem
-        result, workload = problem.evaluate(way.placement), Workload.asked(one.given.workload, None)
+        result, workload = problem.evaluate(way.placement), Workload.asked(ready.given.workload, None)
         models[member.name] = PlannedModel(
-            count=one.given.count,
-            after=one.given.after,
+            count=ready.given.count,
+            after=ready.given.after,
             where=way.name,
             devices=tuple(problem.devices[device] for device in np.unique(way.placement)),
             busy_us=dict(zip(application.devices, (member.count * result.busy_us[0]).round(3).tolist(), strict=True)),
@@ -495,7 +603,7 @@ def plan_of(
             begin_us=begin_us,
             end_us=end_us,
             workload=None if workload is None else workload.describe(),
-            timed=dict(one.timed),
+            timed=dict(ready.timed),
         )
     return Plan(
         devices=application.devices,
@@ -509,12 +617,18 @@ def plan_of(
     )
 
 
-def _written(one: Prepared, way: int, profile: Profile | str | PathLike[str] | None) -> Placement:
-    """The placement of a model, by the number of its way, written into the model."""
-    model, problem, ways = one.analysis.model, one.member.problem, one.member.ways
-    options = PlaceOptions(shapes=one.given.shapes, workload=one.given.workload, profile=profile)
+def _write_placement(ready: Prepared, way: int, profile: Profile | str | PathLike[str] | None) -> Placement:
+    """Writes a placement into its model, and returns it.
+
+    Args:
+        ready: the model.
+        way: index of the placement in `Member.ways`.
+        profile: device profile that the caller gave, recorded in the settings.
+    """
+    model, problem, ways = ready.analysis.model, ready.member.problem, ready.member.ways
+    options = PlaceOptions(shapes=ready.given.shapes, workload=ready.given.workload, profile=profile)
     settings = settings_of(options, {}, problem.devices, "plan")
-    found = placement_of(problem, ways[way], ways, settings=settings, why="it shares the devices with other models")
-    found = replace(found, affinity=set_affinities(model, found.affinity))
-    found.embed(model)
-    return found
+    placement = placement_of(problem, ways[way], ways, settings=settings, why="it shares the devices with other models")
+    placement = replace(placement, affinity=set_affinities(model, placement.affinity))
+    placement.embed(model)
+    return placement

@@ -1,1 +1,1 @@
-"""The learned policy, without torch."""
+"""The learned policy, HSDAG, without torch."""

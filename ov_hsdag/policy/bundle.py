@@ -1,7 +1,7 @@
-"""Policy folders: trained HSDAG networks, checked before they are used. No torch here.
+"""Policy folders: trained HSDAG networks, which are checked before they are used. This module does not need torch.
 
-A policy folder holds policy.json and policy.safetensors, whose size and digest policy.json gives. Folders of format 1,
-which hold weights in an OpenVINO model, are read as well. Nothing is ever unpickled.
+A policy folder has policy.json and policy.safetensors, with the size and digest of the latter in policy.json. Folders
+of format 1, with weights in an OpenVINO model, can be read as well. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -28,26 +28,33 @@ from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import SETTINGS, WEIGHTS, read_bytes, read_json
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 2  # format of policy folders, see `FILES`
 
-# Versions of the features that networks are asked with: each begins with those of the one before.
+# Versions of features that networks can be trained with: each begins with the features of the one before.
 _FEATURES = (2, FEATURE_VERSION)
 
 SHIPPED = Path(__file__).parent.parent / "policies"
-"""Policies of the package: a folder each, known by name."""
+"""Folder with the policies of the package: one folder each, known by its name."""
 
-DEFAULT = "base"
+DEFAULT = "base"  # name of the shipped policy that is used by default
 
-WEIGHTS_FILE = "policy.safetensors"
+WEIGHTS_FILE = "policy.safetensors"  # name of the file with a network's weights
 
 FILES = {1: ("policy.xml", "policy.bin", WEIGHTS_FILE), 2: (WEIGHTS_FILE,)}
-"""Files of a policy beside policy.json, by the version of its format."""
+"""Files of a policy besides policy.json, by the version of its format."""
 
+# Suffixes of pickles, for messages.
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
 
 
 def write_record(folder: Path, config: HSDAGConfig, run: Mapping[str, Any]) -> None:
-    """Writes policy.json, the last step of an export: the weights are there. run: what made the policy."""
+    """Writes policy.json, the last step of an export, after the weights.
+
+    Args:
+        folder: the policy folder, with the weights.
+        config: settings of the network.
+        run: record of the training run.
+    """
     record = {
         "format": FORMAT_VERSION,
         "features": FEATURE_VERSION,
@@ -59,9 +66,13 @@ def write_record(folder: Path, config: HSDAGConfig, run: Mapping[str, Any]) -> N
 
 
 def find(policy: str | PathLike[str] | None) -> Path:
-    """The folder of a policy: of a shipped one by its name (without a separator), a folder, or None for `DEFAULT`.
+    """Finds the folder of a policy.
 
-    UserError: there is none, or it may not be read.
+    Args:
+        policy: name of a shipped policy (without a separator), a folder, or None for `DEFAULT`.
+
+    Raises:
+        UserError: there is no such policy, or the folder cannot be read.
     """
     name = DEFAULT if policy is None else str(policy)
     # "base" is a name, "./base" a folder.
@@ -74,7 +85,7 @@ def find(policy: str | PathLike[str] | None) -> Path:
                 return folder
             if folder.exists():
                 raise UserError(
-                    f"policy '{policy}' is a file{_what(folder)};"
+                    f"policy '{policy}' is a file{_pickle_remark(folder)};"
                     " give a folder that holds policy.json (pickles are never read)"
                 )
     names = ", ".join(sorted(path.parent.name for path in SHIPPED.glob("*/policy.json"))) or "none"
@@ -87,13 +98,17 @@ def ships(policy: str) -> bool:
 
 
 def check_folder(folder: str | PathLike[str]) -> Mapping[str, Any]:
-    """The content of policy.json, after reading all that belongs to the policy. Raises UserError."""
+    """Reads the whole policy in a folder and returns the content of policy.json.
+
+    Raises:
+        UserError: it is not a valid policy.
+    """
     return _load(Path(folder)).record
 
 
 @contextmanager
 def _reading(policy: str | PathLike[str]) -> Iterator[None]:
-    """Turns what the file system refuses into a UserError."""
+    """Turns errors of the file system into a UserError."""
     try:
         yield
     except OSError as error:
@@ -103,7 +118,7 @@ def _reading(policy: str | PathLike[str]) -> Iterator[None]:
 
 
 def _load(folder: Path) -> PolicyFolder:
-    """The policy in a folder; read once as long as its files stay the same."""
+    """Returns the policy in a folder; it is read once as long as its files stay the same."""
     with _reading(folder):
         paths = [path for name in ("policy.json", *FILES[1]) if (path := folder / name).is_file()]
         stats = [path.stat() for path in paths]
@@ -126,7 +141,7 @@ def _read(folder: Path, unchanged: tuple[tuple[int, ...], ...]) -> PolicyFolder:
         config = HSDAGConfig.from_dict(record["config"])
     except UserError as error:
         raise UserError(f"'{path}' describes no policy: {error}; export it again") from error
-    contents = {name: _checked(folder, name, record["files"].get(name)) for name in FILES[record["format"]]}
+    contents = {name: _read_checked(folder, name, record["files"].get(name)) for name in FILES[record["format"]]}
     try:
         weights = read_tensors(contents[WEIGHTS_FILE])
     except ValueError as error:
@@ -137,7 +152,11 @@ def _read(folder: Path, unchanged: tuple[tuple[int, ...], ...]) -> PolicyFolder:
 
 
 def weights_of_model(path: Path) -> dict[str, NDArray[np.float32]]:
-    """Weights in the OpenVINO model of a policy of format 1, by their names in the network. Raises UserError."""
+    """Reads weights from the OpenVINO model of a policy of format 1, by their names in the network.
+
+    Raises:
+        UserError: OpenVINO cannot read the model.
+    """
     marker = "self.network."
     try:
         constants = [node for node in ov.Core().read_model(path).get_ops() if node.get_type_name() == "Constant"]
@@ -155,7 +174,7 @@ def _read_record(path: Path) -> dict[str, Any]:
     try:
         record = read_json(path, SETTINGS)
     except ValueError as error:
-        raise UserError(f"'{path}' is not readable JSON{_what(path)}; export the policy again") from error
+        raise UserError(f"'{path}' is not readable JSON{_pickle_remark(path)}; export the policy again") from error
     kinds = {"format": int, "features": int, "config": dict, "files": dict}
     wrong = [key for key, kind in kinds.items() if not (isinstance(record, dict) and isinstance(record.get(key), kind))]
     if wrong:
@@ -168,17 +187,17 @@ def _check_version(folder: Path, record: Mapping[str, Any], key: str, expected: 
         raise UserError(f"policy '{folder}' has {key} version {record[key]!r:.20}, expected {expected}; {advice}")
 
 
-def _checked(folder: Path, name: str, expected: object) -> bytes:
-    """The content of a file, which has to be the one that was exported."""
+def _read_checked(folder: Path, name: str, expected: object) -> bytes:
+    """Reads a file and checks that it is the one that was exported."""
     path = folder / name
     if not path.is_file():
         raise UserError(f"policy '{folder}' is incomplete: {name} is missing; export or copy it again")
     if not isinstance(expected, dict) or "bytes" not in expected or "sha256" not in expected:
         raise UserError(f"policy '{folder}' does not say what {name} should hold; export it again")
-    size, wanted = path.stat().st_size, f"{expected['bytes']!r:.20}"
+    size, expected_size = path.stat().st_size, f"{expected['bytes']!r:.20}"
     if size != expected["bytes"]:
         raise UserError(
-            f"policy '{folder}' is damaged: {name} has {size} bytes, expected {wanted}{_what(path)};"
+            f"policy '{folder}' is damaged: {name} has {size} bytes, expected {expected_size}{_pickle_remark(path)};"
             " export or copy it again"
         )
     content = read_bytes(path, WEIGHTS)
@@ -191,8 +210,8 @@ def _fingerprint(content: bytes) -> dict[str, Any]:
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _what(path: Path) -> str:
-    """A remark on files that hold pickles, by their first bytes (torch.save writes zip archives)."""
+def _pickle_remark(path: Path) -> str:
+    """Remark on a file that looks like a pickle, by its first bytes (torch.save writes zip archives); else ""."""
     if not path.is_file():
         return ""
     with path.open("rb") as file:
@@ -202,31 +221,56 @@ def _what(path: Path) -> str:
 
 @dataclass(frozen=True, eq=False)
 class PolicyFolder:
-    """A policy, ready to run. Safe to use from several threads."""
+    """A policy, ready to run. It can be used from several threads."""
 
-    path: Path  # its folder
+    path: Path  # the policy's folder
     record: Mapping[str, Any]  # the content of policy.json
-    config: HSDAGConfig
-    network: Network
+    config: HSDAGConfig  # settings of the network
+    network: Network  # the network with its weights
 
     @staticmethod
     def load(policy: str | PathLike[str] | None = None) -> PolicyFolder:
-        """A policy by name or folder, the shipped one by default; read once while it is the same. Raises UserError."""
+        """Returns a policy by name or folder, the shipped one by default; it is read once as long as it stays the same.
+
+        Raises:
+            UserError: there is no such policy, or it is not valid.
+        """
         return _load(find(policy).resolve())
 
     def encode(self, x: PolicyInput) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Node embeddings [n, H] and edge scores [e]; see `Network.encode`."""
-        h, edge_score = self._finite(lambda: self.network.encode(x))
+        """Computes node embeddings [n, H] and edge scores [e]; see `Network.encode`.
+
+        Raises:
+            UserError: the network does not run on these features, or its outputs are not finite.
+        """
+        h, edge_score = self._run_checked(lambda: self.network.encode(x))
         return h, edge_score
 
     def place(
         self, x: PolicyInput, h: NDArray[np.float32], edge_score: NDArray[np.float32], cluster: NDArray[np.integer[Any]]
     ) -> NDArray[np.float32]:
-        """Logits [c, D]; see `Network.logits`."""
-        return self._finite(lambda: (self.network.logits(x, h, edge_score, cluster),))[0]
+        """Computes the logits of devices for clusters; see `Network.logits`.
 
-    def _finite(self, run: Callable[[], tuple[NDArray[np.float32], ...]]) -> tuple[NDArray[np.float32], ...]:
-        """What a part of the network computes. UserError where its weights have other names or shapes, or are none."""
+        Args:
+            x: the features.
+            h: node embeddings, float32 [n, H].
+            edge_score: scores of edges, float32 [e].
+            cluster: cluster of each node, without gaps, [n].
+
+        Returns:
+            Logits, float32 [c, D].
+
+        Raises:
+            UserError: the network does not run on these features, or its outputs are not finite.
+        """
+        return self._run_checked(lambda: (self.network.logits(x, h, edge_score, cluster),))[0]
+
+    def _run_checked(self, run: Callable[[], tuple[NDArray[np.float32], ...]]) -> tuple[NDArray[np.float32], ...]:
+        """Runs a part of the network and checks its outputs.
+
+        Raises:
+            UserError: weights have other names or shapes, or outputs are not finite.
+        """
         try:
             outputs = run()
         except (KeyError, ValueError, IndexError) as error:

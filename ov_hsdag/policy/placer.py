@@ -1,4 +1,6 @@
-"""HSDAG, the learned policy: features → encoder → parsing → placer → proposals → simulator → refinement → best.
+"""The placer of HSDAG, the learned policy.
+
+Its steps are: features → encoder → parsing → placer → proposals → simulator → refinement → best.
 
 Duan et al., "A structure-aware framework for learning device placements on computation graphs", NeurIPS 2024
 (arXiv:2405.14185). Clusters come from a graph parsing network (Song et al., "Graph parsing networks", ICLR 2024), and
@@ -23,47 +25,65 @@ from ov_hsdag.policy.config import HSDAGConfig
 from ov_hsdag.policy.features import PolicyInput, policy_input
 from ov_hsdag.problem.problem import PlacementProblem
 
-# What is added to one device's logits to lean a greedy placement towards it or away from it.
+# Values that are added to one device's logits, to lean a greedy placement towards the device or away from it.
 _LEANINGS = (-4.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 4.0)
 
+# Temperatures of the softmax from which placements are sampled.
 _TEMPERATURES = (0.5, 1.0, 2.0)
 
-_MOVES = 50_000  # moves of the local search from the best proposal: a few milliseconds
+_MOVES = 50_000  # moves of the local search from the best proposal, which take a few milliseconds
 
-# Of more groups fewer moves: the last ones perturb the placement, and to judge parts that wait for each other then
-# takes tens of milliseconds. Nor are there samples: greedy choices were the best of these in 24 problems of 24.
-_MANY_GROUPS, _MOVES_OF_MANY = 1000, 40_000
+# Number of groups above which there are fewer moves and no samples. The last moves perturb the placement, and judging
+# parts that wait for each other takes tens of milliseconds then. A greedy choice was better than all samples in 24 of
+# 24 such problems.
+_MOST_SAMPLED_GROUPS, _MOVES_OF_MANY = 1000, 40_000
 
-# For judging a proposal, see `PlacementProblem.evaluate`; one that scatters over hundreds of submodels is not worth it.
+# Limit of work for evaluating a proposal, see `PlacementProblem.evaluate`. One that is scattered over hundreds of
+# submodels is not worth more.
 _MOST_WORK = 200_000
 
-# Nodes that the simulator may walk for all proposals together, see `ranked`.
+# Nodes that the simulator may visit for all proposals together, see `ranked`.
 _SIMULATED_NODES = 50_000
 
-# Submodels of a proposal that is repaired where HETERO runs none of them: each round of it moves one.
+# Submodels up to which the best proposal is repaired if HETERO cannot run it. Each round of a repair moves a group.
 _MOST_REPAIRED = 50
 
 
 @dataclass(frozen=True, eq=False)
 class ClusterLogits:
-    """What the policy makes of a problem."""
+    """The policy's output for a problem."""
 
-    logits: NDArray[np.float32]  # of devices for clusters [c, D]
+    logits: NDArray[np.float32]  # logits of devices for clusters [c, D]
     of_group: NDArray[np.integer]  # cluster of each group [groups]
-    # devices of groups that those keep whose cluster has the device of most of its groups there [groups]
+    # contiguous partition, [groups]: its groups keep their devices if their cluster is given the device that most of
+    # the cluster's groups have in it. None without a partition
     partition: NDArray[np.uint8] | None
 
     @classmethod
     def of(
         cls, logits: NDArray[np.float32], cluster: NDArray[np.integer], x: PolicyInput, residual: bool
     ) -> ClusterLogits:
-        """Of the nodes of an input; cluster: of each [n]; residual: see `HSDAGConfig`."""
+        """Translates clusters of an input's nodes to clusters of groups.
+
+        Args:
+            logits: logits of devices for clusters, float32 [c, D].
+            cluster: cluster of each node, [n].
+            x: the input.
+            residual: whether groups may keep their devices of the contiguous partition, see `HSDAGConfig`.
+
+        Returns:
+            The logits with the clusters of groups.
+        """
         return cls(logits, cluster[x.coarse], x.partition if residual else None)
 
     def expanded(self, problem: PlacementProblem, choices: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Placements of a problem's groups, uint8 [batch, groups]; choices: devices of clusters, uint8 [batch, c].
+        """Expands choices for clusters to placements of groups, uint8 [batch, groups].
 
-        A group that its cluster's device does not support takes the next best.
+        A group that does not support its cluster's device takes the best supported one.
+
+        Args:
+            problem: the problem.
+            choices: devices of clusters, uint8 [batch, c].
         """
         supported, logits, cluster = problem.group_supported, self.logits, self.of_group
         placements = choices[:, cluster]
@@ -78,38 +98,46 @@ class ClusterLogits:
 
 @dataclass(frozen=True)
 class HSDAGPlacer:
-    """The best of what the policy proposes by the simulator, refined by a short local search."""
+    """Proposes placements by the policy, and refines the best by the simulator with a short local search."""
 
-    policy: str | PathLike[str] | None = None  # a policy's name or folder; the shipped one by default
-    samples: int = 5  # sampled placements for each temperature, of problems of up to `_MANY_GROUPS` groups
-    moves: int = _MOVES  # of the refinement; 0 leaves the policy alone
-    seed: int = 0  # of the samples and the refinement; the same problem always gets the same placement
-    optional: bool = False  # placing goes on without it where it fails, with a warning
+    policy: str | PathLike[str] | None = None  # name or folder of a policy; the shipped one by default
+    samples: int = 5  # sampled placements for each temperature, for problems of up to `_MOST_SAMPLED_GROUPS` groups
+    moves: int = _MOVES  # moves of the refinement; 0 for no refinement
+    seed: int = 0  # seed of samples and refinement; the same problem always gets the same placement
+    optional: bool = False  # whether placing continues with a warning if the policy fails
     name: str = "hsdag"
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """See `Placer.place`. Never worse than a single device. Raises UserError for a policy that does not fit."""
-        # In one thread: to find out how many cores there are takes longer than what is done here.
+        """Returns a placement, see `Placer.place`; it is never worse than a single device.
+
+        Raises:
+            UserError: the policy does not exist, or does not fit.
+        """
+        # One thread, because counting the cores takes longer than ranking.
         best = ranked(problem, self.propose(problem), 1, _MOST_WORK, nodes=_SIMULATED_NODES)[0]
-        found = problem.evaluate(best, most_work=_MOST_WORK)
-        if found.broken[0] and found.submodels[0] <= _MOST_REPAIRED:
+        evaluation = problem.evaluate(best, most_work=_MOST_WORK)
+        if evaluation.broken[0] and evaluation.submodels[0] <= _MOST_REPAIRED:
             best = problem.repair(best)
         if not self.moves:
             return best
-        moves = min(self.moves, _MOVES_OF_MANY) if problem.group_count > _MANY_GROUPS else self.moves
+        moves = min(self.moves, _MOVES_OF_MANY) if problem.group_count > _MOST_SAMPLED_GROUPS else self.moves
         refined, _ = refine(problem, best, max_moves=moves, seed=self.seed)
         return refined[0]
 
     def propose(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """Single devices, then what the policy proposes, first choice first, each once; uint8 [proposals, groups]."""
-        found = self.cluster_logits(problem)
-        count = 0 if problem.group_count > _MANY_GROUPS else self.samples
-        samples = sample(found.logits, count, np.random.default_rng(self.seed))
-        choices = distinct(np.concatenate([lean(found.logits), samples]))
-        return distinct(np.concatenate([problem.singles, found.expanded(problem, choices)]))
+        """Lists single devices, then the policy's proposals by preference, each once; uint8 [proposals, groups]."""
+        proposal = self.cluster_logits(problem)
+        count = 0 if problem.group_count > _MOST_SAMPLED_GROUPS else self.samples
+        samples = sample(proposal.logits, count, np.random.default_rng(self.seed))
+        choices = distinct(np.concatenate([lean(proposal.logits), samples]))
+        return distinct(np.concatenate([problem.singles, proposal.expanded(problem, choices)]))
 
     def cluster_logits(self, problem: PlacementProblem) -> ClusterLogits:
-        """Features, encoder, parsing and placer. Raises UserError, see `place`."""
+        """Runs features, encoder, parsing and placer.
+
+        Raises:
+            UserError: as `place`.
+        """
         policy = PolicyFolder.load(self.policy)
         x = policy_input(problem)
         h, edge_score = policy.encode(x)
@@ -118,7 +146,17 @@ class HSDAGPlacer:
 
 
 def parse(config: HSDAGConfig, x: PolicyInput, edge_score: NDArray[np.float32], levels: int) -> NDArray[np.int32]:
-    """Cluster of each node, int32 [n]; levels: how often parsing merges, see `ov_hsdag._native.parse`."""
+    """Merges nodes into clusters, see `ov_hsdag._native.parse`.
+
+    Args:
+        config: settings of the network.
+        x: the features.
+        edge_score: scores of edges, float32 [e].
+        levels: number of times that parsing merges; 0 gives each node its own cluster.
+
+    Returns:
+        Cluster of each node, int32 [n].
+    """
     if not levels:
         return np.arange(len(x.node_x), dtype=np.int32)
     edges = x.edge_index
@@ -130,10 +168,17 @@ def parse(config: HSDAGConfig, x: PolicyInput, edge_score: NDArray[np.float32], 
 
 
 def lean(logits: NDArray[np.float32], leanings: Sequence[float] = _LEANINGS) -> NDArray[np.uint8]:
-    """The greedy choice, then greedy choices that lean to or from each device in turn, uint8 [1 + D * leanings, c].
+    """Makes the greedy choice, then greedy choices that lean to or from each device in turn.
 
-    A policy may be right about which clusters gain most from a device, and not about how many should have it (memory
-    limits, balance): it is right for one of the leanings, which are added to a device's logits, float32 [c, D].
+    A policy may be right about which clusters gain most from a device, and wrong about how many should have it (memory
+    limits, balance). Then it is right with one of the leanings.
+
+    Args:
+        logits: logits of devices for clusters, float32 [c, D].
+        leanings: values that are added to a device's logits.
+
+    Returns:
+        Devices of clusters, uint8 [1 + D * leanings, c].
     """
     devices = logits.shape[1]
     added = np.asarray(leanings, np.float32)[:, None, None] * np.eye(devices, dtype=np.float32)
@@ -142,7 +187,16 @@ def lean(logits: NDArray[np.float32], leanings: Sequence[float] = _LEANINGS) -> 
 
 
 def sample(logits: NDArray[np.float32], count: int, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Choices drawn from the softmax of logits / temperature, `count` for each temperature: uint8 [draws, c]."""
+    """Draws choices from the softmax of logits / temperature.
+
+    Args:
+        logits: logits of devices for clusters, float32 [c, D].
+        count: number of draws for each temperature.
+        generator: the source of random numbers.
+
+    Returns:
+        Devices of clusters, uint8 [draws, c].
+    """
     noise = generator.gumbel(size=(len(_TEMPERATURES), count, *logits.shape)).astype(np.float32)
     scale = 1 / np.asarray(_TEMPERATURES, np.float32)[:, None, None, None]
     # The maximum of logits with Gumbel noise is a draw from their softmax.

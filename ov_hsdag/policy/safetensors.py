@@ -1,4 +1,4 @@
-"""Tensors of a safetensors file (github.com/huggingface/safetensors, "Format"), without a package for it."""
+"""Reads tensors of a safetensors file (github.com/huggingface/safetensors, "Format") without a package for it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from numpy.typing import NDArray
 
 from ov_hsdag.utils.reading import SETTINGS, parse_json
 
+# Element types that are read.
 _TYPES: dict[str, np.dtype[np.floating[Any]]] = {"F16": np.dtype("<f2"), "F32": np.dtype("<f4")}
 
 
 def read_tensors(content: bytes) -> dict[str, NDArray[np.float32]]:
-    """Tensors (F16, F32) by name: 8 bytes with the length of a JSON header, the header, the data. Raises ValueError."""
+    """Reads tensors (F16, F32) by name; F16 is converted to float32.
+
+    The content is 8 bytes with the length of a JSON header, the header, and the data.
+
+    Raises:
+        ValueError: the content is no such file.
+    """
     begin = 8 + int.from_bytes(content[:8], "little")
     if len(content) < 8 or not 8 <= begin <= min(len(content), SETTINGS):
         raise ValueError("it is no safetensors file")
@@ -31,11 +38,11 @@ def read_tensors(content: bytes) -> dict[str, NDArray[np.float32]]:
 
 def _tensor(name: str, entry: Any, data: memoryview) -> NDArray[np.float32]:
     try:
-        dtype, shape, (first, last) = _TYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
-        if not all(type(number) is int and number >= 0 for number in (*shape, first, last)):
+        dtype, shape, (begin, end) = _TYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
+        if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
             raise ValueError
-        if not first <= last <= len(data) or math.prod(shape) * dtype.itemsize != last - first:
+        if not begin <= end <= len(data) or math.prod(shape) * dtype.itemsize != end - begin:
             raise ValueError
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"the tensor {name!r:.60} is malformed") from None
-    return np.frombuffer(data[first:last], dtype).reshape(shape).astype(np.float32, copy=False)
+    return np.frombuffer(data[begin:end], dtype).reshape(shape).astype(np.float32, copy=False)

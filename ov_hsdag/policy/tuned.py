@@ -1,6 +1,6 @@
-"""Policies that were fine-tuned on this machine's devices, kept in the user's cache for the placings that follow.
+"""Policies that were fine-tuned on this machine's devices, kept in the user's cache for later placings.
 
-`OV_HSDAG_POLICIES` names another folder; set to 0 none is kept or used.
+The environment variable `OV_HSDAG_POLICIES` names another folder; with the value 0 no policy is kept or used.
 """
 
 from __future__ import annotations
@@ -18,19 +18,26 @@ from ov_hsdag.devices.discovery import absent
 from ov_hsdag.policy.bundle import WEIGHTS_FILE
 from ov_hsdag.utils.lazy import ov
 
-VARIABLE = "OV_HSDAG_POLICIES"
+VARIABLE = "OV_HSDAG_POLICIES"  # environment variable with the folder of kept policies
 
-# Of the name of a device list's folder; in it is the policy's, whose name is what placements say of it.
+# Hexadecimal digits of the name of a device list's folder, and name of the policy's folder in it, which placements
+# record as the policy.
 _DIGITS, _NAME = 32, "fine-tuned"
 
 
 def keep(policy: Path, core: ov.Core, devices: Sequence[str]) -> None:
-    """Keeps a copy of a policy's folder for placings on these devices, in place of an earlier one. Raises OSError."""
+    """Keeps a copy of a policy's folder for placings on these devices, and replaces an earlier one.
+
+    Args:
+        policy: the policy's folder.
+        core: the Core.
+        devices: names of the devices. Nothing is kept if one is not on this machine.
+    """
     cache = _cache()
     if cache is None or absent(core, devices):
         return
     cache.mkdir(parents=True, exist_ok=True)
-    folder = cache / _key(core, devices)
+    folder = cache / _folder_name(core, devices)
     with tempfile.TemporaryDirectory(dir=cache) as temporary:
         new = Path(temporary) / "new"
         (new / _NAME).mkdir(parents=True)
@@ -42,11 +49,11 @@ def keep(policy: Path, core: ov.Core, devices: Sequence[str]) -> None:
 
 
 def find(core: ov.Core, devices: Sequence[str]) -> Path | None:
-    """The policy that was kept for these devices, on this machine; None where there is none."""
+    """The policy that was kept for these devices on this machine; None if there is none."""
     cache = _cache()
     if cache is None or not cache.is_dir() or absent(core, devices):
         return None
-    folder = cache / _key(core, devices) / _NAME
+    folder = cache / _folder_name(core, devices) / _NAME
     return folder if folder.is_dir() else None
 
 
@@ -60,7 +67,7 @@ def _cache() -> Path | None:
         return None
 
 
-def _key(core: ov.Core, devices: Sequence[str]) -> str:
-    """Name of the folder: what the devices are, whatever the release of OpenVINO."""
-    known = [{**identity(core, name), "openvino": None} for name in devices]
-    return hashlib.sha256(json.dumps([list(devices), known]).encode()).hexdigest()[:_DIGITS]
+def _folder_name(core: ov.Core, devices: Sequence[str]) -> str:
+    """Name of the folder, which follows from the devices' identities; the release of OpenVINO does not count."""
+    identities = [{**identity(core, name), "openvino": None} for name in devices]
+    return hashlib.sha256(json.dumps([list(devices), identities]).encode()).hexdigest()[:_DIGITS]

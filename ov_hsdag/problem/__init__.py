@@ -1,1 +1,1 @@
-"""The placement problem: graph, costs, constraints, objective."""
+"""The placement problem: graph, costs, constraints and objective."""

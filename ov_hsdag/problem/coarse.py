@@ -1,4 +1,4 @@
-"""A placement problem by coarse groups: times, tensors between groups, and positions in the graph."""
+"""A view of a placement problem by coarse groups: times, tensors between groups, and positions in the graph."""
 
 from __future__ import annotations
 
@@ -15,36 +15,42 @@ from ov_hsdag.problem.problem import PlacementProblem
 
 @dataclass(frozen=True, eq=False)
 class CoarseView:
-    """A problem by coarse groups. "Group" means a coarse group here, D is the number of devices."""
+    """A problem by coarse groups. In this class a "group" is a coarse group, and D is the number of devices."""
 
-    problem: PlacementProblem  # the problem; each of its colocation groups has a device that supports it
+    problem: PlacementProblem  # a problem in which each co-location group has a device that supports it
     size: int  # number of groups
     node: NDArray[np.int32]  # group of each node, int32 [nodes]
     us: Floats  # time of each group on each device, µs, inf without support, float64 [size, D]
-    best: Floats  # the least of each row of `us`, float64 [size]
-    tensor_bytes: Floats  # size of each tensor with a consumer in another colocation group, float64 [T]
+    best: Floats  # least time of each group, µs, float64 [size]
+    tensor_bytes: Floats  # bytes of each tensor with a consumer in another co-location group, float64 [T]
     producer: NDArray[np.int32]  # group that produces each of these tensors, int32 [T]
-    # tensor of each possible transfer, a tensor and another group that consumes it, int64 [R]
+    # number of the tensor of each possible transfer, int64 [R]; each pair of a tensor and another group that consumes
+    # it is one
     received: NDArray[np.int64]
     receiver: NDArray[np.int32]  # consuming group of each possible transfer, int32 [R]
     # producing and consuming group of each edge between groups, each pair once, int64 [2, E]
     edge_index: NDArray[np.int64]
-    edge_of: NDArray[np.int64]  # edge of each possible transfer, int64 [R]
+    edge_of: NDArray[np.int64]  # number of the edge of each possible transfer, int64 [R]
     mean_transfer: Floats  # time of each tensor's transfer, mean over all pairs of devices, µs, float64 [T]
-    # time to bring a group on a device what it consumes, mean over the other devices, µs, float64 [size, D]
+    # time to transfer the tensors that a group consumes to a device, mean over the other devices, µs, float64 [size, D]
     into: Floats
-    # time to bring what it produces to another device, mean over the other devices, µs, float64 [size, D]
+    # time to transfer the tensors that a group produces from a device, mean over the others, µs, float64 [size, D]
     out_of: Floats
     # position, degrees, fractal dimension and closeness of each group, see `_native.structure_features`
     structure: dict[str, Any]
 
     @classmethod
     def of(cls, problem: PlacementProblem, coarse: NDArray[np.int32] | None = None) -> CoarseView:
-        """The view of a problem, by its own coarse groups or others, int32 [groups]."""
+        """Makes the view of a problem.
+
+        Args:
+            problem: the problem.
+            coarse: coarse group of each co-location group, int32 [groups]; by default the problem's own.
+        """
         coarse = problem.coarse if coarse is None else coarse
         size = int(coarse.max()) + 1
         devices = len(problem.devices)
-        # Infinite where any group is: the sum is, too.
+        # A sum is infinite where any of its co-location groups is, so unsupported devices need no other treatment.
         us = np.stack([np.bincount(coarse, column, size) for column in problem.group_us.T], axis=1, dtype=np.float64)
 
         tensors = problem.tensors
@@ -92,27 +98,44 @@ class CoarseView:
         return position
 
     def sums(self, values: NDArray[Any]) -> Floats:
-        """Sums of nodes' values by group, [nodes] → float64 [size]."""
+        """Sums the values of nodes, [nodes], by group: float64 [size]."""
         return np.bincount(self.node, values, self.size).astype(np.float64)
 
     def spans(self, position: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Positions of each tensor's producer and of its last consumer, int64 [T] each; position: of groups, int32."""
+        """Returns the positions of each tensor's producer and of its last consumer.
+
+        Args:
+            position: position of each group in an order, int32 [size].
+
+        Returns:
+            Positions of the producers and of the last consumers, int64 [T] each.
+        """
         first, last = position[self.producer].astype(np.int64), np.zeros(len(self.producer), np.int64)
         np.maximum.at(last, self.received, position[self.receiver])
         return first, last
 
 
 def crossing(amount: Floats, first: NDArray[np.integer], last: NDArray[np.integer], size: int) -> Floats:
-    """Sums of what crosses each place of an order from `first` to `last`, [size + 1]."""
+    """Sums the amounts that cross each place of an order.
+
+    Args:
+        amount: amount of each interval, such as bytes of a tensor, float64 [intervals].
+        first: position at which each interval begins, [intervals].
+        last: position at which it ends, [intervals].
+        size: number of positions.
+
+    Returns:
+        The sum over all intervals that reach from before each place to behind it, float64 [size + 1].
+    """
     change = np.bincount(first + 1, amount, size + 2) - np.bincount(last + 1, amount, size + 2)
     return np.maximum(np.cumsum(change)[: size + 1], 0.0)
 
 
 def off_diagonal(matrix: Floats) -> Floats:
-    """The matrix, [D, D], with zeros on its diagonal."""
+    """Returns the matrix, [D, D], with zeros on its diagonal."""
     return np.where(np.eye(len(matrix), dtype=bool), 0.0, matrix)
 
 
 def share(part: Any, whole: Any) -> Floats:
-    """part / whole, 0 where the whole is 0."""
+    """Divides `part` by `whole`; the result is 0 where both are 0."""
     return np.asarray(part, np.float64) / np.maximum(np.asarray(whole, np.float64), 1e-30)

@@ -1,4 +1,4 @@
-"""Experts on another device than the rest of a decoder, as people place them by hand."""
+"""Placements with experts on another device than the rest of a decoder, as users make them by hand."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from ov_hsdag.problem.problem import PlacementProblem
 
 
 def experts_away(problem: PlacementProblem, device: int | None = None) -> NDArray[np.uint8]:
-    """Everything on the first device but the routed experts of no layer, of the first one, and so on, which are on
-    the device of this number, by default the last: uint8 [blocks + 1, groups]."""
+    """Places everything on the first device, except the routed experts of the first layers.
+
+    Args:
+        problem: the problem.
+        device: number of the experts' device; by default the last.
+
+    Returns:
+        One placement for each number of layers with experts away, from 0 to all, uint8 [blocks + 1, groups].
+    """
     groups = [int(problem.groups[block.sum]) for block in experts(problem.graph)]
     result = np.zeros((len(groups) + 1, problem.group_count), np.uint8)
     for number, group in enumerate(groups):
@@ -24,16 +31,25 @@ def experts_away(problem: PlacementProblem, device: int | None = None) -> NDArra
 def fewest_away(
     problem: PlacementProblem, away: NDArray[np.uint8], keeps: Callable[[NDArray[np.int64]], bool] = lambda _: True
 ) -> int | None:
-    """Number of the first feasible placement of `experts_away`, None where none is.
+    """Finds the first feasible placement of `experts_away`.
 
-    keeps: what else has to hold of the bytes on each device, int64 [devices]; of fewer bytes, too, where it does.
-    Evaluating one of a large model takes a tenth of a second: only those are whose weights and states alone fit.
+    Evaluating one placement of a large model takes a tenth of a second. So only those are evaluated whose weights and
+    states alone fit.
+
+    Args:
+        problem: the problem.
+        away: the placements of `experts_away`, uint8 [count, groups].
+        keeps: a further condition on the bytes on each device, int64 [devices]. If it holds for some bytes, it must
+            hold for fewer.
+
+    Returns:
+        The number of the placement, or None where none is feasible.
     """
     groups = np.arange(problem.group_count)
     for number, placement in enumerate(away):
         held = np.bincount(placement, problem.group_held[groups, placement], len(problem.devices)).astype(np.int64)
         if (held <= problem.memory_limits).all() and keeps(held):
-            found = problem.evaluate(placement)
-            if found.infeasible[0] == 0 and keeps(found.memory_bytes[0]):
+            evaluation = problem.evaluate(placement)
+            if evaluation.infeasible[0] == 0 and keeps(evaluation.memory_bytes[0]):
                 return number
     return None

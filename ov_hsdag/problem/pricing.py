@@ -40,12 +40,12 @@ from ov_hsdag.utils.timing import Clock
 
 @dataclass(frozen=True, eq=False)
 class ModelAnalysis:
-    """What of a model does not depend on what things cost; calibration and placement share it."""
+    """The properties of a model that do not depend on costs; calibration and placement share them."""
 
-    model: ov.Model  # normalized
+    model: ov.Model  # the normalized model
     shapes: Mapping[str, Sequence[int]] | None  # example shapes of its dynamic inputs
-    graph: ComputationGraph  # of the model
-    devices: tuple[str, ...]  # names, in HETERO's order
+    graph: ComputationGraph  # graph of the model
+    devices: tuple[str, ...]  # names of the devices, in HETERO's order
     supported: NDArray[np.bool_]  # which devices run which nodes, bool [nodes, devices]
 
 
@@ -59,12 +59,26 @@ def prepare(
     clock: Clock | None = None,
     placed: bool = False,
 ) -> ModelAnalysis:
-    """Normalizes `model`, in place, and asks which devices run what: the core's own, or the profile for others.
+    """Normalizes `model`, in place, and finds out which devices run which operations.
 
-    placed: the model is as a placing left it, see `ov_hsdag.model.clean_up.clean_up`.
+    Devices of this machine are asked; for others the profile has the answer.
 
-    Raises UserError (an unknown device, a model without operations, an operation that no device runs) and RunError (a
-    device cannot say what it supports).
+    Args:
+        model: any model; changed in place.
+        names: names of the devices, in HETERO's order.
+        core: the Core.
+        profile: profile of every device.
+        shapes: example shapes of dynamic inputs, by input name.
+        clock: measures the phases "normalise", "graph", "legality" and "support".
+        placed: whether the model carries a placement, see `ov_hsdag.model.clean_up.clean_up`.
+
+    Returns:
+        The analysis of the model.
+
+    Raises:
+        UserError: a device is unknown, the model has no operations, no device runs some operation, or the shapes do not
+            fit.
+        RunError: a device cannot say what it supports.
     """
     clock = clock or Clock()
     for name in names:
@@ -90,14 +104,14 @@ def prepare(
 def _assumed_support(
     model: ov.Model, graph: ComputationGraph, names: Sequence[str], absent: Sequence[str], profile: Profile
 ) -> NDArray[np.bool_]:
-    """Which devices run which nodes, bool [nodes, devices], as far as that is known without asking them.
+    """Which devices run which nodes, bool [nodes, devices], as far as that is known without asking the devices.
 
     Args:
-        model: normalized.
-        graph: of the model.
-        names: the devices.
-        absent: those of them that are not on this machine; of others, what is returned is of no use.
-        profile: of every device.
+        model: the normalized model.
+        graph: the graph of the model.
+        names: names of the devices.
+        absent: the devices that are not on this machine. Columns of other devices are incomplete.
+        profile: profile of every device.
     """
     supported = cost_model.assumed_support(profile, graph, names)
     if not absent:
@@ -109,7 +123,7 @@ def _assumed_support(
     for column, device in enumerate(map(profile.device, names)):
         if names[column] not in absent or device.kind == "CPU":
             continue
-        if device.supported is None:  # else the profile's own list tells
+        if device.supported is None:  # otherwise the profile lists all types that the device runs
             supported[custom, column] = False
         if device.kind in RANKS_FIXED:
             supported[open_rank, column] = False
@@ -120,11 +134,11 @@ def _assumed_support(
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    """A device list on a machine, with the speeds of the devices: what models are analysed and priced for."""
+    """A device list on a machine with the speeds of its devices, for which models are analysed and priced."""
 
-    core: ov.Core  # asked what the devices support, where it has them
-    devices: DeviceSet
-    profile: Profile  # of every device
+    core: ov.Core  # answers what its devices support
+    devices: DeviceSet  # the devices, in HETERO's order
+    profile: Profile  # profile of every device
 
     @classmethod
     def of(
@@ -136,14 +150,25 @@ class Session:
         memory: Mapping[str, int] | None = None,
         kv_precision: str | None = None,
     ) -> Session:
-        """A session, with a new Core and the built-in profiles by default. UserError: no devices, no such profile.
+        """Opens a session.
 
-        memory: limits in place of the profile's, bytes by device; kv_precision: in which devices keep KV caches.
+        Args:
+            device: the devices, such as "HETERO:GPU,CPU" or ["GPU", "CPU"].
+            core: the Core; a new one by default.
+            profile: profile of the devices, or the path of its file; built-in profiles by default.
+            memory: limits in place of the profile's, bytes by device name.
+            kv_precision: type in which devices keep KV caches, such as "u8"; by default the devices' own.
+
+        Returns:
+            The session.
+
+        Raises:
+            UserError: there are no devices, a device is unknown, or there is no such profile.
         """
         devices = device if isinstance(device, DeviceSet) else DeviceSet.parse(device)
         core = core or new_core()
-        known = resolve_profile(profile, devices.names, core)
-        return cls(core, devices, known.with_memory(memory or {}).with_kv_precision(kv_precision))
+        resolved = resolve_profile(profile, devices.names, core)
+        return cls(core, devices, resolved.with_memory(memory or {}).with_kv_precision(kv_precision))
 
     def analyse(
         self,
@@ -153,7 +178,22 @@ class Session:
         clock: Clock | None = None,
         placed: bool = False,
     ) -> ModelAnalysis:
-        """See `prepare`; with phases of a workload, their last one's shapes count."""
+        """Analyses a model for the session's devices; see `prepare`.
+
+        Args:
+            model: any model; changed in place.
+            shapes: example shapes of dynamic inputs, by input name, where there are no phases.
+            phases: phases of a workload; the shapes of the last one count.
+            clock: measures the phases of placing.
+            placed: whether the model carries a placement.
+
+        Returns:
+            The analysis of the model.
+
+        Raises:
+            UserError: as `prepare`.
+            RunError: a device cannot say what it supports.
+        """
         shapes = phases[-1].shapes if phases else shapes or None
         return prepare(model, self.devices.names, self.core, self.profile, shapes=shapes, clock=clock, placed=placed)
 
@@ -165,21 +205,36 @@ class Session:
         phases: Sequence[Phase] = (),
         phase_costs: Mapping[str, ModelCosts] | None = None,
     ) -> WorkloadProblem:
-        """The problem of one inference, or of a workload: the mean over its inferences, memory for the largest.
+        """Makes the problem of one inference, or of a workload.
 
-        Operations and boundaries cost what was measured where that holds (`costs`, of phases by their names), else the
-        profile's; a warning names devices that measured costs do not hold for, as the core tells. Costs add up: times
-        of operations are means over the phases, a transfer takes as long as the mean of what it moves, and a submodel
-        is started once in each inference. So the times of the problem are those of a mean inference. A phase that does
-        not occur counts for memory alone. Raises UserError for shapes that do not fit.
+        The problem of a workload is that of the mean over its inferences, with memory for the largest. Its times are
+        those of a mean inference, because costs are additive: times of operations are means over the phases, a transfer
+        takes as long as that of the mean bytes, and a submodel is started once in each inference. A phase that does not
+        occur counts for memory only.
+
+        Measured costs of operations and boundaries count where they hold, else those of the profile. A warning names
+        devices for which measured costs do not hold, because the core reports another device or properties.
+
+        Args:
+            analysis: the analysis of the model.
+            objective: "latency" or "throughput".
+            costs: measured costs of the model, where there are no phases.
+            phases: phases of a workload.
+            phase_costs: measured costs by the phase's name.
+
+        Returns:
+            The problem, with the problems of the phases.
+
+        Raises:
+            UserError: shapes of a phase do not fit the model, or the objective is unknown.
         """
         graphs = {phase.name: graph_of(analysis, phase) for phase in phases} or {"": analysis.graph}
         counts = {phase.name: float(phase.count) for phase in phases if phase.count} or {"": 1.0}
         measured = (phase_costs or {}) if phases else {"": costs}
         priced = {}
         for name, count in counts.items():
-            by_profile = _by_profile(self.profile, graphs[name], analysis.devices)
-            overlaid = _overlaid(by_profile, graphs[name], analysis.devices, self.core, measured.get(name))
+            by_profile = _profile_costs(self.profile, graphs[name], analysis.devices)
+            overlaid = _with_measured_costs(by_profile, graphs[name], analysis.devices, self.core, measured.get(name))
             priced[name] = _Priced(graphs[name], count, overlaid)
         problem = self._problem(analysis, objective, list(priced.values()), graphs.values())
         if not phases:
@@ -190,7 +245,7 @@ class Session:
     def _problem(
         self, analysis: ModelAnalysis, objective: str, parts: Sequence[_Priced], graphs: Iterable[ComputationGraph]
     ) -> PlacementProblem:
-        """The problem of the mean over inferences of several sizes; memory counts the largest of all `graphs`."""
+        """Makes the problem of the mean over inferences of several sizes; memory counts the largest of all `graphs`."""
         names, profile = analysis.devices, self.profile
         graph, moved = max(parts, key=lambda part: part.count).graph, None
         largest = np.stack([one.output_bytes for one in graphs]).max(axis=0)
@@ -199,23 +254,23 @@ class Session:
             shares = np.array([part.count for part in parts]) / sum(part.count for part in parts)
             moved = np.rint(shares @ np.stack([part.graph.output_bytes for part in parts])).astype(np.int64)
             graph = replace(graph, flops=shares @ np.stack([part.graph.flops for part in parts]))
-        kept = cost_model.storage_ratios(profile, graph, names)
+        storage_ratio = cost_model.storage_ratios(profile, graph, names)
         shared = SharedCores.of(self.core, names)
-        held, live = memory_needs(analysis.model, graph, self.core, profile, names, kept)
+        held, live = memory_needs(analysis.model, graph, self.core, profile, names, storage_ratio)
         return PlacementProblem(
             graph=graph,
             devices=names,
             objective=objective,
             supported=analysis.supported,
             groups=analysis.graph.legality.groups,
-            memory_bytes=np.ceil(profile.memory_bytes(names) / kept).astype(np.int64),
+            memory_bytes=np.ceil(profile.memory_bytes(names) / storage_ratio).astype(np.int64),
             rule=colocation.split_rule(ov.__version__),
-            storage_ratio=kept,
+            storage_ratio=storage_ratio,
             moved_bytes=moved,
             held_bytes=held,
             live_bytes=live,
             core_share=None if shared is None else shared.shares(names),
-            **_mean(parts),
+            **_mean_costs(parts),
         )
 
 
@@ -229,27 +284,49 @@ def build_problem(
     shapes: Mapping[str, Sequence[int]] | None = None,
     costs: ModelCosts | None = None,
 ) -> PlacementProblem:
-    """Normalizes `model`, in place, and makes the placement problem of it.
+    """Normalizes `model`, in place, and makes its placement problem.
 
-    profile: speeds of the devices, or the path of a profile's file; built-in ones by default. core: asked what the
-    devices support, where it has them; a new one by default. costs: measured costs of the model, used where they hold.
+    Args:
+        model: any model; changed in place.
+        devices: the devices, in HETERO's order.
+        objective: "latency" or "throughput".
+        profile: profile of the devices, or the path of its file; built-in profiles by default.
+        core: the Core; a new one by default.
+        shapes: example shapes of dynamic inputs, by input name.
+        costs: measured costs of the model, used where they hold.
 
-    Raises UserError: an unknown device, a profile without one of the devices, or an operation that no device runs;
-    RunError: a device cannot say what it supports.
+    Returns:
+        The problem.
+
+    Raises:
+        UserError: a device is unknown, the profile lacks a device, or no device runs some operation.
+        RunError: a device cannot say what it supports.
     """
     session = Session.of(devices, core, profile)
     return session.price(session.analyse(model, shapes), objective, costs).problem
 
 
 def resolve_profile(profile: Profile | str | PathLike[str] | None, names: Sequence[str], core: ov.Core) -> Profile:
-    """The profile itself, the one of a file, or the built-in profiles of the devices. Raises UserError."""
+    """Returns a profile.
+
+    Args:
+        profile: a profile, the path of a profile's file, or None for the built-in profiles.
+        names: names of the devices, for the built-in profiles.
+        core: the Core, which matches the devices of this machine to built-in profiles.
+
+    Returns:
+        The profile.
+
+    Raises:
+        UserError: the file cannot be read, or no built-in profile stands for a device.
+    """
     if isinstance(profile, Profile):
         return profile
     return Profile.load(profile) if profile else builtin_profile(names, core)
 
 
 def graph_of(analysis: ModelAnalysis, phase: Phase) -> ComputationGraph:
-    """The graph of the model with the sizes of a phase. Raises UserError where its shapes do not fit the model."""
+    """Returns the graph of the model with the sizes of a phase. Raises UserError where its shapes do not fit."""
     if analysis.shapes is not None and phase.shapes == analysis.shapes:
         return analysis.graph
     return analysis.graph.resized(analysis.model, phase.shapes)
@@ -257,62 +334,65 @@ def graph_of(analysis: ModelAnalysis, phase: Phase) -> ComputationGraph:
 
 @dataclass(frozen=True, eq=False)
 class WorkloadProblem:
-    """What `Session.price` makes; without a workload the problem alone."""
+    """The result of `Session.price`; the mappings are empty without a workload."""
 
-    problem: PlacementProblem  # of the mean inference
-    # the problem of each phase that occurs, by its name. They share the problem's groups, and its memory
+    problem: PlacementProblem  # problem of the mean inference
+    # problem of each phase that occurs, by its name; they have the groups and the memory of `problem`
     phases: Mapping[str, PlacementProblem]
     counts: Mapping[str, float]  # inferences of each phase in a run of the workload
-    # sizes of all outputs in each phase, those that do not occur too, int64 [outputs]
+    # bytes of all outputs in each phase, int64 [outputs], also in phases that do not occur
     output_bytes: Mapping[str, NDArray[np.int64]]
 
     def summary(self, placement: NDArray[np.integer[Any]]) -> dict[str, dict[str, float]]:
-        """The prediction for one placement [groups]: count of each phase, and latency_us and throughput_ips of one."""
-        found = {}
+        """Predicts latency_us and throughput_ips of each phase, and its count, for one placement [groups]."""
+        predictions = {}
         for name, problem in self.phases.items():
             of_one = problem.summary(placement)
-            found[name] = {"count": self.counts[name], **{key: of_one[key] for key in ("latency_us", "throughput_ips")}}
-        return found
+            predictions[name] = {
+                "count": self.counts[name],
+                **{key: of_one[key] for key in ("latency_us", "throughput_ips")},
+            }
+        return predictions
 
 
 @dataclass(frozen=True, eq=False)
 class _Priced:
-    """Inferences of one size: the graph of that size, how many there are, and what they cost."""
+    """Inferences of one size: the graph of that size, their number, and their costs."""
 
-    graph: ComputationGraph  # with the sizes
-    count: float  # of inferences
-    costs: Mapping[str, Any]  # attributes of `PlacementProblem` by name
+    graph: ComputationGraph  # graph with this size
+    count: float  # number of inferences in a run of the workload
+    costs: Mapping[str, Any]  # attributes of `PlacementProblem` by name, see `_COSTS`
 
 
 # Attributes of `PlacementProblem` that are costs.
 _COSTS = ("node_us", "transfer_us", "transfer_us_per_byte", "submodel_us", "fused_with", "fusion_penalty_us")
 
 
-def _by_profile(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> dict[str, Any]:
-    """Costs by their names, see `_COSTS`."""
+def _profile_costs(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> dict[str, Any]:
+    """Costs by the profile, by their names; see `_COSTS`."""
     transfers = cost_model.transfer_costs(profile, names)
-    found = (cost_model.node_us(profile, graph, names), *transfers, profile.submodel_us(names))
-    return dict(zip(_COSTS, (*found, *cost_model.fusion_costs(profile, graph, names)), strict=True))
+    times = (cost_model.node_us(profile, graph, names), *transfers, profile.submodel_us(names))
+    return dict(zip(_COSTS, (*times, *cost_model.fusion_costs(profile, graph, names)), strict=True))
 
 
-def _overlaid(
+def _with_measured_costs(
     costs: Mapping[str, Any], graph: ComputationGraph, names: Sequence[str], core: ov.Core, measured: ModelCosts | None
 ) -> dict[str, Any]:
-    """Costs by their names, with what was measured in their place where that holds."""
-    here = _measured(measured, graph, names, core)
+    """Replaces costs of the profile by measured ones where these hold."""
+    valid_costs = _valid_measured_costs(measured, graph, names, core)
     mixed = {**costs, **{key: costs[key].copy() for key in ("node_us", "fused_with", "fusion_penalty_us")}}
-    boundaries = measured.boundaries_of(names) if measured and len(here) == len(names) else None
+    boundaries = measured.boundaries_of(names) if measured and len(valid_costs) == len(names) else None
     if boundaries is not None:
         mixed |= {key: getattr(boundaries, key) for key in ("submodel_us", "transfer_us", "transfer_us_per_byte")}
-    for name, found in here.items():
+    for name, device_costs in valid_costs.items():
         column = list(names).index(name)
         for key in ("node_us", "fused_with", "fusion_penalty_us"):
-            mixed[key][:, column] = getattr(found, key)
+            mixed[key][:, column] = getattr(device_costs, key)
     return mixed
 
 
-def _mean(parts: Sequence[_Priced]) -> dict[str, Any]:
-    """The costs of a mean inference; what is fused is what most inferences fuse."""
+def _mean_costs(parts: Sequence[_Priced]) -> dict[str, Any]:
+    """The costs of a mean inference. A node counts as fused with the node that most inferences fuse it with."""
     shares = np.array([part.count for part in parts]) / sum(part.count for part in parts)
     fused_with = parts[int(shares.argmax())].costs["fused_with"]
     moved = shares * [part.graph.output_bytes.sum() for part in parts]
@@ -329,26 +409,26 @@ def _mean(parts: Sequence[_Priced]) -> dict[str, Any]:
     }
 
 
-def _measured(
+def _valid_measured_costs(
     costs: ModelCosts | None, graph: ComputationGraph, devices: Sequence[str], core: ov.Core
 ) -> dict[str, DeviceCosts]:
-    """The measured costs that hold here, by device."""
+    """The measured costs that hold for this model and these devices, by device."""
     if costs is None:
         return {}
-    found = costs.of(graph, devices, core)
+    valid_costs = costs.of(graph, devices, core)
     unmeasured = [name for name in devices if costs.device(name) is None]
-    if found and unmeasured:
+    if valid_costs and unmeasured:
         warnings.warn(
             f"operations are not measured on {', '.join(unmeasured)} (there was no time, it runs none of the"
             " model, or the calibration was one without it): the profile counts there",
             stacklevel=4,
         )
-    other = [name for name in devices if name not in found and name not in unmeasured]
-    if other or not found:
+    stale = [name for name in devices if name not in valid_costs and name not in unmeasured]
+    if stale or not valid_costs:
         warnings.warn(
-            f"the measured costs beside the model do not hold for {', '.join(other or devices)} (another model, device,"
+            f"the measured costs beside the model do not hold for {', '.join(stale or devices)} (another model, device,"
             " number of cores, property or release of OpenVINO) and are not used; ov-hsdag calibrate --model measures"
             " them anew",
             stacklevel=4,
         )
-    return found
+    return valid_costs

@@ -19,14 +19,15 @@ from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.reading import ARRAYS, parse_json, read_arrays
 
-OBJECTIVES = ("latency", "throughput")
+OBJECTIVES = ("latency", "throughput")  # of one request; of many in flight
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 1  # format of the files, see `PlacementProblem.save`; other versions are refused
 
-# Share of a model's work, or of its weights, above which a chain is cut; see `PlacementProblem.coarse`.
+# Share of a model's work, or of its weights, above which a chain is cut, so that a model without branches has some
+# forty coarse groups; see `PlacementProblem.coarse`.
 CHAIN_SHARE = 1 / 40
 
-# The bit of `Evaluation.infeasible` for memory limits, which moving more groups may still satisfy.
+# The bit of `Evaluation.infeasible` for memory limits. Moving more groups may still satisfy these.
 OVER_MEMORY = np.uint8(4)
 
 
@@ -37,10 +38,13 @@ def check_objective(objective: str) -> None:
 
 
 MOST_WORK = 50_000_000
-"""What judging a placement that was found may take, see `PlacementProblem.evaluate`: of a deep model, some cut each
-layer into submodels."""
+"""Steps that evaluating a placement may take, see `PlacementProblem.evaluate`: less than 0.05 s.
 
-# Submodels of a placement that is repaired: each round moves a group, and takes longer the more there are.
+Some placements of a deep model cut each layer into submodels and would take minutes.
+"""
+
+# Submodels up to which a placement is repaired. Each round of a repair moves a group, and takes longer the more
+# submodels there are.
 _MOST_REPAIRED = 300
 
 
@@ -49,8 +53,8 @@ class Evaluation:
     """The simulator's results for a batch of placements."""
 
     latency_us: Floats  # time of one request, µs, float64 [batch]
-    # time between results with many requests in flight, µs, float64 [batch]: the busiest device's work, or that of the
-    # cores which devices share
+    # time between results with many requests in flight, µs, float64 [batch]: the work of the busiest device for one
+    # request, or that of cores which devices share, if it is longer
     period_us: Floats
     busy_us: Floats  # work of each device for one request, µs, float64 [batch, devices]
     memory_bytes: NDArray[np.int64]  # weights, states and live tensors on each device, int64 [batch, devices]
@@ -63,11 +67,11 @@ class Evaluation:
 
     @property
     def broken(self) -> NDArray[np.bool_]:
-        """Placements that no device's memory would make feasible, bool [batch]."""
+        """Whether a placement is infeasible for other reasons than memory limits, bool [batch]."""
         return (self.infeasible & ~OVER_MEMORY) != 0
 
     def score(self, objective: str) -> Floats:
-        """What is minimised, in µs: latency, or the period for throughput; inf where infeasible. float64 [batch]."""
+        """The value to minimise, µs: latency, or the period for throughput; inf where infeasible. float64 [batch]."""
         value = self.latency_us if objective == "latency" else self.period_us
         return np.where(self.infeasible == 0, value, np.inf)
 
@@ -77,11 +81,11 @@ class Breakdown:
     """The terms of the simulator's results for a batch of placements."""
 
     evaluation: Evaluation  # the results
-    # time of each node where it is, broken fusions not included, µs, float64 [batch, nodes]
+    # time of each node on its device, without penalties of broken fusions, µs, float64 [batch, nodes]
     node_us: Floats
-    fusion_us: Floats  # what each node takes longer as its fusion is broken, µs, float64 [batch, nodes]
-    # time of operations, of what they take longer as fusions are broken, of calls of submodels, and of transfers, µs:
-    # together the latency of one request, float64 [batch, 4], and each device's work, float64 [batch, devices, 4]
+    fusion_us: Floats  # penalty of each node whose fusion is broken, µs, float64 [batch, nodes]
+    # four terms: operations, penalties of broken fusions, calls of submodels, and transfers, µs. Their sum is the
+    # latency of one request, float64 [batch, 4], or each device's work, float64 [batch, devices, 4]
     latency_us: Floats
     busy_us: Floats
     # where the transfers of each placement begin in the arrays below, int32 [batch + 1]
@@ -90,9 +94,9 @@ class Breakdown:
     # device numbers, uint8 [transfers]
     transfer_source: NDArray[np.uint8]
     transfer_target: NDArray[np.uint8]
-    transfer_bytes: NDArray[np.int64]  # that move, int64 [transfers]
+    transfer_bytes: NDArray[np.int64]  # bytes that the transfer moves, int64 [transfers]
     transfer_us: Floats  # time of the transfer, µs, float64 [transfers]
-    # in which these devices are busy with it, µs, float64 [transfers]
+    # time in which each of the two devices is busy with the transfer, µs, float64 [transfers]
     transfer_source_us: Floats
     transfer_target_us: Floats
 
@@ -106,63 +110,65 @@ class PlacementProblem:
     objective: str  # "latency" or "throughput"
     node_us: Floats = field(metadata=array("nodes", "devices", dtype=np.float64))  # time, µs
     supported: NDArray[np.bool_] = field(metadata=array("nodes", "devices", dtype=np.bool_))  # whether it runs there
-    groups: NDArray[np.int32] = field(metadata=array("nodes", dtype=np.int32))  # colocation groups, dense numbers
-    # fixed time of a transfer from row to column, µs, float64 [devices, devices]
+    groups: NDArray[np.int32] = field(metadata=array("nodes", dtype=np.int32))  # co-location groups, without gaps
+    # fixed time of a transfer from the row's device to the column's, µs, float64 [devices, devices]
     transfer_us: Floats = field(metadata=array("devices", "devices", dtype=np.float64))
     transfer_us_per_byte: Floats = field(metadata=array("devices", "devices", dtype=np.float64))
-    # what each submodel on a device costs beyond its nodes, µs, float64 [devices]
+    # time of a submodel's call beyond the time of its nodes, µs, float64 [devices]
     submodel_us: Floats = field(metadata=array("devices", dtype=np.float64))
-    memory_bytes: NDArray[np.int64] = field(metadata=array("devices", dtype=np.int64))  # limits, -1 for none
+    memory_bytes: NDArray[np.int64] = field(metadata=array("devices", dtype=np.int64))  # limits, -1 for no limit
     rule: int  # HETERO's splitting rule, see `split_rule`
-    # the node that a node has to share a submodel with for a device to save time on it, -1 for none: the one into whose
-    # execution it is fused, or one that shares its tensor layout. None: no node has one. int32 [nodes, devices].
+    # the node that a node has to share a submodel with for a device to save time on it, -1 for no such node: the node
+    # into whose execution it is fused, or one that shares its tensor layout. int32 [nodes, devices]. None if no node
+    # has one.
     fused_with: NDArray[np.int32] | None = field(default=None, metadata=array("nodes", "devices", dtype=np.int32))
-    # what a broken fusion costs: the time that a node takes longer on a device where its `fused_with` is in another
-    # submodel, µs, float64 [nodes, devices]. None: nothing. Minimum cuts and the moves of refinement see only those
+    # penalty of a broken fusion: the time that a node takes longer on a device where its `fused_with` is in another
+    # submodel, µs, float64 [nodes, devices]. None for no penalties. Minimum cuts and the moves of refinement see only
     # fusions whose tensor has no other consumer.
     fusion_penalty_us: Floats | None = field(
         default=None, metadata=array("nodes", "devices", dtype=np.float64, key="torn_us")
     )
-    # bytes that a device stores for each byte of the graph (0.5 where f32 weights become f16), float64 [devices]. None:
-    # 1. Memory limits count bytes of the graph; `stored_bytes` converts them for users.
+    # bytes that a device stores for each byte of the graph (0.5 where f32 weights become f16), float64 [devices]; 1 by
+    # default. Memory limits count bytes of the graph; `stored_bytes` converts them for users.
     storage_ratio: Floats | None = field(default=None, metadata=array("devices", dtype=np.float64, key="kept"))
-    # bytes that a transfer of each output moves, where a workload has inferences of several sizes: the mean, while
-    # `graph.output_bytes` is the largest, which memory counts. None: the same. int64 [outputs].
+    # bytes that a transfer of each output moves, int64 [outputs]. Where a workload has inferences of several sizes, it
+    # is their mean, while `graph.output_bytes` has the largest size, which counts for memory. By default the same.
     moved_bytes: NDArray[np.int64] | None = field(default=None, metadata=array("outputs", dtype=np.int64, later=True))
-    # bytes that each device keeps for each node as long as the model is loaded, weights and states, in bytes of the
-    # graph; int64 [nodes, devices]. None: weights alone.
+    # bytes that each device keeps for each node as long as the model is loaded, for weights and states, in bytes of the
+    # graph; int64 [nodes, devices]. By default weights alone.
     held_bytes: NDArray[np.int64] | None = field(
         default=None, metadata=array("nodes", "devices", dtype=np.int64, later=True)
     )
-    # bytes that each tensor takes while it is alive, beside what is held: nothing where it is a state; int64 [outputs].
-    # None: `graph.output_bytes`.
+    # bytes that each tensor takes while it is alive, beyond `held_bytes`: 0 where it is a state; int64 [outputs]. By
+    # default `graph.output_bytes`.
     live_bytes: NDArray[np.int64] | None = field(default=None, metadata=array("outputs", dtype=np.int64, later=True))
-    # share of the time of a transfer in which each device is busy with it, where it is one of the two ends; 0 where
-    # another engine than its own copies. It counts for throughput alone. float64 [devices]. None: 1.
+    # share of a transfer's time in which each device is busy with it, if it is one of the two ends; 0 if another engine
+    # than the device copies. It counts for throughput only. float64 [devices]; 1 by default.
     transfer_share: Floats | None = field(default=None, metadata=array("devices", dtype=np.float64, later=True))
-    # share of the cores, which several devices have together, that each takes while it works: a period is no shorter
-    # than all that work takes on them. Searches see it in the end alone. None: each has its own. float64 [devices].
+    # share of the machine's cores that each device takes while it works, where several devices have cores together: a
+    # period is no shorter than the time that their work takes on all cores. Searches see it only when they compare
+    # results. float64 [devices]. By default each device has its own cores.
     core_share: Floats | None = field(default=None, metadata=array("devices", dtype=np.float64, later=True))
 
     def __post_init__(self) -> None:
-        """Checks the objective (UserError), and that devices and arrays are as the attributes document (ValueError)."""
+        """Checks the objective (UserError), and that devices and arrays are as documented (ValueError)."""
         check_objective(self.objective)
         if not self.devices:
             raise ValueError("expected at least one device")
         check_arrays(self, {"nodes": self.graph.nodes, "devices": len(self.devices), "outputs": self.graph.outputs})
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes alone: what is derived from them is derived again, and native objects stay here."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        """Returns the fields alone: derived values are derived again, and native objects cannot be pickled."""
+        return {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
 
     @cached_property
     def found(self) -> dict[str, NDArray[np.uint8]]:
-        """What a placer found that others begin with, by the placer's name, uint8 [groups]."""
+        """Placements that placers found and others begin with, by the placer's name, uint8 [groups]."""
         return {}
 
     @cached_property
     def group_count(self) -> int:
-        """Number of colocation groups."""
+        """Number of co-location groups."""
         return int(self.groups.max()) + 1
 
     @cached_property
@@ -184,7 +190,7 @@ class PlacementProblem:
 
     @cached_property
     def node_held(self) -> NDArray[np.int64]:
-        """`held_bytes`, the graph's weights where that is None, int64 [nodes, devices]."""
+        """`held_bytes`, or the graph's weights where that is None, int64 [nodes, devices]."""
         if self.held_bytes is not None:
             return self.held_bytes
         return np.repeat(self.graph.weight_bytes[:, None], len(self.devices), axis=1)
@@ -197,19 +203,19 @@ class PlacementProblem:
 
     @cached_property
     def chains(self) -> NDArray[np.int32]:
-        """Chain of each colocation group, int32 [groups].
+        """Chain of each co-location group, int32 [groups].
 
-        HSDAG's graph coarsening (Duan et al., NeurIPS 2024, section on graph coarsening): a group joins its only
-        successor where it is that one's only predecessor.
+        A group joins its only successor if it is that group's only predecessor. This is HSDAG's graph coarsening (Duan
+        et al., NeurIPS 2024, section on graph coarsening).
         """
         return self._coarsen(np.zeros(self.group_count), np.inf)
 
     @cached_property
     def coarse(self) -> NDArray[np.int32]:
-        """Coarse group of each colocation group, int32 [groups].
+        """Coarse group of each co-location group, int32 [groups].
 
-        Coarse groups are `chains`, cut where one has `CHAIN_SHARE` of the work or of the weights. Without the cuts, a
-        model that does not branch would be one group, which no placement can balance or fit into memory.
+        Coarse groups are `chains`, cut where a part has `CHAIN_SHARE` of the work or of the weights. Without the cuts,
+        a model that does not branch would be one group, which no placement can balance or fit into memory.
         """
         work = np.where(np.isfinite(self.group_us), self.group_us, np.nan)
         work = np.nan_to_num(np.fmin.reduce(work, axis=1))
@@ -231,7 +237,7 @@ class PlacementProblem:
 
     @property
     def transfer_shares(self) -> Floats:
-        """`transfer_share`, ones where that is None, float64 [devices]."""
+        """`transfer_share`, or ones where that is None, float64 [devices]."""
         return np.ones(len(self.devices)) if self.transfer_share is None else self.transfer_share
 
     @cached_property
@@ -245,12 +251,13 @@ class PlacementProblem:
 
     @cached_property
     def tensor_fusion_penalty_us(self) -> Floats:
-        """Penalty of the fusion that a device breaks by receiving the tensor, µs, float64 [tensors, devices]."""
+        """Penalty of the fusion that is broken where a device receives the tensor, µs, float64 [tensors, devices]."""
         graph = self.graph
         fused_with, penalty_us = self.fusions
         consumer, source, output = graph.input_node, graph.input_source, graph.input_output
         by_output = np.zeros((graph.outputs, len(self.devices)))
-        # Of several tensors between the two the one that nobody else reads: it crosses where the fusion is broken.
+        # Among several tensors between the two nodes, the penalty belongs to one that no other node reads: it crosses
+        # whenever the fusion is broken.
         first, last = np.full(graph.outputs, graph.nodes), np.full(graph.outputs, -1)
         np.minimum.at(first, output, consumer)
         np.maximum.at(last, output, consumer)
@@ -267,30 +274,33 @@ class PlacementProblem:
         """The same problem for the native core, which copies the arrays once."""
         arrays = {one.name: getattr(self, one.name) for one in fields(self) if "axes" in one.metadata}
         arrays["fused_with"], arrays["fusion_penalty_us"] = self.fusions
-        del arrays["storage_ratio"], arrays["core_share"]  # for users, and for `periods`
+        del arrays["storage_ratio"], arrays["core_share"]  # only `stored_bytes` and `periods` use them
         given = {name: value for name, value in arrays.items() if value is not None}
         return _native.Problem(self.graph.native, rule=self.rule, same_submodel=self.same_submodel, **given)
 
     @property
     def kinds(self) -> NDArray[np.int32]:
-        """Devices that may change places in every placement without changing any cost have one number, int32 [D]."""
+        """Equal numbers for devices that can be exchanged in every placement without changing any cost, int32 [D]."""
         return self.native.kinds
 
     @cached_property
     def search_space(self) -> _native.SearchSpace:
-        """What the native core's searches work on, with orders of the groups that no numbering of nodes changes."""
+        """Data of the native core's searches, with orders of the groups that ignore the numbering of nodes."""
         return _native.SearchSpace(self.native, self.chains)
 
     def renumbered(self, order: NDArray[np.integer[Any]]) -> PlacementProblem:
-        """The same problem with its nodes in another topological order: their numbers here, [nodes].
+        """Returns the same problem with its nodes in another topological order.
 
         Groups are numbered by their first nodes.
+
+        Args:
+            order: numbers of the nodes in this problem, in the new order, [nodes].
         """
         rows = {"nodes": order, "outputs": pieces(self.graph.output_ptr, order)}
         changed: dict[str, Any] = {
-            one.name: getattr(self, one.name)[rows[one.metadata["axes"][0]]]
-            for one in fields(self)
-            if one.metadata.get("axes", ("",))[0] in rows and getattr(self, one.name) is not None
+            attribute.name: getattr(self, attribute.name)[rows[attribute.metadata["axes"][0]]]
+            for attribute in fields(self)
+            if attribute.metadata.get("axes", ("",))[0] in rows and getattr(self, attribute.name) is not None
         }
         first = np.unique(self.groups[order], return_index=True)[1]
         changed["groups"] = inverse(np.argsort(first))[self.groups[order]].astype(np.int32)
@@ -301,11 +311,12 @@ class PlacementProblem:
 
     @cached_property
     def canonical(self) -> CanonicalForm:
-        """The same problem with its nodes in an order that no numbering of them changes (cpp_ext/canonical.hpp).
+        """The same problem with its nodes in an order that does not depend on their numbering (cpp_ext/canonical.hpp).
 
-        What is computed of it, down to sums of rounded numbers, is the same for all numberings.
+        Everything that is computed from it, down to rounding errors of sums, is the same for all numberings.
         """
-        # Beside costs, operations differ in what they say of states and of constraints between groups.
+        # Costs alone do not distinguish nodes: their types and constants matter for states and for constraints between
+        # groups.
         types = np.unique(np.array(self.graph.types), return_inverse=True)[1]
         legality = self.graph.legality
         labels = 4 * types + 2 * np.asarray(legality.replicable, bool) + np.asarray(legality.constant, bool)
@@ -319,22 +330,37 @@ class PlacementProblem:
     def evaluate(
         self, placements: NDArray[np.integer[Any]], threads: int = 1, most_work: int | None = None
     ) -> Evaluation:
-        """Simulates placements, [batch, groups] or one [groups] of device numbers, exactly as HETERO would split them.
+        """Simulates placements exactly as HETERO would split them.
 
-        most_work: steps that the cycles of one placement may take, a nanosecond or less each; those that take more
-        count as ones that HETERO cannot order. None: no limit, which takes minutes for thousands of submodels.
+        Args:
+            placements: device numbers, [batch, groups] or one [groups].
+            threads: number of threads.
+            most_work: limit of steps, of at most a nanosecond each, for resolving the cycles of one placement. A
+                placement that takes more counts as one that HETERO cannot order. By default there is no limit;
+                thousands of submodels then take minutes.
+
+        Returns:
+            The results, [batch].
         """
-        found = self.native.evaluate(np.atleast_2d(np.asarray(placements, np.uint8)), threads, most_work)
-        return Evaluation(**(found | {"period_us": self.periods(found["busy_us"])}))
+        results = self.native.evaluate(np.atleast_2d(np.asarray(placements, np.uint8)), threads, most_work)
+        return Evaluation(**(results | {"period_us": self.periods(results["busy_us"])}))
 
     def breakdown(self, placements: NDArray[np.integer[Any]]) -> Breakdown:
-        """As `evaluate`, with the terms that the results are sums of; placements: [batch, groups] or one [groups]."""
-        found = self.native.evaluate(np.atleast_2d(np.asarray(placements, np.uint8)), breakdown=True)
-        terms = found.pop("breakdown")
-        return Breakdown(Evaluation(**(found | {"period_us": self.periods(found["busy_us"])})), **terms)
+        """Simulates placements like `evaluate`, and returns the terms of the results as well.
+
+        Args:
+            placements: device numbers, [batch, groups] or one [groups].
+        """
+        results = self.native.evaluate(np.atleast_2d(np.asarray(placements, np.uint8)), breakdown=True)
+        terms = results.pop("breakdown")
+        return Breakdown(Evaluation(**(results | {"period_us": self.periods(results["busy_us"])})), **terms)
 
     def periods(self, busy_us: Floats) -> Floats:
-        """Time between results, µs, float64 [batch]; busy_us: work of each device for one, float64 [batch, devices]."""
+        """Time between results, µs, float64 [batch].
+
+        Args:
+            busy_us: work of each device for one request, µs, float64 [batch, devices].
+        """
         busiest: Floats = busy_us.max(axis=1)
         return busiest if self.core_share is None else np.maximum(busiest, busy_us @ self.core_share)
 
@@ -343,13 +369,16 @@ class PlacementProblem:
         return self.evaluate(placements, threads).score(self.objective)
 
     def split(self, placement: NDArray[np.integer[Any]]) -> dict[str, Any]:
-        """Splits the model into submodels as HETERO does; placement: device numbers, [groups].
+        """Splits the model into submodels as HETERO does.
+
+        Args:
+            placement: device numbers, [groups].
 
         Returns:
-            submodel: number of each node's submodel, -1 for a node in none, int32 [nodes].
+            submodel: number of each node's submodel, -1 for a node in no submodel, int32 [nodes].
             submodel_device: device numbers, uint8 [submodels].
             trivial: submodels that compute nothing, bool [submodels].
-            turn: in which HETERO compiles each, several in one, int32 [submodels].
+            turn: turn in which HETERO compiles each submodel; several have the same turn, int32 [submodels].
             sortable: whether HETERO can order the submodels.
             cyclic: nodes whose submodel waits for itself, bool [nodes]; empty where `sortable`.
         """
@@ -358,7 +387,7 @@ class PlacementProblem:
     def submodels_in_order(self, placement: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
         """Device numbers of the submodels that compute something, in the order in which HETERO compiles them.
 
-        Which of those of one turn comes first is not known: where these are on several devices, the result is empty.
+        The order within a turn is not known: where submodels of one turn are on several devices, the result is empty.
         """
         split = self.split(placement)
         order = np.argsort(split["turn"], kind="stable")
@@ -367,17 +396,21 @@ class PlacementProblem:
         return device[:0] if ((np.diff(turn) == 0) & (np.diff(device) != 0)).any() else device
 
     def affinity(self, placement: NDArray[np.integer[Any]]) -> dict[str, str]:
-        """Friendly name → device name for one placement [groups]."""
+        """Device name by friendly name, for one placement [groups]."""
         return {
             name: self.devices[device]
             for name, device in zip(self.graph.names, np.asarray(placement)[self.groups].tolist(), strict=True)
         }
 
     def placement_of(self, affinity: Mapping[str, str]) -> NDArray[np.uint8]:
-        """The placement with these devices, uint8 [groups]; a group's first operation decides. Raises UserError."""
+        """Returns the placement with these devices, uint8 [groups]; the first operation of a group decides.
+
+        Raises:
+            UserError: a node has no device, or one that is not in `devices`.
+        """
         placement = np.zeros(self.group_count, np.uint8)
         order = np.argsort(self.graph.kinds == NodeKind.OP, kind="stable")
-        # Written in this order, the last to write is the first operation of the group.
+        # Later nodes overwrite earlier ones, so the first operation of the group comes last.
         split = int((self.graph.kinds != NodeKind.OP).sum())
         for node in [*order[:split], *order[split:][::-1]]:
             name = self.graph.names[node]
@@ -387,17 +420,17 @@ class PlacementProblem:
         return placement
 
     def single(self, device: int) -> NDArray[np.uint8]:
-        """Everything on one device, uint8 [groups]."""
+        """The placement with everything on one device, uint8 [groups]."""
         return np.full(self.group_count, device, np.uint8)
 
     @cached_property
     def singles(self) -> NDArray[np.uint8]:
-        """Everything on each device, uint8 [devices, groups], read only."""
+        """The placements with everything on each of the devices, uint8 [devices, groups], read only."""
         rows = np.arange(len(self.devices), dtype=np.uint8)[:, None]
         return np.broadcast_to(rows, (len(self.devices), self.group_count))
 
     def random(self, generator: np.random.Generator, count: int) -> NDArray[np.uint8]:
-        """Random assignments to devices that support them, repaired, memory limits aside, uint8 [count, groups]."""
+        """Draws random placements on supporting devices and repairs them, ignoring memory: uint8 [count, groups]."""
         weights = self.group_supported / self.group_supported.sum(axis=1, keepdims=True)
         thresholds = weights.cumsum(axis=1)
         draws = generator.random((count, self.group_count, 1))
@@ -407,33 +440,35 @@ class PlacementProblem:
         return np.stack([self.repair(placement) for placement in chosen]) if count else chosen
 
     def where_supported(self, placements: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        """The placements with groups that their device does not run on the first that does, uint8 [..., groups]."""
+        """Moves groups that their device does not run to the first device that does, uint8 [..., groups]."""
         supported = self.group_supported[np.arange(self.group_count), placements]
         return np.where(supported, placements, self.group_supported.argmax(axis=1)).astype(np.uint8)
 
     def repair(self, placement: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        """The placement with some groups moved until HETERO runs it (cpp_ext/repair.hpp), uint8 [groups].
+        """Moves groups until HETERO can run the placement (cpp_ext/repair.hpp), uint8 [groups].
 
-        It is itself where nothing is wrong, and one device where nothing else helps. Memory limits are not considered.
+        A valid placement stays as it is; where nothing else helps, the result is one device. Memory limits are not
+        considered.
         """
         given, able = np.asarray(placement, np.uint8), self.group_supported
         return _native.repair(self.graph.native, self.groups, self.same_submodel, given, able, self.rule)
 
     def legalized(self, placement: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        """The placement itself where HETERO runs it, memory limits aside, else repaired; uint8 [groups].
+        """Returns the placement if HETERO can run it, else a repaired one; uint8 [groups]. Memory limits are ignored.
 
-        The best single device, if one runs, where it has too many submodels to be judged in `MOST_WORK`, or repaired.
+        The best single device replaces a placement that cannot be run and has too many submodels (`_MOST_REPAIRED`) to
+        be repaired, if a single device runs the model.
         """
-        found = self.evaluate(placement, most_work=MOST_WORK)
-        if not found.broken[0]:
+        evaluation = self.evaluate(placement, most_work=MOST_WORK)
+        if not evaluation.broken[0]:
             return placement.astype(np.uint8)
         single = self.singles[self.scores(self.singles).argmin()]
-        many = found.submodels[0] > _MOST_REPAIRED and not self.evaluate(single).broken[0]
+        many = evaluation.submodels[0] > _MOST_REPAIRED and not self.evaluate(single).broken[0]
         return single if many else self.repair(placement)
 
     @cached_property
     def memory_limits(self) -> Floats:
-        """`memory_bytes`, inf where there is no limit, float64 [devices]."""
+        """`memory_bytes`, with inf for no limit, float64 [devices]."""
         return np.where(self.memory_bytes < 0, np.inf, self.memory_bytes)
 
     def memory_excess(self, evaluation: Evaluation) -> Floats:
@@ -442,12 +477,12 @@ class PlacementProblem:
 
     @property
     def stored_limits(self) -> list[int | None]:
-        """Memory limits as users gave them, None where there is none, [devices]."""
+        """Memory limits as users gave them, in stored bytes, None for no limit, [devices]."""
         stored = self.stored_bytes(self.memory_bytes)
         return [limit if most >= 0 else None for limit, most in zip(stored, self.memory_bytes, strict=True)]
 
     def with_memory(self, limits: Mapping[str, int]) -> PlacementProblem:
-        """The problem with other memory limits of some devices, bytes as they store them, by name."""
+        """Returns the problem with other memory limits of some devices: stored bytes by device name."""
         ratio = np.ones(len(self.devices)) if self.storage_ratio is None else self.storage_ratio
         counted = [
             np.ceil(limits[name] / ratio[number]) if name in limits else self.memory_bytes[number]
@@ -456,11 +491,11 @@ class PlacementProblem:
         return replace(self, memory_bytes=np.array(counted, np.int64))
 
     def stored_bytes(self, counted: NDArray[np.integer[Any]]) -> list[int]:
-        """Bytes that each device stores for so many bytes of the graph, [devices] → [devices]."""
+        """Converts bytes of the graph to bytes that each device stores, [devices]."""
         return [int(n) for n in (counted if self.storage_ratio is None else np.floor(counted * self.storage_ratio))]
 
     def summary(self, placement: NDArray[np.integer[Any]]) -> dict[str, Any]:
-        """The prediction for one placement [groups], as users see it."""
+        """Predicts one placement, [groups], with figures for users."""
         result = self.evaluate(placement)
         return {
             "latency_us": round(float(result.latency_us[0]), 3),
@@ -473,26 +508,32 @@ class PlacementProblem:
     def save(self, path: str | Path) -> None:
         """Writes the problem as .npz: arrays and JSON text under the attributes' names, no pickles."""
         arrays: dict[str, Any] = {"format": np.int64(FORMAT_VERSION)}
-        of_problem = [one for one in fields(self) if one.name != "graph"]
+        of_problem = [attribute for attribute in fields(self) if attribute.name != "graph"]
         for owner, prefix, saved in ((self.graph, "graph.", fields(self.graph)), (self, "", of_problem)):
-            for one in saved:
-                value = getattr(owner, one.name)
-                if one.metadata.get("later") and (value is None or (one.name != "transfer_share" and not value.any())):
+            for attribute in saved:
+                value = getattr(owner, attribute.name)
+                if attribute.metadata.get("later") and (
+                    value is None or (attribute.name != "transfer_share" and not value.any())
+                ):
                     continue
-                key = prefix + (one.metadata.get("key") or one.name)
+                key = prefix + (attribute.metadata.get("key") or attribute.name)
                 arrays[key] = value if isinstance(value, np.ndarray) else np.array(json.dumps(value))
         with atomic_file(path, "wb") as file:
             np.savez_compressed(file, **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> PlacementProblem:
-        """Reads a problem that `save` wrote, of this release or an earlier one. Raises UserError."""
+        """Reads a problem that `save` wrote, in this release or an earlier one.
+
+        Raises:
+            UserError: the file cannot be read, or is not a placement problem.
+        """
         try:
             data = read_arrays(path, ARRAYS)
             version = int(data.pop("format"))
             if version != FORMAT_VERSION:
                 raise UserError(f"'{path}' has problem format {version}, expected {FORMAT_VERSION}")
-            values = {key: _plain(array) for key, array in data.items()}
+            values = {key: _from_saved_array(array) for key, array in data.items()}
         except (OSError, KeyError, ValueError, TypeError) as error:
             raise UserError(f"'{path}' is not a placement problem: {one_line(error)}") from error
         try:
@@ -501,9 +542,9 @@ class PlacementProblem:
                 graph[key] = tuple(graph[key])
             graph["output_shapes"] = tuple(tuple(shape) for shape in graph["output_shapes"])
             values["devices"] = tuple(values["devices"])
-            for one in fields(cls):
-                if one.metadata.get("key") in values:
-                    values[one.name] = values.pop(one.metadata["key"])
+            for attribute in fields(cls):
+                if attribute.metadata.get("key") in values:
+                    values[attribute.name] = values.pop(attribute.metadata["key"])
             problem = cls(graph=ComputationGraph(**graph), **values)
             expect_sound(problem)
             return problem
@@ -513,26 +554,26 @@ class PlacementProblem:
 
 @dataclass(frozen=True, eq=False)
 class CanonicalForm:
-    """A problem in canonical order, and the way back."""
+    """A problem in canonical order, with the mapping of its groups to those of the original problem."""
 
-    problem: PlacementProblem
-    groups: NDArray[np.int32]  # number in `problem` of each group of the problem that it was made of, int32 [groups]
+    problem: PlacementProblem  # the problem in canonical order
+    groups: NDArray[np.int32]  # number in `problem` of each group of the original problem, int32 [groups]
 
     def as_given(self, placements: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Placements of `problem` by the numbers of the problem that it was made of, uint8 [..., groups]."""
+        """Converts placements of `problem` to the numbering of the original problem, uint8 [..., groups]."""
         return placements[..., self.groups]
 
 
 def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
-    """Groups in the order in which their first operation runs, int64 [groups].
+    """Sorts groups by the first of their operations, int64 [groups].
 
-    What only reorders a state (by beams), or makes its first value, could run at any time: it is the layer that reads
-    the state which counts.
+    Operations that only reorder a state (by beams), or make its first value, do not count, because they could run at
+    any time. The layer that reads the state counts instead.
     """
     graph = problem.graph
     position = np.full(problem.group_count, graph.nodes)
     stateful = problem.groups[np.isin(graph.types, "ReadValue")]
-    computing = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK)) & ~_of_states(graph)
+    computing = np.isin(graph.kinds, (NodeKind.OP, NodeKind.SINK)) & ~_computes_only_from_states(graph)
     computing &= ~(graph.legality.replicable & np.isin(problem.groups, stateful))
     np.minimum.at(position, problem.groups[computing], np.flatnonzero(computing))
     rest = position == graph.nodes
@@ -541,8 +582,8 @@ def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
     return np.argsort(np.where(rest, first, position), kind="stable")
 
 
-def _of_states(graph: ComputationGraph) -> NDArray[np.bool_]:
-    """States, and operations that read nothing but states, Parameters and constants, bool [nodes]."""
+def _computes_only_from_states(graph: ComputationGraph) -> NDArray[np.bool_]:
+    """States, and operations that read only states, Parameters and constants, bool [nodes]."""
     of_states = np.array([kind == "ReadValue" for kind in graph.types], bool)
     if not of_states.any():
         return of_states
@@ -558,14 +599,16 @@ def _of_states(graph: ComputationGraph) -> NDArray[np.bool_]:
         of_states |= more
 
 
-_LONGEST_US = 1e15  # times in µs, such that sums are finite
+_LONGEST_US = 1e15  # longest accepted time, µs; sums of such times are finite
 
 
 def expect_sound(problem: PlacementProblem) -> None:
-    """Checks what `PlacementProblem` leaves to those who make one: a problem of a file may be anything.
+    """Checks everything that `PlacementProblem` does not check, because the problem of a file may be anything.
 
-    Raises ValueError: arrays of another shape or type, numbers that are no times or sizes, or indices of nothing;
-    TypeError: texts that are none.
+    Raises:
+        ValueError: an array has another shape or type, a number is not a valid time or size, or an index is out of
+            range.
+        TypeError: the rule is unknown, or a name or a type is not a string.
     """
     graph = problem.graph
     nodes, outputs = graph.nodes, graph.outputs
@@ -578,11 +621,11 @@ def expect_sound(problem: PlacementProblem) -> None:
     sizes_of_shapes = [size for shape in graph.output_shapes for size in shape]
     if not all(type(size) is int and 0 <= size <= _native.MOST_BYTES for size in sizes_of_shapes):
         raise ValueError("expected sizes in 'graph.output_shapes'")
-    for one in fields(problem):
-        value = getattr(problem, one.name)
-        is_time = one.metadata.get("dtype") is np.float64 and value is not None
+    for attribute in fields(problem):
+        value = getattr(problem, attribute.name)
+        is_time = attribute.metadata.get("dtype") is np.float64 and value is not None
         if is_time and not ((value >= 0) & (value <= _LONGEST_US)).all():
-            raise ValueError(f"expected '{one.name}' from 0 to {_LONGEST_US:g}")
+            raise ValueError(f"expected '{attribute.name}' from 0 to {_LONGEST_US:g}")
     if not ((graph.flops >= 0) & np.isfinite(graph.flops)).all():
         raise ValueError("expected finite numbers of operations in 'graph.flops'")
     sizes = (graph.output_bytes, graph.weight_bytes, problem.moved_bytes, problem.held_bytes, problem.live_bytes)
@@ -593,10 +636,10 @@ def expect_sound(problem: PlacementProblem) -> None:
         raise ValueError("expected memory limits, -1 for none")
     if problem.groups.min() != 0 or len(np.unique(problem.groups)) != int(problem.groups.max()) + 1:
         raise ValueError("expected dense numbers in 'groups'")
-    _ = problem.native  # which checks pointers and indices of the graph, and of constraints that follow from it
+    _ = problem.native  # checks pointers and indices of the graph, and constraints that follow from it
 
 
-def _plain(value: NDArray[Any]) -> Any:
+def _from_saved_array(value: NDArray[Any]) -> Any:
     if value.dtype.kind == "U":
         return parse_json(str(value))
     return value.item() if value.ndim == 0 else value
@@ -604,17 +647,26 @@ def _plain(value: NDArray[Any]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Tensors:
-    """Tensors whose consumers are not all in the producer's group; constants and model outputs never move."""
+    """Tensors with a consumer outside the producer's group; constants and model outputs never move."""
 
     output: NDArray[np.int32]  # number of the tensor among the graph's outputs, int32 [tensors]
     source: NDArray[np.int32]  # producing group, int32 [tensors]
-    bytes: NDArray[np.int64]  # that a transfer moves, int64 [tensors]
-    consumer_ptr: NDArray[np.int32]  # int32 [tensors + 1]
+    bytes: NDArray[np.int64]  # bytes that a transfer moves, int64 [tensors]
+    consumer_ptr: NDArray[np.int32]  # where each tensor's part of `consumers` begins, int32 [tensors + 1]
     consumers: NDArray[np.int32]  # consuming groups other than the producer's, each once, int32
 
     @classmethod
     def of(cls, graph: ComputationGraph, groups: NDArray[np.int32], moved_bytes: NDArray[np.int64]) -> Tensors:
-        """The tensors of a graph between groups, int32 [nodes]; moved_bytes: of each output, int64 [outputs]."""
+        """Finds the tensors between groups.
+
+        Args:
+            graph: the graph.
+            groups: group of each node, int32 [nodes].
+            moved_bytes: bytes that a transfer of each output moves, int64 [outputs].
+
+        Returns:
+            The tensors, ordered by output.
+        """
         source, target = groups[graph.input_source], groups[graph.input_node]
         fed, read = graph.kinds[graph.input_source], graph.kinds[graph.input_node]
         crossing = (fed != NodeKind.CONSTANT) & (read != NodeKind.RESULT) & (source != target)
@@ -633,5 +685,5 @@ class Tensors:
 
     @cached_property
     def of_consumer(self) -> NDArray[np.int64]:
-        """Tensor that each of `consumers` receives, int64."""
+        """Number of the tensor that each of `consumers` receives, int64."""
         return np.repeat(np.arange(len(self)), np.diff(self.consumer_ptr))

@@ -1,1 +1,1 @@
-"""What `ov_hsdag.explaining.report_data` collects, as people see it: an HTML page, pictures, a cell of a notebook."""
+"""Renders the data of `ov_hsdag.explaining.report_data`: as an HTML page, as pictures, and in cells of notebooks."""

@@ -1,4 +1,4 @@
-"""The page of what `ov-hsdag bench --kit` measured: a file that needs nothing else."""
+"""Renders the results of `ov-hsdag bench --kit` as a page, an HTML file without further files."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _LEGEND = (
 )
 
 COLUMNS = ("one device", "HETERO alone", "copies", "HSDAG: by prediction", "predicted", "best of all measured")
-"""Of figures, all over the best single device."""
+"""Headings of the columns of figures; these are ratios to the best single device."""
 
 Cell = tuple[str, str]
-"""A text, and the class that it is drawn in."""
+"""The HTML of a cell and its CSS class."""
 
 
 def kit_page(document: Mapping[str, Any], *, predicted: str) -> str:
     """The text of the HTML file.
 
     Args:
-        document: as `ov_hsdag.kit.measure.run_kit` returns it.
-        predicted: name of the row of the placement by prediction.
+        document: results from `ov_hsdag.kit.measure.run_kit`.
+        predicted: name of the row with the placement that was chosen by prediction.
     """
     machine, comparisons = document["machine"], document["comparisons"]
     where = f"{machine['system']}, {machine['architecture']}, {machine['cores']} cores"
@@ -83,7 +83,7 @@ _COPIES = ("copies", "auto-cumulative")
 
 
 def _figure(row: Mapping[str, Any] | None, *, name: bool = False) -> Cell:
-    """What a way reached, with its interval; name: and how it is called."""
+    """The cell of a measured rate with its interval. name: with the name of the placement, too."""
     if row is None:
         return "", "n"
     if row["failed"]:
@@ -104,7 +104,7 @@ def _device_row(device: Mapping[str, Any]) -> list[Cell]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Cell]], figures_from: int | None = None) -> str:
-    """A table; figures_from: number of the first column whose heading stands on the right."""
+    """A table; figures_from: index of the first column whose heading is right-aligned, None for no such column."""
     right = len(head) if figures_from is None else figures_from
     heading = "".join(f"<th{' class=n' if at >= right else ''}>{text}</th>" for at, text in enumerate(head))
     lines = ["".join(f'<td class="{kind}">{text}</td>' for text, kind in row) for row in rows]

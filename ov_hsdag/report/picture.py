@@ -1,4 +1,4 @@
-"""The picture of a split, as SVG: which part of the model runs where, and when, and what that takes of each device."""
+"""Draws a split as SVG: the model in its order, one request in time, and the memory of each device."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 from ov_hsdag.report.drawing import Drawing
 from ov_hsdag.utils.byte_sizes import format_bytes
 
+# Pixels: width of the picture, which fits a page or a notebook, its margins (names of devices are on the left), height
+# of a device's lane, and space between lanes.
 _WIDTH, _LEFT, _RIGHT = 920, 110, 24
 _LANE, _GAP = 34, 22
 
@@ -21,11 +23,11 @@ _PATTERNS = (
 )  # fmt: skip
 _MEMORY = (("weights", "#4a5568"), ("states", "#7b8aa3"), ("tensors", "#c3ccda"))
 
-_NARROW = 0.7  # pixels below which neighbours are drawn as one
+_NARROW = 0.7  # pixels; narrower boxes are merged with their neighbours, as nobody could see them
 
 
 def picture(data: Mapping[str, Any], *, title: bool = True) -> str:
-    """The text of an SVG file; data: as `ov_hsdag.explaining.report_data.picture_data` returns it."""
+    """The text of an SVG file. data: from `ov_hsdag.explaining.report_data.picture_data`; title: draw it, too."""
     devices = data["devices"]
     lanes = len(devices) * (_LANE + _GAP)
     top = 58 if title else 8
@@ -44,7 +46,7 @@ def picture(data: Mapping[str, Any], *, title: bool = True) -> str:
 
 
 def image(data: Mapping[str, Any]) -> str:
-    """The picture as an HTML element: as an image, whose patterns do not get into the way of other pictures'."""
+    """The picture as an HTML element: an <img>, so that ids of patterns do not collide with those of other pictures."""
     svg = b64encode(picture(data, title=False).encode("utf-8")).decode("ascii")
     return (
         f'<img alt="which part of the model runs where" style="max-width: 100%" src="data:image/svg+xml;base64,{svg}">'
@@ -52,7 +54,7 @@ def image(data: Mapping[str, Any]) -> str:
 
 
 def headline(data: Mapping[str, Any]) -> str:
-    """What the split is and gains, in a line."""
+    """One line with the devices, the cut and the gain of the split."""
     throughput = data["objective"] == "throughput"
     record = data["record"]
     measured = (record["measured"] or {}).get(record["chosen"]) or {}
@@ -74,7 +76,7 @@ def _fill(device: int) -> str:
 
 
 def _order(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
-    """The model in its order, as wide as the time that its parts take; the devices' names above."""
+    """Draws the model in its order with the names of devices above; the width of a part is its time."""
     x = 16.0
     for number, name in enumerate(data["devices"]):
         text = f"{_cut(name, 24)}: {data['operations'][number]:,} operations, {time_text(data['busy_us'][number])}"
@@ -95,13 +97,16 @@ def _order(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
 
 
 def _joined(runs: Sequence[tuple[int, float]], scale: float) -> Iterator[tuple[int, float]]:
-    """Runs of which those that are too narrow to be seen are with the ones before them."""
+    """Yields runs of operations, in which those that are too narrow to be seen are merged with their predecessors.
+
+    runs: device and weight of each; scale: pixels per weight.
+    """
     device, weight = -1, 0.0
-    for own, more in runs:
-        if device < 0 or (own != device and weight * scale >= _NARROW):
+    for next_device, more in runs:
+        if device < 0 or (next_device != device and weight * scale >= _NARROW):
             if device >= 0:
                 yield device, weight
-            device, weight = own, more
+            device, weight = next_device, more
         else:
             weight += more
     if device >= 0:
@@ -109,7 +114,7 @@ def _joined(runs: Sequence[tuple[int, float]], scale: float) -> Iterator[tuple[i
 
 
 def _timeline(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
-    """One request: a lane for each device, a block for each submodel, a line for what moves between them."""
+    """Draws one request in time: a lane for each device, a block for each submodel, a line for each transfer."""
     begins, stages, owners = data["starts"]["one"], data["stages"], data["submodels"]["device"]
     end = (begins[-1] + stages["us"][-1]) if begins else 1.0
     scale = (_WIDTH - _LEFT - _RIGHT) / (end or 1.0)
@@ -157,7 +162,7 @@ def _timeline(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
 
 
 def _memory(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
-    """Bars of what each device keeps."""
+    """Draws a bar of the memory of each device, with its limit."""
     memory = data["memory"]
     drawing.text(16, top - 10, "memory", font_size=13, font_weight="bold", fill=TEXT)
     x = float(_LEFT)
@@ -168,25 +173,26 @@ def _memory(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
             x += 36 + 7 * len(part)
     most = max((max(one["total"], min(one["limit"] or 0, 3 * one["total"])) for one in memory), default=0) or 1
     room = _WIDTH - _LEFT - _RIGHT - 210
-    for number, one in enumerate(memory):
+    for number, figures in enumerate(memory):
         y = top + 30 * number
         name = _cut(data["devices"][number], 14)
         drawing.text(_LEFT - 8, y + 14, name, text_anchor="end", font_weight="bold", font_size=13, fill=TEXT)
         drawing.rectangle(_LEFT, y, room, 20, _LANES)
         at = float(_LEFT)
         for part, colour in _MEMORY:
-            width = one[part] / most * room
+            width = figures[part] / most * room
             if width:
                 drawing.rectangle(at, y, width, 20, colour)
             at += width
-        limit = one["limit"]
+        limit = figures["limit"]
         if limit is not None and limit <= most:
             drawing.rectangle(_LEFT + limit / most * room - 1.5, y - 2, 3, 24, _CUT)
-        text = format_bytes(one["total"]) + ("" if limit is None else f" of {format_bytes(limit)}")
+        text = format_bytes(figures["total"]) + ("" if limit is None else f" of {format_bytes(limit)}")
         drawing.text(_LEFT + room + 10, y + 14, text, fill=TEXT)
 
 
 def time_text(us: float | None) -> str:
+    """A time given in µs for people, in s, ms or µs; "–" for None."""
     if us is None:
         return "–"
     if us >= 1e6:

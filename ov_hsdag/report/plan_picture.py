@@ -1,4 +1,4 @@
-"""The picture of a plan of several models, as SVG: one run in time, the work of each device, and its memory."""
+"""Draws a plan of several models as SVG: one run in time, the work of each device, and its memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from ov_hsdag.report.drawing import COLOURS, Drawing
 from ov_hsdag.report.picture import QUIET, TEXT, time_text
 from ov_hsdag.utils.byte_sizes import format_bytes
 
+# Pixels: width of the picture, which fits a page or a notebook, its margins (names of devices on the left, figures on
+# the right), height of a device's lane, and space between lanes.
 _WIDTH, _LEFT, _RIGHT, _LANE, _GAP = 920, 110, 140, 26, 8
 
 
 def plan_picture(data: Mapping[str, Any], title: str) -> str:
-    """The text of an SVG file; data: as `ov_hsdag.placing.plan.Plan.to_dict` returns it."""
+    """The text of an SVG file. data: from `ov_hsdag.placing.plan.Plan.to_dict`; title: the heading."""
     devices, models = data["devices"], data["models"]
     predicted = data["predicted"]
     rows = len(devices) * (_LANE + _GAP) + 44
@@ -24,10 +26,10 @@ def plan_picture(data: Mapping[str, Any], title: str) -> str:
     colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(models)}
 
     def lanes(
-        top: float, told: str, values: Mapping[str, Sequence[tuple[str, float, float]]], ends: Mapping[str, str]
+        top: float, heading: str, values: Mapping[str, Sequence[tuple[str, float, float]]], ends: Mapping[str, str]
     ) -> None:
-        """Boxes (model, from, to) of each device, and what stands behind them."""
-        drawing.text(16, top + 14, told, font_weight="bold", fill=TEXT)
+        """Draws a lane for each device with boxes (model, from, to), and a text at its end."""
+        drawing.text(16, top + 14, heading, font_weight="bold", fill=TEXT)
         most = max((end for boxes in values.values() for _, _, end in boxes), default=1.0) or 1.0
         scale = (_WIDTH - _LEFT - _RIGHT) / most
         for number, device in enumerate(devices):
@@ -50,19 +52,19 @@ def plan_picture(data: Mapping[str, Any], title: str) -> str:
     memory = {device: _stacked(models, "memory_bytes", device) for device in devices}
     needs = {device: format_bytes(predicted["memory_bytes"][device]) for device in devices}
     lanes(62 + 2 * rows, "memory", memory, needs)
-    for number, (name, one) in enumerate(models.items()):
+    for number, (name, figures) in enumerate(models.items()):
         y = 62 + 3 * rows + 20 * number
         drawing.rectangle(_LEFT, y, 12, 12, colours[name])
-        drawing.text(_LEFT + 20, y + 11, f"{name}: {one['count']:g} in a run, {one['where']}", fill=TEXT)
+        drawing.text(_LEFT + 20, y + 11, f"{name}: {figures['count']:g} in a run, {figures['where']}", fill=TEXT)
     return drawing.svg()
 
 
 def _stacked(models: Mapping[str, Any], key: str, device: str) -> list[tuple[str, float, float]]:
-    """Boxes of the models' amounts, one behind the other."""
-    found, end = [], 0.0
-    for name, one in models.items():
-        amount = float(one[key].get(device, 0.0))
+    """Boxes (model, from, to) of the models' amounts on a device, one after the other."""
+    boxes, end = [], 0.0
+    for name, figures in models.items():
+        amount = float(figures[key].get(device, 0.0))
         if amount:
-            found.append((name, end, end + amount))
+            boxes.append((name, end, end + amount))
             end += amount
-    return found
+    return boxes

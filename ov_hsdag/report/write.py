@@ -1,7 +1,7 @@
-"""Writes a report in the format that the name of the file asks for.
+"""Writes a report in the format of the file's suffix.
 
-As HTML it is one file that needs nothing else. page.html beside this file is made of report_page/ (`npm ci && npm run
-build` there) and holds scripts and styles; what is of a placement goes into two places of it.
+As HTML it is one file without further files. page.html in this folder is built from report_page/ (`npm ci && npm run
+build` there) and has the scripts and styles; the title and the data of a placement replace two marks in it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import RunError, UserError
 
 SUFFIXES = (".html", ".svg", ".png")
-"""Of the files that can be written: the whole report, and the picture of the split."""
+"""Suffixes of reports: .html for the whole report, the others for the picture of the split."""
 
 _FAMILIES = (
     "DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helvetica", "Roboto", "Open Sans", "Segoe UI", "Ubuntu",
@@ -33,12 +33,12 @@ _PROBE = (
 
 _PAGE = Path(__file__).with_name("page.html")
 
-# Of an SVG's pixels, so that a PNG is sharp on screens with small ones.
+# Pixels of a PNG for each pixel of the SVG, so that it is sharp on screens of high resolution.
 _ZOOM = 2
 
 
 def page(data: Mapping[str, Any]) -> str:
-    """The text of the HTML file; data: as `ov_hsdag.explaining.report_data.report_data` returns it."""
+    """The text of the HTML file. data: from `ov_hsdag.explaining.report_data.report_data`."""
     before, _, rest = _PAGE.read_text(encoding="utf-8").partition("__TITLE__")
     between, _, after = rest.partition("__DATA__")
     text = html.escape(f"{data['title']}: what runs where")
@@ -46,16 +46,19 @@ def page(data: Mapping[str, Any]) -> str:
 
 
 def _script_json(value: Any) -> str:
-    """JSON that nothing inside can end the <script> around it with; U+2028 and U+2029 end lines of older scripts."""
+    """JSON for a <script> element, with escapes for all characters that could end it.
+
+    U+2028 and U+2029 are escaped as well, as they end lines in older versions of JavaScript.
+    """
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
-    # What no file in UTF-8 can hold: halves of pairs, which names of nodes may have.
+    # Lone surrogates, which names of nodes may contain, cannot be written as UTF-8 and are replaced.
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def check_report(path: str | PathLike[str]) -> None:
-    """Raise UserError where a report cannot be written: the file, its suffix, or for want of a package."""
+    """Raises UserError where a report cannot be written: a wrong suffix, a missing package, or an unwritable file."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise UserError(f"a report is a .html, or its picture an .svg or .png: got '{fspath(path)}'")
@@ -65,10 +68,15 @@ def check_report(path: str | PathLike[str]) -> None:
 
 
 def write_report(path: str | PathLike[str], data: Mapping[str, Any]) -> None:
-    """Write a report, whole or not at all, in the format of its suffix, one of `SUFFIXES`.
+    """Writes a report, whole or not at all, in the format of its suffix.
 
-    data: as `ov_hsdag.explaining.report_data.report_data` returns it; pictures need only what `picture_data` does.
-    Raises as `check_report`, and RunError where a .png cannot be drawn.
+    Args:
+        path: the file; its suffix is one of `SUFFIXES`.
+        data: from `ov_hsdag.explaining.report_data.report_data`, or, for pictures, from `picture_data`.
+
+    Raises:
+        UserError: see `check_report`.
+        RunError: a .png cannot be drawn.
     """
     check_report(path)
     suffix = Path(path).suffix.lower()
@@ -81,7 +89,7 @@ def write_report(path: str | PathLike[str], data: Mapping[str, Any]) -> None:
 def _png(svg: str) -> bytes:
     import resvg_py
 
-    # Of no family that it lacks it draws anything, and knows none by default.
+    # resvg-py has no default font and draws nothing for a family that is missing, so families are tried in turn.
     blank = bytes(resvg_py.svg_to_bytes(svg_string=_PROBE, sans_serif_family="no such family"))
     for family in _FAMILIES:
         if bytes(resvg_py.svg_to_bytes(svg_string=_PROBE, sans_serif_family=family)) != blank:

@@ -1,1 +1,1 @@
-"""Writing files and folders whole or not at all, without overwriting what belongs to something else."""
+"""Writes files and folders atomically, without overwriting anything that belongs to something else."""

@@ -1,12 +1,14 @@
-"""Write files so that they appear whole or not at all, the two files of an OpenVINO IR included.
+"""Writes files so that they appear whole or not at all, including the two files of an OpenVINO IR.
 
 A file is written under a temporary name in the same directory, synced to the disk and renamed over its target.
-Temporary files are created exclusively (O_EXCL) and under names that nobody can predict, so that in a directory that
-others can write to no link lies in wait. A process that is killed leaves at most its temporary files; their names carry
-the target, the host and the process, and the next write to the same target removes those whose process is gone.
+Temporary files are created exclusively (O_EXCL) under names that nobody can predict. So in a directory that others can
+write to, nobody can place a link under such a name beforehand. A process that is killed leaves at most its temporary
+files. Their names have the target, the host and the process, and the next write to the same target removes those whose
+process is gone.
 
-Where the name of an output is a symbolic link, a single file is written through it, as other tools do. An IR replaces
-links under its two names: what they point to may be shared (caches of models), and need not be a pair.
+If the name of an output is a symbolic link, a single file is written through it, as other tools do. An IR replaces
+links under its two names, because the files that they point to may be shared (caches of models), and need not be a
+pair.
 """
 
 from __future__ import annotations
@@ -34,29 +36,40 @@ from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 
 PREFIX = ".ov_hsdag-"
-"""Temporary names: ``.ov_hsdag-<crc of target>-<crc of host>-<pid>-<start of process>-<random>.tmp[.xml|.bin]``."""
+"""Prefix of temporary names.
+
+A name is ``.ov_hsdag-<crc of target>-<crc of host>-<pid>-<start of process>-<random>.tmp[.xml|.bin]``.
+"""
 
 ALIGNMENT = 4096
-"""Bytes to which a second set of weights in one .bin file is aligned: a page, as mapped constants may rely on."""
+"""Alignment in bytes of a second set of weights in one .bin file: a page, as mapped constants may rely on."""
 
-# Where a model could not be saved and its files take what it needs and that many bytes more, the disk is not full.
-_MORE = 2**20
+# Bytes beyond a model's size that its files must be able to take after a failed save, else the disk counts as full.
+_SPARE_BYTES = 2**20
 
-# Earlier versions wrote no start, and a number in place of the random part.
+# Temporary names; earlier versions had no start of the process, and a number in place of the random part.
 _TEMPORARY = re.compile(
     re.escape(PREFIX) + r"([0-9a-f]{8})-([0-9a-f]{8})-(\d+)-(?:(\d+)-)?[0-9a-f]+\.tmp(?:\.xml|\.bin)?"
 )
 
-_RELEASE = "OpenVINO Runtime"  # rt_info of a model that says which release wrote its file
-_names_release: bool | None = None  # whether this release writes it; found out with the first model
+_RELEASE = "OpenVINO Runtime"  # rt_info entry of a model with the release that wrote its file
+_release_is_written: bool | None = None  # whether this release writes it, which the first saved model shows
 
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a file for writing ("w" UTF-8 text, "wb" bytes) that takes its name only when the block ends well.
+    """Opens a file for writing that takes its name only when the block ends without an error.
 
-    Missing directories are created. A symbolic link is followed and keeps existing; a target that is no regular file (a
-    pipe, /dev/stdout) is written directly. Raises UserError where the target cannot be written.
+    Missing directories are created. A symbolic link is followed and stays. A target that is no regular file (a pipe,
+    /dev/stdout) is written directly.
+
+    Args:
+        path: the file.
+        mode: "w" for UTF-8 text, or "wb" for bytes.
+
+    Raises:
+        UserError: the target cannot be written.
+        ValueError: the mode is unknown.
     """
     if mode not in ("w", "wb"):
         raise ValueError(f"mode must be 'w' or 'wb', got {mode!r}")
@@ -73,7 +86,7 @@ def atomic_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[An
         file = open(temporary, mode.replace("w", "x"), encoding=encoding)  # noqa: SIM115
     try:
         with file:
-            yield file  # what the caller raises is the caller's
+            yield file  # outside of `writing`: errors of the caller are passed on as they are
             with writing(path):
                 _sync(file)
         with writing(path):
@@ -83,26 +96,34 @@ def atomic_file(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[An
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file (UTF-8), whole or not at all. UserError: it cannot be written."""
+    """Writes a text file (UTF-8) atomically.
+
+    Raises:
+        UserError: it cannot be written.
+    """
     with writing(path), atomic_file(path) as file:
         file.write(text)
 
 
 def write_bytes(path: str | os.PathLike[str], pieces: Iterable[bytes]) -> None:
-    """Write a file of some pieces, as `write_text`; an error in making a piece leaves the file as it was."""
+    """Writes a file from pieces, like `write_text`; if making a piece fails, the file stays as it was."""
     with atomic_file(path, "wb") as file:
         file.writelines(pieces)
 
 
 def write_json(path: str | os.PathLike[str], value: object) -> None:
-    """Write a value as JSON (UTF-8, indented, names as they are), as `write_text`."""
+    """Writes a value as indented JSON (UTF-8), like `write_text`; characters beyond ASCII are not escaped."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise UserError where no file can be created at ``path``; creates no directory and leaves nothing behind.
+    """Checks that a file can be created at ``path``, without creating directories or leaving anything behind.
 
-    Commands call it, and the other checks, before long work, so that what cannot be written is an error at once.
+    Commands call it, and the other checks, before long work, so that an output that cannot be written is an error at
+    once.
+
+    Raises:
+        UserError: no file can be created.
     """
     target = _target(path)
     with writing(path):
@@ -114,10 +135,16 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 def check_model_output(
     xml_path: str | os.PathLike[str], source: str | os.PathLike[str] | None = None, *, replace_source: bool = False
 ) -> None:
-    """Raise UserError where ``X.xml`` and ``X.bin`` cannot be written, or would replace more than an earlier IR.
+    """Checks that ``X.xml`` and ``X.bin`` can be written, and would replace only an earlier IR.
 
-    source: The file that the model is read from; neither it nor what belongs to it (weights of an IR, external data of
-    ONNX) is overwritten. A link to it is: what it points to stays. replace_source: Whether an IR may replace itself.
+    Args:
+        xml_path: path of the .xml file.
+        source: file that the model is read from. Neither it nor the files that belong to it (weights of an IR, external
+            data of ONNX) may be overwritten. A link to it may be: the file that it points to stays.
+        replace_source: whether an IR may replace itself.
+
+    Raises:
+        UserError: the files cannot be written, or something else would be replaced.
     """
     target = _target(xml_path, follow=False)
     bin_ = target.with_suffix(".bin")
@@ -128,26 +155,38 @@ def check_model_output(
         refuse_impossible(bin_)
         if source is not None:
             refuse_input(source, target, bin_, shown=xml_path, replace_source=replace_source)
-        with _locked(target.parent):  # between its two renames, a first save of another process looks foreign
+        with _locked(target.parent):  # an IR between the two renames of another process would look foreign
             refuse_foreign_model(target, xml_path)
 
 
 def check_not_input(path: str | os.PathLike[str], source: str | os.PathLike[str]) -> None:
-    """Raise UserError where a file to be written is the model that is read, its .bin, or external data of it (ONNX)."""
+    """Checks that an output file is not the model that is read, its .bin, or external data of it (ONNX).
+
+    Raises:
+        UserError: it is.
+    """
     with writing(path):
         refuse_input(source, _target(path), shown=path)
 
 
 def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], compress_to_fp16: bool = True) -> None:
-    """Save a model as ``X.xml`` and ``X.bin`` so that at every moment the two files are the old model or the new one.
+    """Saves a model as ``X.xml`` and ``X.bin`` so that at every moment the two files are the old model or the new one.
 
-    Two files cannot be renamed at once. Where a model stands already, its weights and the new ones share the .bin file
-    while the .xml files change places (needs room for both; see :func:`_exchange`). An interrupted write thus leaves a
-    model that reads and computes as the old or the new one does, if need be with a .bin that is larger than necessary.
+    Two files cannot be renamed at once. If there is a model already, its weights and the new ones share the .bin file
+    while the .xml files are exchanged (which needs room for both; see :func:`_exchange`). So after an interrupted write
+    the model can be read and computes as the old or the new one does; its .bin may be larger than necessary.
 
-    A symbolic link under one of the two names is replaced by the file, and what it points to stays as it is: in a cache
-    (Hugging Face's, for one) links of many folders share a file. Raises UserError where the path does not end in
-    ".xml", cannot be written, or is there and not of an IR of that name; RunError where OpenVINO cannot save the model.
+    A symbolic link under one of the two names is replaced by the file, and the file that it points to stays as it is:
+    in a cache (Hugging Face's, for one) links of many folders share a file.
+
+    Args:
+        model: the model.
+        xml_path: path of the .xml file.
+        compress_to_fp16: whether to store f32 weights as f16, as in openvino.save_model.
+
+    Raises:
+        UserError: the path does not end in ".xml", cannot be written, or is there and not an IR of that name.
+        RunError: OpenVINO cannot save the model.
     """
     target = _target(xml_path, follow=False)
     if target.suffix != ".xml":
@@ -168,15 +207,20 @@ def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], com
 
 
 def remove_leftovers(target: Path, unused: float = -math.inf) -> None:
-    """Remove what processes that are gone left for a target, not written to for so many seconds (`unused`)."""
+    """Removes files of a target that were left by processes which are gone.
+
+    Args:
+        target: the file or folder that they were written for.
+        unused: seconds for which a file must not have been written to; no condition by default.
+    """
     ours = _key(target.name)
     host = _key(socket.gethostname())
     for entry in os.scandir(target.parent):
         match = _TEMPORARY.fullmatch(entry.name)
-        # Whether a process of another host (a shared directory) still runs is not known here.
+        # It is not known whether a process of another host (in a shared directory) still runs, so its files stay.
         if not match or match[1] != ours or match[2] != host or process_runs(int(match[3]), match[4]):
             continue
-        with contextlib.suppress(OSError):  # in a folder of temporary files they may be anybody's
+        with contextlib.suppress(OSError):  # files in a folder of temporary files may belong to another user
             if time.time() - entry.stat(follow_symlinks=False).st_mtime <= unused:
                 continue
             if entry.is_dir(follow_symlinks=False):
@@ -186,7 +230,7 @@ def remove_leftovers(target: Path, unused: float = -math.inf) -> None:
 
 
 def _install(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
-    """Rename a saved pair to its final names; at every moment these hold the old model or the new one."""
+    """Renames a saved pair to its final names; at every moment these hold the old model or the new one."""
     if not (xml.exists() and bin_.exists()):
         # Without an .xml there is no model yet, and an .xml without its .bin uses no weights (or never worked).
         _replace(new_bin, bin_)
@@ -200,7 +244,7 @@ def _install(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
 
 
 def _exchange(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
-    """Replace a pair by one with other weights, one rename at a time, every state on the way a valid model.
+    """Replaces a pair by one with other weights, one rename at a time; every state on the way is a valid model.
 
     With P = max(old bytes, new bytes), aligned:
 
@@ -217,25 +261,25 @@ def _exchange(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
     """
     size = max(bin_.stat().st_size, new_bin.stat().st_size)
     second = -(-size // ALIGNMENT) * ALIGNMENT
-    shifted_xml, both = temporary_name(xml, ".xml"), temporary_name(xml, ".bin")
+    shifted_xml, combined_bin = temporary_name(xml, ".xml"), temporary_name(xml, ".bin")
     try:
         with open(shifted_xml, "xb") as file:
             file.write(rewritten_constants(new_xml.read_bytes(), lambda name, offset, _: (name, offset + second)))
             _sync(file)
-        _concatenate(bin_, new_bin, second, both)
-        _replace(both, bin_)
+        _concatenate(bin_, new_bin, second, combined_bin)
+        _replace(combined_bin, bin_)
         _replace(shifted_xml, xml)
-        _concatenate(new_bin, new_bin, second, both)
-        _replace(both, bin_)
+        _concatenate(new_bin, new_bin, second, combined_bin)
+        _replace(combined_bin, bin_)
         _replace(new_xml, xml)
         _replace(new_bin, bin_)
     finally:
         shifted_xml.unlink(missing_ok=True)
-        both.unlink(missing_ok=True)
+        combined_bin.unlink(missing_ok=True)
 
 
 def _concatenate(first: Path, second: Path, offset: int, target: Path) -> None:
-    """Write ``first`` at 0 and ``second`` at ``offset`` (a hole between them) and sync the file to the disk."""
+    """Writes ``first`` at 0 and ``second`` at ``offset`` (with a hole between them), and syncs the file to the disk."""
     with open(target, "xb") as file:
         for source, position in ((first, 0), (second, offset)):
             file.seek(position)
@@ -248,16 +292,26 @@ def _concatenate(first: Path, second: Path, offset: int, target: Path) -> None:
 def save_model(
     model: ov.Model, xml: Path, compress_to_fp16: bool, shown: str | os.PathLike[str], *, sync: bool = True
 ) -> None:
-    """Let OpenVINO save a model under a name that is not there yet; its .bin stands beside it. shown: the user's name.
+    """Lets OpenVINO save a model under a name that does not exist yet, with its .bin beside it.
 
-    Without compression the model itself is written, not a copy of it as `openvino.save_model` would: half of the time
-    for a large one. It loses the names of what was fused into its nodes, then, which no file has. Raises UserError
-    where a file cannot be written, RunError where OpenVINO cannot save the model.
+    Without compression the model itself is written, and not a copy of it as `openvino.save_model` does: that halves the
+    time for a large model. The model then loses the names of nodes that were fused, which no file has.
+
+    Args:
+        model: the model.
+        xml: path of the .xml file.
+        compress_to_fp16: whether to store f32 weights as f16.
+        shown: the user's name of the output, for messages.
+        sync: whether to sync the files to the disk.
+
+    Raises:
+        UserError: a file cannot be written.
+        RunError: OpenVINO cannot save the model.
     """
     from openvino._offline_transformations import apply_fused_names_cleanup
 
     with writing(shown):
-        # OpenVINO would follow a link; and its message for a directory that cannot be written names no reason.
+        # OpenVINO would follow a link, and does not give the reason if a directory cannot be written.
         for path in (xml, xml.with_suffix(".bin")):
             open(path, "xb").close()
     try:
@@ -265,15 +319,15 @@ def save_model(
             ov.save_model(model, str(xml))
         else:
             apply_fused_names_cleanup(model)
-            with _release_named(model) if _writes_release(xml) else contextlib.nullcontext():
+            with _with_release(model) if _writes_release(xml) else contextlib.nullcontext():
                 ov.serialize(model, str(xml))
     except Exception as error:
         with writing(shown):
-            # OpenVINO does not say that a disk is full, and has removed what it had written.
-            _try_to_grow(xml, _MORE)
+            # OpenVINO does not report a full disk, and has removed the incomplete files.
+            _try_to_grow(xml, _SPARE_BYTES)
             constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
             size = sum(int(node.get_byte_size()) for node in constants) // (2 if compress_to_fp16 else 1)
-            _try_to_grow(xml.with_suffix(".bin"), _MORE + size)
+            _try_to_grow(xml.with_suffix(".bin"), _SPARE_BYTES + size)
         raise RunError(f"OpenVINO cannot save the model as {os.fspath(shown)!r}: {one_line(error)}") from error
     if sync:
         with writing(shown):
@@ -282,30 +336,30 @@ def save_model(
 
 
 @contextlib.contextmanager
-def _release_named(model: ov.Model) -> Iterator[None]:
-    """While this lasts, the model says which release writes it, as one that openvino.save_model writes does."""
-    known = model.get_rt_info([_RELEASE]).astype(str) if model.has_rt_info([_RELEASE]) else None
+def _with_release(model: ov.Model) -> Iterator[None]:
+    """Adds the release to the model's rt_info for the duration of the block, as openvino.save_model does."""
+    earlier_release = model.get_rt_info([_RELEASE]).astype(str) if model.has_rt_info([_RELEASE]) else None
     model.set_rt_info(ov.get_version(), [_RELEASE])
     try:
         yield
     finally:
-        if known is None:
+        if earlier_release is None:
             del model.rt_info[_RELEASE]
         else:
-            model.set_rt_info(known, [_RELEASE])
+            model.set_rt_info(earlier_release, [_RELEASE])
 
 
 def _writes_release(xml: Path) -> bool:
-    """Whether openvino.save_model names the release (2026.4 does, 2026.0 does not), by saving an empty model."""
-    global _names_release
-    if _names_release is None:
+    """Whether openvino.save_model writes the release (2026.4 does, 2026.0 does not); it saves an empty model to see."""
+    global _release_is_written
+    if _release_is_written is None:
         ov.save_model(ov.Model([], [], "nothing"), str(xml), compress_to_fp16=False)
-        _names_release = _RELEASE.encode() in xml.read_bytes()
-    return _names_release
+        _release_is_written = _RELEASE.encode() in xml.read_bytes()
+    return _release_is_written
 
 
 def _try_to_grow(path: Path, size: int) -> None:
-    """Raise the OSError that keeps a file, which is to be removed, from having so many bytes."""
+    """Raises the OSError that keeps a file, which is to be removed, from growing to `size` bytes."""
     with open(path, "ab", buffering=0) as file:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)
@@ -314,13 +368,13 @@ def _try_to_grow(path: Path, size: int) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Sync a file's content to the disk. Raises OSError."""
+    """Syncs a file's content to the disk. Raises OSError."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
 
 
 def _target(path: str | os.PathLike[str], *, follow: bool = True) -> Path:
-    """The file that is written: of a link what it points to, but for an IR. Raises UserError for a directory."""
+    """The file to write: for a link the file that it points to, except for an IR. Raises UserError for a directory."""
     target = Path(path)
     with writing(path):
         if target.is_dir():
@@ -331,7 +385,7 @@ def _target(path: str | os.PathLike[str], *, follow: bool = True) -> Path:
 
 
 def _is_special(target: Path) -> bool:
-    """Whether it is a pipe, a terminal or the like, which is written, not replaced."""
+    """Whether the target is a pipe, a terminal or the like, which is written and not replaced."""
     return target.exists() and not target.is_file()
 
 
@@ -342,9 +396,13 @@ def _prepare(target: Path) -> None:
 
 
 def refuse_impossible(target: Path) -> Path:
-    """Raise OSError for what permissions forbid. Returns the nearest directory above the target that exists."""
+    """Checks the permissions for writing a target; returns the nearest directory above it that exists.
+
+    Raises:
+        OSError: they are missing.
+    """
     effective = os.access in os.supports_effective_ids
-    # Renaming would replace a write-protected file; of a link, it replaces the link only.
+    # Renaming would replace a write-protected file without an error. A link may be replaced: its file stays.
     if target.exists() and not target.is_symlink() and not os.access(target, os.W_OK, effective_ids=effective):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     directory = target.parent
@@ -356,7 +414,7 @@ def refuse_impossible(target: Path) -> Path:
 
 
 def temporary_name(target: Path, suffix: str = "") -> Path:
-    """A name beside the target for a file or folder that is yet to be created: mode "x", which is O_EXCL."""
+    """A name beside the target for a file or folder that is to be created exclusively (mode "x")."""
     host, pid = _key(socket.gethostname()), os.getpid()
     process = f"{pid}-{_started(pid) or 0}"
     return target.with_name(f"{PREFIX}{_key(target.name)}-{host}-{process}-{secrets.token_hex(8)}.tmp{suffix}")
@@ -367,10 +425,12 @@ def _key(text: str) -> str:
 
 
 def process_runs(pid: int, started: str | None = None) -> bool:
-    """Whether a process of this host runs; True also where that cannot be determined.
+    """Whether a process of this host runs; True also if that cannot be determined.
 
-    started: when, in clock ticks since the system did; a process that started at another time is a later one of the
-    same number. "0" or None: not known.
+    Args:
+        pid: number of the process.
+        started: its start in clock ticks since the system started. A process with another start is a later one with the
+            same number. "0" or None if not known.
     """
     if os.name == "nt":  # there os.kill(pid, 0) ends the process
         return True
@@ -384,7 +444,7 @@ def process_runs(pid: int, started: str | None = None) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """When a process started, in clock ticks since the system did; None where the system does not say."""
+    """Start of a process in clock ticks since the system started; None if the system does not report it."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name of the program, in parentheses, may hold anything.
@@ -399,8 +459,8 @@ def _sync(file: IO[Any]) -> None:
 
 
 def _replace(source: Path, target: Path) -> None:
-    """Rename a file over another, of which it takes the mode."""
-    if not target.is_symlink():  # the mode of what a link points to is that of a shared file
+    """Renames a file over another one, and takes over that one's mode."""
+    if not target.is_symlink():  # a link's file may be shared, so its mode is not taken over
         with contextlib.suppress(OSError):
             shutil.copymode(target, source)
     os.replace(source, target)
@@ -415,7 +475,7 @@ def _replace(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Let one writer at a time rename pairs in a directory, where the platform and its file system have such locks."""
+    """Lets one writer at a time rename pairs in a directory, if platform and file system support such locks."""
     try:
         import fcntl
 
@@ -433,7 +493,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn a failure of the file system into one line that names the file the user asked for."""
+    """Turns a failure of the file system into a UserError that names the file the user asked for."""
     try:
         yield
     except OSError as error:

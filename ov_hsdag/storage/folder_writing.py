@@ -1,7 +1,7 @@
-"""Write a copy of an exported folder in which some models are others, whole or not at all.
+"""Writes a copy of an exported folder with some models replaced, atomically.
 
-The copy is made in a temporary folder beside its place and renamed. What it shares with the source is the data of
-weights alone, by hard links: files that people edit are copied.
+The copy is made in a temporary folder beside its place and renamed. It shares only the data of weights with the source,
+by hard links; files that users edit are copied.
 """
 
 from __future__ import annotations
@@ -26,33 +26,41 @@ from ov_hsdag.utils.lazy import op, ov
 from ov_hsdag.utils.reading import TABLES, file_digest, read_json
 
 MARKER = "ov_hsdag_folder.json"
-"""Lists the files that were written, with digests of those that people edit: a folder that has it, and nothing that was
-added or edited since, may be replaced."""
+"""Name of the record of written files, with digests of those that users edit.
 
-# Made by optimum-intel and openvino.genai in the folders that they run, of the models in them: of no use for others.
+A folder with this record may be replaced, unless something was added to it or edited since.
+"""
+
+# Folders that optimum-intel and openvino.genai make for the models that they run; they do not belong to other models.
 _CACHES = ("model_cache",)
 
-# Data that nobody edits. They are shared where the file system can.
+# Suffixes of data that nobody edits, which is shared if the file system supports it.
 _LINKED = (".bin", ".safetensors", ".gguf")
 
-_LARGE = 1 << 16  # constants of more bytes are not written only to be found again
+# Bytes of a constant above which a placeholder is written for it, as its data is in the old file already.
+_LARGE = 1 << 16
 
-# What placeholders may lack, as no file has it: affinities, a constant's place in its file, marks of folding, names.
-_NEEDLESS = frozenset({"affinity", "WeightlessCacheAttribute_0", "can_be_folded", "fused_names_0"})
+# Runtime information that placeholders may lack, because no file has it: affinities, a constant's place in its file,
+# marks of folding, and names of fused nodes.
+_EXPENDABLE_INFO = frozenset({"affinity", "WeightlessCacheAttribute_0", "can_be_folded", "fused_names_0"})
 
 _MAPPED = "ov_hsdag mapped "
-"""Begins the name of a placeholder; the rest is a number."""
+"""Prefix of a placeholder's name; the rest is a number."""
 
-# Where more than this share of the weights is new, they are written as OpenVINO wrote them.
-_MOST_NEW = 0.5
+# Share of new weights, relative to the old file, above which the .bin stays as OpenVINO wrote it.
+_MOST_NEW_SHARE = 0.5
 
-_HEAD = 64  # bytes that are compared first
+_FIRST_COMPARED_BYTES = 64  # bytes that are compared first, which is quicker than comparing whole constants
 
 
 def check_folder_output(output: Path, source: Path) -> None:
-    """Raise UserError where a folder cannot be written, or would replace anything but an empty one or one written so.
+    """Checks that a folder can be written, and would replace only an empty folder or one that `write_folder` wrote.
 
-    Neither may it be the source or inside that, nor may the source hold what cannot be copied. Leaves nothing behind.
+    It may not be the source or inside of it, and the source may not have anything that cannot be copied. Leaves nothing
+    behind.
+
+    Raises:
+        UserError: a check fails.
     """
     _refuse_uncopyable(source)
     with writing(output):
@@ -64,7 +72,7 @@ def check_folder_output(output: Path, source: Path) -> None:
             raise refused(output, "it is inside the input")
         if target.exists() and not target.is_dir():
             raise UserError(f"cannot write '{output}': it is a file, and the output of a folder is a folder")
-        if os.path.ismount(target):  # which cannot be renamed
+        if os.path.ismount(target):  # a mount point cannot be renamed
             raise UserError(f"cannot write '{output}': a file system is mounted there; name a folder in it")
         directory = refuse_impossible(target)
         if not os.access(directory, os.W_OK | os.X_OK):
@@ -76,12 +84,23 @@ def check_folder_output(output: Path, source: Path) -> None:
 def write_folder(
     output: Path, source: Path, models: Mapping[str, tuple[ov.Model, bool]], *, hard_links: bool = True
 ) -> dict[str, bool]:
-    """Write a copy of a folder with other models in it: all but hidden files, caches of models and folders written so.
+    """Writes a copy of a folder with other models in it.
 
-    output: The folder to write; see :func:`check_folder_output`. models: By the path of the .xml file in the source:
-    what takes its place, and whether its weights are compressed to FP16 as in openvino.save_model. hard_links: Share
-    files of weights with the source, where the file system can. Returns for each of the models whether its .bin is the
-    file of the source.
+    Hidden files, caches of models, and folders that this function wrote are left out.
+
+    Args:
+        output: the folder to write; see :func:`check_folder_output`.
+        source: the exported folder.
+        models: by the path of an .xml file in the source, the model that takes its place, and whether its weights are
+            compressed to FP16 as in openvino.save_model.
+        hard_links: whether to share files of weights with the source, if the file system supports it.
+
+    Returns:
+        For each of `models`, whether its .bin is the file of the source.
+
+    Raises:
+        UserError: the folder cannot be written, see :func:`check_folder_output`.
+        RunError: OpenVINO cannot save a model.
     """
     check_folder_output(output, source)
     target = Path(os.path.realpath(output))
@@ -97,14 +116,14 @@ def write_folder(
             xml.parent.mkdir(parents=True, exist_ok=True)
             shared[name] = _write_model(model, xml, source / name, compress, output / name, hard_links)
         with writing(output):
-            own = {new / name for xml in models for name in (xml, Path(xml).with_suffix(".bin"))}
-            _copy_others(source, new, own, hard_links)
+            written_files = {new / name for xml in models for name in (xml, Path(xml).with_suffix(".bin"))}
+            _copy_others(source, new, written_files, hard_links)
             files = sorted(path.relative_to(new).as_posix() for path in _files(new))
             digests = {name: file_digest(new / name) for name in files if not name.endswith(_LINKED)}
             record = {"version": 1, "files": files, "digests": digests}
             (new / MARKER).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             for path in _files(new):
-                if path.stat().st_nlink == 1:  # what is shared is on the disk already
+                if path.stat().st_nlink == 1:  # shared files are on the disk already
                     sync_file(path)
             _exchange(new, target, output)
     finally:
@@ -113,33 +132,36 @@ def write_folder(
 
 
 def _refuse_foreign(target: Path, shown: Path) -> None:
-    """Raise UserError where a folder holds what was not written so."""
-    there = {path.relative_to(target).as_posix() for path in _files(target)}
-    if not there:
+    """Raises UserError if a folder has files that `write_folder` did not write, or that were changed since."""
+    present_files = {path.relative_to(target).as_posix() for path in _files(target)}
+    if not present_files:
         return
     try:
         record = read_json(target / MARKER, TABLES)
-        ours, digests = {MARKER, *record["files"]}, dict(record.get("digests", {}))  # without digests in older folders
+        recorded_files, digests = (
+            {MARKER, *record["files"]},
+            dict(record.get("digests", {})),
+        )  # without digests in older folders
     except (OSError, ValueError, KeyError, TypeError):
         raise refused(shown, "it is there already, and ov-hsdag did not write it") from None
-    foreign = sorted(there - ours)
+    foreign = sorted(present_files - recorded_files)
     if foreign:
         raise refused(shown, f"it holds '{foreign[0]}', which ov-hsdag did not write")
-    changed = sorted(name for name in there & digests.keys() if file_digest(target / name) != digests[name])
+    changed = sorted(name for name in present_files & digests.keys() if file_digest(target / name) != digests[name])
     if changed:
         raise refused(shown, f"its '{changed[0]}' was changed since ov-hsdag wrote it")
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """All that is no folder in a folder, at any depth, caches left out."""
+    """Yields everything in a folder that is not a folder, at any depth, without caches."""
     for directory, names, files in os.walk(folder):
         linked = [name for name in names if (Path(directory) / name).is_symlink()]
         names[:] = [name for name in names if name not in (*_CACHES, *linked)]
         yield from (Path(directory) / name for name in (*files, *linked))
 
 
-def _copied(source: Path) -> Iterator[Path]:
-    """What of a folder is copied, folders by their own names."""
+def _entries_to_copy(source: Path) -> Iterator[Path]:
+    """Yields the entries of a folder that are copied; folders are not descended into."""
     for entry in sorted(source.iterdir()):
         if entry.name.startswith(".") or entry.name in (MARKER, *_CACHES):
             continue
@@ -148,10 +170,10 @@ def _copied(source: Path) -> Iterator[Path]:
 
 
 def _refuse_uncopyable(source: Path) -> None:
-    """Raise UserError where a folder holds something that cannot be copied, and name it."""
+    """Raises UserError for an entry of a folder that cannot be copied."""
     real = Path(os.path.realpath(source))
     try:
-        for entry in _copied(source):
+        for entry in _entries_to_copy(source):
             if entry.is_dir():
                 if Path(os.path.realpath(entry)) in (real, *real.parents):
                     raise UserError(f"cannot copy '{entry}': it is a link to a folder that it is in")
@@ -165,21 +187,21 @@ def _refuse_uncopyable(source: Path) -> None:
         raise UserError(f"cannot copy '{source}': {error.strerror or error}") from None
 
 
-def _copy_others(source: Path, new: Path, own: Collection[Path], hard_links: bool) -> None:
-    """Copy what is not there yet, links followed. own: files of the copy that are not copied."""
-    for entry in _copied(source):
+def _copy_others(source: Path, new: Path, written_files: Collection[Path], hard_links: bool) -> None:
+    """Copies entries that are not in the copy yet, and follows links; `own` are files that are not copied."""
+    for entry in _entries_to_copy(source):
         copy = new / entry.name
         if entry.is_dir():
             copy.mkdir(exist_ok=True)
-            _copy_others(entry, copy, own, hard_links)
-        elif copy not in own:
+            _copy_others(entry, copy, written_files, hard_links)
+        elif copy not in written_files:
             _copy(entry, copy, hard_links)
 
 
 def _copy(source: Path, copy: Path, hard_links: bool) -> bool:
-    """Copy a file, or link it where it holds data of weights. Returns whether the two are one file."""
+    """Copies a file, or links it if it holds data of weights. Returns whether the two are one file."""
     if hard_links and source.suffix in _LINKED:
-        with contextlib.suppress(OSError):  # another file system, one without links, another owner's file
+        with contextlib.suppress(OSError):  # on another file system, one without links, or for another owner's file
             os.link(os.path.realpath(source), copy)
             return True
     shutil.copyfile(source, copy)
@@ -202,16 +224,17 @@ def _exchange(new: Path, target: Path, shown: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-# A constant whose data is in the file that the model was read from: its friendly name, and where it begins there.
+# A constant with data in the file that the model was read from: its friendly name and its offset there.
 _Mapped = tuple[str, int]
 
 
 def _write_model(model: ov.Model, xml: Path, old_xml: Path, compress: bool, shown: Path, hard_links: bool) -> bool:
-    """Save a model beside weights that it shares with the one that it was made of, see `_share_weights`.
+    """Saves a model, with weights shared with the model that it was made from, see `_share_weights`.
 
-    Gigabytes that are in the old file already are not written: placeholders stand for them until the .xml says where.
+    Gigabytes that are in the old file already are not written. Placeholders stand for them until their offsets are in
+    the .xml.
     """
-    zeros = np.zeros(max(map(_large, model.get_ops()), default=0), np.uint8)  # OpenVINO refers to it, and keeps it not
+    zeros = np.zeros(max(map(_large, model.get_ops()), default=0), np.uint8)  # must outlive `light`, which refers to it
     light, mapped = _with_placeholders(model, old_xml.with_suffix(".bin"), compress, zeros)
     if mapped:
         save_model(light, xml, compress, shown, sync=False)
@@ -229,32 +252,38 @@ def _write_model(model: ov.Model, xml: Path, old_xml: Path, compress: bool, show
 def _with_placeholders(
     model: ov.Model, old_bin: Path, compress: bool, zeros: NDArray[np.uint8]
 ) -> tuple[ov.Model, dict[str, _Mapped]]:
-    """A copy of a model with zeros for large constants that are mapped from `old_bin`; what they are, by their names.
+    """Copies a model, with zeros in place of large constants that are mapped from `old_bin`.
 
-    Equal constants are written once, so that all zeros of a size take the place of one. Where the system does not say
-    what is mapped, there are none. The copy refers to `zeros`, as many bytes as the largest constant has.
+    Equal constants are written once, so all zeros of one size take the place of a single constant. If the system does
+    not report mapped files, nothing is replaced. The copy refers to `zeros`, which has the size of the largest
+    constant.
+
+    Returns:
+        The copy; and the constants that were replaced, by the placeholders' names.
     """
     areas = _mapped_areas(old_bin)
     if not areas:
         return model, {}
-    found: dict[str, _Mapped] = {}
+    replaced: dict[str, _Mapped] = {}
     copy = model.clone()
     for node in copy.get_ops():
         size, element = _large(node), node.get_element_type() if node.get_output_size() == 1 else None
         if not size or element is None or (compress and element in (ov.Type.f32, ov.Type.f64)):
             continue
-        if set(node.get_rt_info()) - _NEEDLESS:
+        if set(node.get_rt_info()) - _EXPENDABLE_INFO:
             continue  # Python cannot copy its runtime information for plugins
         address = node.data.__array_interface__["data"][0]
-        at = next((address - begin + offset for begin, end, offset in areas if begin <= address < end), None)
-        if at is None:
+        offset_in_file = next(
+            (address - begin + offset for begin, end, offset in areas if begin <= address < end), None
+        )
+        if offset_in_file is None:
             continue
-        name = f"{_MAPPED}{len(found)}"
+        name = f"{_MAPPED}{len(replaced)}"
         zero = op.Constant(ov.Tensor(zeros[:size], node.get_output_shape(0), element), True)
         zero.set_friendly_name(name)
-        node.output(0).replace(zero.output(0))  # its names, too
-        found[name] = node.get_friendly_name(), at
-    return copy, found
+        node.output(0).replace(zero.output(0))  # replaces its tensor names, too
+        replaced[name] = node.get_friendly_name(), offset_in_file
+    return copy, replaced
 
 
 def _large(node: ov.Node) -> int:
@@ -264,27 +293,36 @@ def _large(node: ov.Node) -> int:
 
 
 def _mapped_areas(path: Path) -> list[tuple[int, int, int]]:
-    """Begin, end and offset in the file of memory of this process that is mapped from a file."""
+    """Begin, end and file offset of each memory area of this process that is mapped from a file."""
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
         real = os.path.realpath(path)
     except OSError:
         return []
-    found = []
+    areas = []
     for line in lines:
         parts = line.split(maxsplit=5)
         if len(parts) == 6 and parts[5] == real:
             begin, end = (int(one, 16) for one in parts[0].split("-"))
-            found.append((begin, end, int(parts[2], 16)))
-    return found
+            areas.append((begin, end, int(parts[2], 16)))
+    return areas
 
 
 def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mapping[str, _Mapped]) -> bool | None:
-    """Let a saved model use the .bin of the model that it was made of: whether both are one file, None where it cannot.
+    """Lets a saved model use the .bin of the model that it was made from.
 
-    Placing keeps weights, but OpenVINO's clean-up makes some small constants, and the order of all changes: offsets in
-    the .xml become those of equal data in the old .bin. Where all are there, that file is linked; else the new .bin is
-    the old one, whose blocks the file system may share, with the few others behind it. mapped: placeholders, by name.
+    Placing keeps weights, but OpenVINO's transformations add some small constants and change the order of all. So
+    offsets in the .xml become those of equal data in the old .bin. If all data is there, that file is linked. Otherwise
+    the new .bin is the old one, whose blocks the file system may share, with the new constants behind it.
+
+    Args:
+        new_xml: the saved model.
+        old_xml: the model that it was made from.
+        hard_links: whether files may be linked.
+        mapped: the constants that placeholders stand for, by the placeholders' names.
+
+    Returns:
+        Whether both .bin files are one file; None if the weights cannot be shared.
     """
     new_bin, old_bin = new_xml.with_suffix(".bin"), old_xml.with_suffix(".bin")
     if not old_bin.is_file() or not old_bin.stat().st_size or not new_bin.stat().st_size:
@@ -303,9 +341,9 @@ def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mappi
             return by_name[name]
         if (at, size) not in places:
             data = np.fromfile(new_bin, np.uint8, size, offset=at)
-            found = _find(data, old, candidates.get(size, ()))
-            places[at, size] = len(old) + len(added) if found is None else found
-            if found is None:
+            old_offset = _offset_of_equal_data(data, old, candidates.get(size, ()))
+            places[at, size] = len(old) + len(added) if old_offset is None else old_offset
+            if old_offset is None:
                 added.extend(data.tobytes())
         return name, places[at, size]
 
@@ -313,37 +351,37 @@ def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mappi
         text = rewritten_constants(new_xml.read_bytes(), in_old_bin)
     except RunError:
         return None
-    if len(added) > _MOST_NEW * len(old):
+    if len(added) > _MOST_NEW_SHARE * len(old):
         return None
     new_bin.unlink()
     shared = not added and _copy(old_bin, new_bin, hard_links)
     if added:
-        _clone(old_bin, new_bin)
+        _copy_sharing_blocks(old_bin, new_bin)
         with open(new_bin, "ab") as file:
             file.write(added)
     new_xml.write_bytes(text)
     return shared
 
 
-def _find(data: NDArray[np.uint8], old: NDArray[np.uint8], candidates: Collection[int]) -> int | None:
-    """Where equal data begins, at one of the candidates."""
+def _offset_of_equal_data(data: NDArray[np.uint8], old: NDArray[np.uint8], candidates: Collection[int]) -> int | None:
+    """The offset of equal data, among the candidates; None if there is none."""
     for at in candidates:
         same = old[at : at + len(data)]
-        if np.array_equal(data[:_HEAD], same[:_HEAD]) and np.array_equal(data, same):
+        if np.array_equal(data[:_FIRST_COMPARED_BYTES], same[:_FIRST_COMPARED_BYTES]) and np.array_equal(data, same):
             return at
     return None
 
 
-def _clone(source: Path, copy: Path) -> None:
-    """Copy a file; file systems that can (Btrfs, XFS) let both share their blocks until one is written."""
+def _copy_sharing_blocks(source: Path, copy: Path) -> None:
+    """Copies a file; file systems that can (Btrfs, XFS) let both share their blocks until one is written."""
     with open(source, "rb") as old, open(copy, "xb") as new:
-        left = os.fstat(old.fileno()).st_size
+        remaining = os.fstat(old.fileno()).st_size
         try:
-            while left > 0:
-                done = os.copy_file_range(old.fileno(), new.fileno(), left)
+            while remaining > 0:
+                done = os.copy_file_range(old.fileno(), new.fileno(), remaining)
                 if not done:
                     break
-                left -= done
+                remaining -= done
         except (OSError, AttributeError):  # not on this system, or not from one file system to another
             old.seek(0)
             new.seek(0)

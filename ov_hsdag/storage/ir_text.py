@@ -1,7 +1,7 @@
-"""What is read of the text of an OpenVINO IR without OpenVINO.
+"""Reads the text of an OpenVINO IR without OpenVINO.
 
-OpenVINO writes names as they are, with control characters that XML does not allow, and its own parser takes them. So
-the text is searched, and given to no parser of Python's.
+OpenVINO writes names as they are, with control characters that XML does not allow, and its own parser accepts them. So
+the text is searched with regular expressions, and no parser of Python's is used.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from ov_hsdag.utils.reading import RT_INFO, opened
 _BEGINNING = 512
 """Bytes in which OpenVINO looks for the root of an IR."""
 
+# The root of an IR, after an optional byte order mark, processing instructions and comments.
 _ROOT = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<(?:\?.*?\?|!--.*?--)>\s*)*<net[\s>]", re.DOTALL)
 
-_ENTRY = b"<ov_hsdag>"  # a placement's entry in the model's rt_info
-_EDGES_END = b"</edges>"  # the model's rt_info stands behind the last of them
+_ENTRY = b"<ov_hsdag>"  # entry of a placement in the model's rt_info
+_EDGES_END = b"</edges>"  # the model's rt_info is behind the last of these tags
 
-# Bytes of a file that are read at once, from its end: first, and at most.
+# Bytes that are read at once from the end of a file: the first time, and at most.
 _FIRST_STEP, _LONGEST_STEP = 1 << 16, 1 << 22
 
-# Attributes of a constant's <data> in an IR. Other layers have an attribute "offset" too (PriorBox).
+# Offset and size of a constant's <data> in an IR. Other layers (PriorBox) have an attribute "offset", too.
 _CONSTANT = re.compile(
     rb'\btype="Const"[^>]{0,200}>\s*<data\b(?=[^>]*?\boffset="(?P<offset>\d+)")(?=[^>]*?\bsize="(?P<size>\d+)")'
 )
 
-# The same as OpenVINO writes it, with all that stands between: what is rewritten has to be known to the last.
+# The same exactly as OpenVINO writes it, because text that is rewritten must be known completely.
 _WRITTEN_CONSTANT = re.compile(
     rb'(\bname=")([^"]*)(" type="Const" version="[^"]*">\s*<data (?:[\w:.-]+="[^"]*" )*?offset=")(\d+)(" size=")'
     rb'(\d+)(")'
@@ -49,16 +50,16 @@ def has_entry(text: bytes) -> bool:
 
 
 def file_carries(path: str | bytes | os.PathLike[Any], step: int = _FIRST_STEP) -> bool:
-    """Whether a file is an IR with an embedded placement. Reads no more than the file's beginning and its rt_info.
+    """Whether a file is an IR with an embedded placement. Only the file's beginning and its rt_info are read.
 
-    Inside names and values "<" is escaped, so tags are tags. A file that goes on without edges for longer than any
-    rt_info carries none.
+    In names and values "<" is escaped, so a tag in the text is a tag. A file without edges in its last `RT_INFO` bytes
+    has no placement, as no rt_info is longer.
 
     Args:
-        path: of any file; one that cannot be read carries none.
-        step: bytes that are read at first, from the end.
+        path: any file; one that cannot be read has no placement.
+        step: bytes that are read first, from the end.
     """
-    # Nothing is taken from a pipe: OpenVINO may read it.
+    # `opened` refuses named pipes, whose content OpenVINO may need.
     with contextlib.suppress(OSError, ValueError), opened(path) as file:
         end = file.seek(0, os.SEEK_END) if is_ir(file.read(_BEGINNING)) else 0
         position, tail = end, b""
@@ -74,24 +75,33 @@ def file_carries(path: str | bytes | os.PathLike[Any], step: int = _FIRST_STEP) 
 
 
 def constants_of(xml: bytes) -> Iterator[tuple[int, int]]:
-    """Offset and size, in bytes, of the data of each of an IR's constants in its .bin file. xml: the text of the IR."""
+    """Yields offset and size, in bytes, of the data of each constant in the .bin file of an IR with this text."""
     for data in _CONSTANT.finditer(xml):
         yield int(data["offset"]), int(data["size"])
 
 
 def rewritten_constants(xml: bytes, change: Callable[[bytes, int, int], tuple[bytes, int]]) -> bytes:
-    """The text of an IR with other names and offsets of its constants.
+    """Rewrites names and offsets of the constants in the text of an IR.
 
-    change: (name, offset, size in bytes) → (name, offset), both names as the text has them. RunError: a constant is not
-    written as OpenVINO does.
+    Args:
+        xml: the text.
+        change: maps (name, offset, size) to the new (name, offset); names are as in the text, and sizes are in bytes.
+
+    Returns:
+        The new text.
+
+    Raises:
+        RunError: a constant is not written as OpenVINO does.
     """
 
     def rewritten(match: re.Match[bytes]) -> bytes:
         name, offset = change(match[2], int(match[4]), int(match[6]))
         return b"%s%s%s%d%s%s%s" % (match[1], name, match[3], offset, match[5], match[6], match[7])
 
-    text, found = _WRITTEN_CONSTANT.subn(rewritten, xml)
+    text, rewritten_count = _WRITTEN_CONSTANT.subn(rewritten, xml)
     expected = len(re.findall(rb'\btype="Const" version="', xml))
-    if found != expected:
-        raise RunError(f"found the offsets of {found} of {expected} constants in a saved model: cannot replace a model")
+    if rewritten_count != expected:
+        raise RunError(
+            f"found the offsets of {rewritten_count} of {expected} constants in a saved model: cannot replace a model"
+        )
     return text

@@ -1,7 +1,7 @@
-"""What a written model may replace: an earlier OpenVINO IR of the same name, and nothing else.
+"""Decides which files a written model may replace: an earlier OpenVINO IR of the same name, and nothing else.
 
-Nobody names the .bin file of an output, and many ONNX models keep their weights in a file called model.bin. Replacing
-it would leave a model that reads, runs and computes something else.
+Users do not name the .bin file of an output, and many ONNX models keep their weights in a file called model.bin. If
+that were replaced, the ONNX model would still be read and run, and compute something else.
 """
 
 from __future__ import annotations
@@ -14,18 +14,24 @@ from pathlib import Path
 from ov_hsdag.storage.ir_text import constants_of, is_ir
 from ov_hsdag.utils.errors import UserError
 
-# A field "key" with the value "location" and the begin of the field "value", as StringStringEntryProto is serialized
-# (onnx.proto, TensorProto.external_data): the files of an ONNX model are found without onnx and without its weights.
+# A field "key" with the value "location", and the beginning of the field "value", as StringStringEntryProto is
+# serialized (onnx.proto, TensorProto.external_data). So an ONNX model's files are found without onnx and its weights.
 _LOCATION = b"\x0a\x08location\x12"
 
-# Bytes of a file's name with its folders; what says that it is longer is none.
+# Largest length in bytes of a path, as on Linux. Data with a larger length is not a file's name.
 _LONGEST_NAME = 4096
 
 
 def refuse_foreign_model(xml: Path, shown: str | os.PathLike[str]) -> None:
-    """Raise UserError where an IR would replace files that are no IR of that name; empty files may be replaced.
+    """Checks that an IR would replace only an IR of that name, or empty files.
 
-    Neither may the .bin file be another's than the .xml file's. shown: the user's name. OSError: they cannot be read.
+    Args:
+        xml: path of the .xml file; the .bin beside it must belong to it.
+        shown: the user's name of the output, for messages.
+
+    Raises:
+        UserError: something else would be replaced.
+        OSError: the files cannot be read.
     """
     bin_ = xml.with_suffix(".bin")
     for path in (xml, bin_):
@@ -40,7 +46,7 @@ def refuse_foreign_model(xml: Path, shown: str | os.PathLike[str]) -> None:
     if not text:
         raise refused(shown, f"'{bin_.name}', where its weights would go, is there already without '{xml.name}'")
     used = max((offset + size for offset, size in constants_of(text)), default=0)
-    # A replacement that was interrupted leaves a file that is longer than its model needs.
+    # After an interrupted replacement, the file may be longer than its model needs.
     if not 0 < used <= size:
         raise refused(
             shown, f"'{bin_.name}', where its weights would go, does not hold those of the model in '{xml.name}'"
@@ -50,16 +56,23 @@ def refuse_foreign_model(xml: Path, shown: str | os.PathLike[str]) -> None:
 def refuse_input(
     source: str | os.PathLike[str], *targets: Path, shown: str | os.PathLike[str], replace_source: bool = False
 ) -> None:
-    """Raise UserError where a file to write is the model that is read, its .bin, or external data of it (ONNX).
+    """Checks that output files are not the model that is read, its .bin, or external data of it (ONNX).
 
-    replace_source: the model and its .bin may be written all the same; a link to one may always. shown: the user's
-    name. OSError: the source cannot be read.
+    Args:
+        source: file of the model that is read.
+        targets: files to write. A link to the source may always be replaced.
+        shown: the user's name of the output, for messages.
+        replace_source: whether the model and its .bin may be replaced.
+
+    Raises:
+        UserError: a target is one of these files.
+        OSError: the source cannot be read.
     """
     path = Path(source)
     existing = [target for target in targets if target.exists()]
-    own = [path, *([path.with_suffix(".bin")] if path.suffix == ".xml" else [])]
+    source_files = [path, *([path.with_suffix(".bin")] if path.suffix == ".xml" else [])]
     for target in existing if not replace_source else ():
-        if not target.is_symlink() and any(one.exists() and target.samefile(one) for one in own):
+        if not target.is_symlink() and any(one.exists() and target.samefile(one) for one in source_files):
             raise UserError(f"cannot write '{os.fspath(shown)}': it is the input; choose another output")
     for data in external_data(path) if existing else ():
         for target in existing:
@@ -68,27 +81,31 @@ def refuse_input(
 
 
 def external_data(model: str | os.PathLike[str]) -> Iterator[Path]:
-    """Files that an ONNX model refers to, each once, there or not, found without its weights. Raises OSError."""
+    """Yields the files that an ONNX model refers to, each once, whether they exist or not. Weights are not read.
+
+    Raises:
+        OSError: the model cannot be read.
+    """
     path = Path(model)
     if not path.is_file() or not path.stat().st_size:
         return
     seen = set()
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        found = content.find(_LOCATION)
-        while found >= 0:
-            begin = found + len(_LOCATION)
+        position = content.find(_LOCATION)
+        while position >= 0:
+            begin = position + len(_LOCATION)
             length, begin = _varint(content, begin)
             name = content[begin : begin + length] if length <= _LONGEST_NAME else b""
             if name and name not in seen:
                 seen.add(name)
-                # Of a link, OpenVINO looks beside the link, and other tools beside what it points to.
+                # If the model is a link, OpenVINO looks beside the link, and other tools beside the linked file.
                 for folder in dict.fromkeys((path.parent.resolve(), path.resolve().parent)):
                     yield folder / os.fsdecode(name)
-            found = content.find(_LOCATION, begin)
+            position = content.find(_LOCATION, begin)
 
 
 def _varint(content: mmap.mmap, position: int) -> tuple[int, int]:
-    """A number in protobuf's variable-length encoding, and where it ends."""
+    """Reads a number in protobuf's variable-length encoding; returns it and the position behind it."""
     value = 0
     for shift in range(0, 35, 7):
         if position >= len(content):
@@ -102,5 +119,5 @@ def _varint(content: mmap.mmap, position: int) -> tuple[int, int]:
 
 
 def refused(shown: str | os.PathLike[str], reason: str) -> UserError:
-    """The error of an output that cannot be written; `shown` is what the user calls it."""
+    """Makes the error for an output that cannot be written; `shown` is the user's name of it."""
     return UserError(f"cannot write '{os.fspath(shown)}': {reason}; choose another output")

@@ -1,4 +1,4 @@
-"""Temporary folders of processes, which the next one removes where theirs were killed."""
+"""Temporary folders of processes; a later process removes the folders of those that were killed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from pathlib import Path
 from ov_hsdag.storage.files import remove_leftovers, temporary_name
 from ov_hsdag.utils.errors import RunError, one_line
 
-# Seconds after which a folder that nothing was written to is not in use. Containers may share the place of it and the
-# host's name, and not the process numbers: what is in use changes often.
+# Seconds without a write after which a folder counts as unused; folders in use are written often. Process numbers alone
+# are not enough, because containers may share the folder and the host's name without sharing process numbers.
 _UNUSED = 3600.0
 
 
 def scratch_folder() -> Path:
-    """A new folder that only this user can read. Raises RunError where there is no place for one."""
+    """Makes a new folder that only this user can read.
+
+    Raises:
+        RunError: there is no place for one.
+    """
     try:
         place = Path(tempfile.gettempdir()) / "ov_hsdag-measure"
         remove_leftovers(place, _UNUSED)
@@ -26,7 +30,11 @@ def scratch_folder() -> Path:
 
 
 def require_temporary_folder() -> None:
-    """Checks that there is a place for temporary folders. Raises RunError where nothing can be written there."""
+    """Checks that there is a place for temporary folders.
+
+    Raises:
+        RunError: nothing can be written there.
+    """
     try:
         tempfile.gettempdir()
     except OSError as error:

@@ -1,11 +1,11 @@
-"""What the policy learns from: graphs of models and generated DAGs, with devices, costs and limits drawn from a seed.
+"""Training problems: graphs of models and generated DAGs, with devices, costs and limits drawn from a seed.
 
-On disk a corpus is a folder of graphs, one problem .npz for each model (`PlacementProblem.save`); `research.corpus`
-makes one of the model zoo. Everything else about a training problem is drawn on the fly: problem i of a seed is the
-same on every machine and in every order, so a run's position in its corpus is one number.
+On disk a corpus is a folder of graphs, with one problem .npz for each model (`PlacementProblem.save`);
+`research.corpus` makes one from the model zoo. Everything else about a training problem is drawn on the fly. Problem i
+of a seed is the same on every machine and in every order, so a run's position in its corpus is one number.
 
-Held out: the families `HELD_OUT_FAMILIES` and the device sets `HELD_OUT_SETS`, two of whose profiles
-(`HELD_OUT_PROFILES`) are in no training problem in any form.
+For evaluation, the families `HELD_OUT_FAMILIES` and the device sets `HELD_OUT_SETS` are held out. Two profiles of these
+sets (`HELD_OUT_PROFILES`) are in no training problem in any form.
 """
 
 from __future__ import annotations
@@ -51,23 +51,25 @@ HELD_OUT_SETS: dict[str, tuple[str, ...]] = {
 """Sets of built-in profiles, in HETERO's order, that no training problem uses in any order."""
 
 RECIPE = 2
-"""Version of the way in which problems are drawn: another one makes other problems of the same seed."""
+"""Version of the way in which problems are drawn; it is raised where the same seed gives other problems."""
 
 MAX_COARSE = 2000
-"""Larger graphs are left out of training: the network sees them coarsened (`ov_hsdag.policy.features.MOST_NODES`)."""
+"""Largest number of coarse groups of a training graph.
 
-# Numbers of devices of training problems, and how many have them.
+Larger graphs are left out, as the network sees them coarsened anyway (`ov_hsdag.policy.features.MOST_NODES`)."""
+
+# Numbers of devices of training problems, and the shares of problems that have them.
 _DEVICES, _SHARES = (2, 3, 4, 5, 6, 8), (0.45, 0.2, 0.15, 0.05, 0.05, 0.1)
 
 GENERATED = "generated"
-"""The family of graphs that are drawn, and of no model."""
+"""Name of the family of generated graphs, and of their folder."""
 
 MOST_GENERATED = 400
-"""Operations of such a graph, at most."""
+"""Largest number of operations of a generated graph."""
 
 
 def named_devices(profiles: Sequence[DeviceProfile]) -> tuple[tuple[str, ...], Profile]:
-    """Profiles as devices: names (numbered, as "GPU.0", where a kind occurs twice), and profile."""
+    """Names profiles as devices, with numbers as in "GPU.0" where a kind occurs twice; returns names and profile."""
     kinds = [profile.kind for profile in profiles]
     names = tuple(
         kind if kinds.count(kind) == 1 else f"{kind}.{kinds[:number].count(kind)}" for number, kind in enumerate(kinds)
@@ -82,7 +84,18 @@ def assemble(
     objective: str,
     memory_bytes: NDArray[np.int64] | None = None,
 ) -> PlacementProblem:
-    """The template's graph and groups on other devices; memory_bytes: limits, -1 for none; None: the profile's."""
+    """Puts the graph and the groups of a problem on other devices.
+
+    Args:
+        template: the problem, whose graph and groups are used.
+        names: names of the devices.
+        profile: their profile, which determines costs, support and links.
+        objective: "latency" or "throughput".
+        memory_bytes: memory limits, -1 without a limit, int64 [devices]; by default those of the profile.
+
+    Returns:
+        The problem on the devices.
+    """
     fixed, per_byte = cost_model.transfer_costs(profile, names)
     return replace(
         template,
@@ -98,12 +111,21 @@ def assemble(
 
 
 def placeable(problem: PlacementProblem) -> bool:
-    """Whether every group has a device that runs it."""
+    """Whether each colocation group has a device that runs it."""
     return bool(problem.group_supported.any(axis=1).all())
 
 
 def unpriced(graph: ComputationGraph, devices: tuple[str, ...], rule: int) -> PlacementProblem:
-    """A graph and its legality groups on devices that run everything and cost nothing."""
+    """Makes a problem of a graph on devices that run everything and cost nothing.
+
+    Args:
+        graph: the graph, whose colocation groups are used.
+        devices: names of the devices.
+        rule: HETERO's splitting rule, see `ov_hsdag.model.colocation.split_rule`.
+
+    Returns:
+        The problem, a template for `assemble`.
+    """
     count = len(devices)
     return PlacementProblem(
         graph=graph,
@@ -121,7 +143,7 @@ def unpriced(graph: ComputationGraph, devices: tuple[str, ...], rule: int) -> Pl
 
 
 def write_generated(folder: Path, count: int = 256) -> None:
-    """Writes random graphs as generated/NUMBER.npz, a corpus that needs no models; those that are there stay."""
+    """Writes generated graphs as generated/NUMBER.npz: a corpus that needs no models. Existing files are kept."""
     rule = colocation.split_rule(ov.__version__)
     for number in range(count):
         path = folder / GENERATED / f"{number:03d}.npz"
@@ -132,16 +154,35 @@ def write_generated(folder: Path, count: int = 256) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Templates to draw training problems from."""
+    """Templates from which training problems are drawn.
 
-    templates: tuple[PlacementProblem, ...]  # their graphs are used, and not their devices and costs
-    names: tuple[str, ...]  # "family/name" of each
-    seed: int = 0  # decides all draws
-    generated: float = 0.15  # share of problems on generated DAGs
+    Attributes:
+        templates: problems whose graphs and groups are used; their devices and costs are not.
+        names: "family/name" of each template.
+        seed: seed of all draws.
+        generated: share of problems on newly generated DAGs.
+    """
+
+    templates: tuple[PlacementProblem, ...]
+    names: tuple[str, ...]
+    seed: int = 0
+    generated: float = 0.15
 
     @classmethod
     def load(cls, folder: Path, *, seed: int = 0, max_coarse: int = MAX_COARSE) -> Corpus:
-        """The training part of a corpus folder, without held-out families and too large graphs. Raises UserError."""
+        """Loads a corpus folder, without held-out families and graphs that are too large or too small.
+
+        Args:
+            folder: the folder, with FAMILY/MODEL.npz files.
+            seed: seed of all draws.
+            max_coarse: largest number of coarse groups of a graph.
+
+        Returns:
+            The corpus.
+
+        Raises:
+            UserError: the folder has no training problems, or a file of it is damaged.
+        """
         templates, names = [], []
         for path in sorted(folder.glob("*/*.npz")):
             if path.parent.name in HELD_OUT_FAMILIES:
@@ -166,7 +207,7 @@ class Corpus:
         return digest.hexdigest()[:16]
 
     def draw(self, index: int) -> PlacementProblem | None:
-        """Training problem number `index`; None where the draw has a group without a device."""
+        """Draws training problem number `index`; None where a group of it has no device that runs it."""
         generator = np.random.default_rng([self.seed, RECIPE, index])
         if generator.random() < self.generated:
             template = generated_template(generator, self.templates[0].rule)
@@ -179,11 +220,18 @@ class Corpus:
 def draw_problem(
     template: PlacementProblem, generator: np.random.Generator, devices: int | None = None, *, held_out: bool = False
 ) -> PlacementProblem:
-    """A template's graph with devices, costs, limits and an objective drawn at random; see `placeable`.
+    """Draws devices, costs, limits and an objective for a template's graph.
 
-    devices: how many, two to eight by default. held_out: one of them is of `HELD_OUT_PROFILES`.
+    Args:
+        template: the template.
+        generator: source of all random numbers.
+        devices: number of devices; two to eight, at random, by default.
+        held_out: whether one of the devices has a profile of `HELD_OUT_PROFILES`.
+
+    Returns:
+        The problem; it may have groups that no device runs, see `placeable`.
     """
-    template = replace(template, graph=_scaled(template.graph, generator))
+    template = replace(template, graph=_scale_graph(template.graph, generator))
     names, profile, randomized = _draw_devices(generator, devices, held_out)
     objective = "latency" if generator.random() < 0.5 else "throughput"
     problem = _draw_costs(assemble(template, names, profile, objective), randomized, generator)
@@ -195,13 +243,14 @@ def draw_problem(
 
 
 def _draw_costs(problem: PlacementProblem, randomized: bool, generator: np.random.Generator) -> PlacementProblem:
-    """Noise on the costs; where the devices' figures are randomized, also other ratios between devices and links."""
+    """Adds noise to the costs; for devices with randomized figures, also changes ratios between devices and links."""
     node_us = problem.node_us
     if generator.random() < 0.5:
         # Measured costs scatter around any model of them.
         node_us = node_us * np.exp(generator.normal(0, generator.choice([0.1, 0.3, 0.6]), node_us.shape))
     if randomized and generator.random() < 0.6:
-        # Devices of very different speed have one answer: everything on the fastest. Most draws are closer than that.
+        # For devices of very different speed the answer is always the same: everything on the fastest. So speeds are
+        # drawn anew, closer to each other.
         spread = np.exp(generator.normal(0, 0.6, len(problem.devices)))
         node_us = node_us * (spread * node_us.sum(axis=0).mean() / np.maximum(node_us.sum(axis=0), 1e-9))
     if randomized and generator.random() < 0.5:
@@ -215,8 +264,8 @@ def _draw_costs(problem: PlacementProblem, randomized: bool, generator: np.rando
     return replace(problem, node_us=node_us)
 
 
-def _scaled(graph: ComputationGraph, generator: np.random.Generator) -> ComputationGraph:
-    """The graph of a wider model (weights grow with the square of the width) for a larger input or batch."""
+def _scale_graph(graph: ComputationGraph, generator: np.random.Generator) -> ComputationGraph:
+    """Scales a graph as if the model were wider (weights grow with the square of the width) and its inputs larger."""
     if generator.random() < 0.25:
         return graph
     width = float(np.exp(generator.uniform(np.log(0.7), np.log(8))))
@@ -233,7 +282,16 @@ def _scaled(graph: ComputationGraph, generator: np.random.Generator) -> Computat
 def _draw_devices(
     generator: np.random.Generator, devices: int | None = None, held_out: bool = False
 ) -> tuple[tuple[str, ...], Profile, bool]:
-    """So many devices, or two to eight; whether their figures are randomized."""
+    """Draws devices.
+
+    Args:
+        generator: source of the random numbers.
+        devices: number of devices; two to eight, at random, by default.
+        held_out: whether one of the devices has a profile of `HELD_OUT_PROFILES`.
+
+    Returns:
+        Names, profile, and whether the profile's figures are randomized.
+    """
     stems = [stem for stem in builtin_names() if stem not in HELD_OUT_PROFILES]
     forbidden = {tuple(sorted(stems)) for stems in HELD_OUT_SETS.values()}
     randomized = bool(generator.random() < 0.75)
@@ -248,18 +306,19 @@ def _draw_devices(
             break
     profiles = [load_builtin(stem) for stem in chosen]
     if randomized:
-        changed = [_randomized(profile, generator) for profile in profiles]
+        changed = [_randomize_profile(profile, generator) for profile in profiles]
         if generator.random() < 0.5:
-            # Devices of one kind are often the same product.
+            # Devices with the same profile are often the same product, so they get the same random figures.
             changed = [changed[chosen.index(stem)] for stem in chosen]
         profiles = changed
     return *named_devices(profiles), randomized
 
 
-def _randomized(profile: DeviceProfile, generator: np.random.Generator) -> DeviceProfile:
-    """Another device of the same kind: rates, overheads and what it is good at vary."""
+def _randomize_profile(profile: DeviceProfile, generator: np.random.Generator) -> DeviceProfile:
+    """A random device of the same kind, with other rates, overheads, efficiencies and unsupported operations."""
 
     def vary(sigma: float) -> float:
+        """A random factor whose logarithm has this standard deviation."""
         return float(np.exp(generator.normal(0, sigma)))
 
     rate = vary(0.7)
@@ -277,7 +336,7 @@ def _randomized(profile: DeviceProfile, generator: np.random.Generator) -> Devic
 
 
 def _draw_support(problem: PlacementProblem, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Some operation types are taken from some devices; each keeps at least one device."""
+    """Draws the support mask: some devices lose some operation types, but each node keeps a device."""
     supported = problem.supported.copy()
     operations = np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))
     types = np.asarray(problem.graph.types)
@@ -294,7 +353,7 @@ def _draw_support(problem: PlacementProblem, generator: np.random.Generator) -> 
 
 
 def _draw_limits(problem: PlacementProblem, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Memory limits near what the model needs, on all devices together; one in three has none."""
+    """Draws memory limits, whose sum is near what the model needs; one device in three has no limit."""
     devices = len(problem.devices)
     needs = problem.evaluate(problem.singles).memory_bytes.max(axis=1)
     shares = generator.uniform(0.25, 1.2, devices) * 2 / devices
@@ -304,6 +363,7 @@ def _draw_limits(problem: PlacementProblem, generator: np.random.Generator) -> N
     return np.asarray(limits)
 
 
+# Types that the operations of generated graphs are drawn from.
 _COMMON_TYPES = (
     "Convolution", "MatMul", "Add", "Multiply", "Relu", "Swish", "Concat", "MaxPool", "ReduceMean", "Softmax",
     "Transpose", "Reshape", "GroupConvolution", "Gelu", "MVN", "Interpolate", "StridedSlice",
@@ -313,12 +373,15 @@ _COMMON_TYPES = (
 def generated_template(
     generator: np.random.Generator, rule: int, most_operations: int = MOST_GENERATED
 ) -> PlacementProblem:
-    """A random DAG of chains, branches, long skips, several inputs and outputs, and operations of all sizes.
+    """Generates a random DAG with chains, branches, long skips, several inputs and outputs, and various sizes.
 
     Args:
-        generator: of all that is drawn.
+        generator: source of the random numbers.
         rule: HETERO's splitting rule, see `ov_hsdag.model.colocation.split_rule`.
-        most_operations: that the graph may have; it has 12 at least.
+        most_operations: largest number of operations; there are at least 12.
+
+    Returns:
+        The graph on two devices that cost nothing, a template for `draw_problem`.
     """
     operations = int(np.exp(generator.uniform(np.log(12), np.log(most_operations))))
     inputs, skip = int(generator.integers(1, 4)), float(generator.uniform(0.02, 0.4))

@@ -1,4 +1,4 @@
-"""The loss of a training problem, and what it consists of."""
+"""The loss of a training problem and its terms."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ov_hsdag.training.network import HSDAGNetwork
-from ov_hsdag.training.problems import levels_at
-from ov_hsdag.training.rollout import Example, Policy, Rollouts, joint_log_probability, run_policy, sample
+from ov_hsdag.training.rollout import Example, Policy, Rollouts, joint_log_probability, sample
 from ov_hsdag.training.settings import Settings
 
 
 def imitation_loss(policy: Policy, example: Example) -> Tensor:
-    """Cross entropy against the searched placement that the policy finds likeliest, groups weighted by their impact.
+    """Cross entropy against one searched placement, with groups weighted by their impact, a scalar.
 
-    The mean of several placements would be none.
+    Of several searched placements, the one that the policy finds likeliest counts: their mean would be no placement.
     """
-    # A coarse group can mix groups of different support: what its cluster cannot have is no mistake of the policy.
+    # A coarse group can mix groups of different support. The policy is not to blame for devices that its cluster cannot
+    # have, so their log-probability is bounded.
     log_probability = policy.log_probability[policy.cluster].clamp(min=-15)
     return -(example.elites * log_probability).sum((1, 2)).max()
 
 
 def edge_loss(policy: Policy, example: Example) -> Tensor:
-    """Binary cross entropy of edge scores against whether the searched placements keep both ends together.
+    """Binary cross entropy of edge scores against whether searched placements keep both ends on a device, a scalar.
 
-    Parsing merges along the highest scores, so it should not merge what the answer cuts.
+    Parsing merges nodes along the highest scores, so edges that the searched placements cut should have low scores.
     """
     if not len(example.together):
         return policy.edge_score.sum()
@@ -35,8 +34,14 @@ def edge_loss(policy: Policy, example: Example) -> Tensor:
 def policy_loss(policy: Policy, rollouts: Rollouts, clip: float | None = None) -> tuple[Tensor, dict[str, float]]:
     """The loss of REINFORCE (Williams 1992, Machine Learning 8) or PPO (Schulman et al. 2017, arXiv:1707.06347, eq. 7).
 
-    policy: of now, on the rollouts' clusters. clip: PPO's ε; None: REINFORCE. Returned with it are approx_kl
-    (Schulman's k3 estimator) and the share of clipped ratios.
+    Args:
+        policy: the present policy, on the clusters of the rollouts.
+        rollouts: sampled placements with their advantages.
+        clip: ε of PPO; None for REINFORCE.
+
+    Returns:
+        The loss, a scalar; and figures to log: the approximate KL divergence from the sampling policy (Schulman's k3
+        estimator), and the share of clipped ratios.
     """
     log_probability = joint_log_probability(policy, rollouts.actions)
     log_ratio = (log_probability - rollouts.log_probability).clamp(-10, 10)
@@ -54,15 +59,23 @@ def policy_loss(policy: Policy, rollouts: Rollouts, clip: float | None = None) -
 def counterfactual_loss(policy: Policy, advantages: Tensor, unit: float = 0.05, clip: float = 3.0) -> Tensor:
     """Minus the expected counterfactual advantage of giving one cluster another device, mean over clusters.
 
-    For devices drawn from the policy its gradient is REINFORCE's, with the sum over a cluster's devices in place of the
-    sample (an all-action policy gradient): what other clusters' draws add to a return, most of its variance, cancels.
-    advantages: float32 [c, D], counted in units, so that small ones matter, and clipped.
+    Its gradient is that of REINFORCE with the sum over a cluster's devices in place of a sample (an all-action policy
+    gradient). The draws of other clusters, which make most of the variance of a return, cancel.
+
+    Args:
+        policy: the present policy, on c clusters and D devices.
+        advantages: counterfactual advantages, float32 [c, D].
+        unit: advantages are divided by it, so that small ones matter.
+        clip: largest magnitude of an advantage after that.
+
+    Returns:
+        The loss, a scalar.
     """
     return -(policy.log_probability.exp() * (advantages / unit).clamp(-clip, clip)).sum(-1).mean()
 
 
 def problem_loss(
-    network: HSDAGNetwork,
+    policy: Policy,
     settings: Settings,
     step: int,
     example: Example,
@@ -70,12 +83,20 @@ def problem_loss(
     generator: torch.Generator,
     rollouts: Rollouts | None = None,
 ) -> tuple[Tensor, Rollouts | None, dict[str, float]]:
-    """The loss of a problem: behaviour cloning at first, then policy gradients with behaviour cloning besides.
+    """The loss of a problem: behaviour cloning at first, then policy gradients together with behaviour cloning.
 
-    step: from 0. baseline: the problem's moving mean return, nan for a new one. rollouts: of the first epoch of the
-    step; None: this is the first. Returns the loss, the rollouts (None in steps of imitation) and what is logged.
+    Args:
+        policy: the policy on the problem, of the network as it is now.
+        settings: settings of the run.
+        step: number of the step, from 0.
+        example: the problem.
+        baseline: moving mean return of the problem, nan for a new one.
+        generator: source of the random numbers.
+        rollouts: rollouts of the step's first epoch; None in the first epoch, which draws them.
+
+    Returns:
+        The loss, a scalar; the rollouts, None in steps of imitation; and figures to log, by name.
     """
-    policy = run_policy(network, example, None if rollouts is None else rollouts.cluster, levels_at(settings, step))
     imitation, edges, entropy = imitation_loss(policy, example), edge_loss(policy, example), policy.entropy
     cloning = imitation + settings.edge_coef * edges
     bonus = settings.ent_coef * entropy.clamp(max=settings.target_entropy)

@@ -1,14 +1,15 @@
 """Pretraining of the HSDAG policy: behaviour cloning of searched placements, then policy gradients on the simulator.
 
 The second phase is REINFORCE (Williams 1992, Machine Learning 8) or PPO (Schulman et al. 2017, arXiv:1707.06347) on
-sampled placements, and counterfactual advantages of single clusters, as in COMA (Foerster et al. 2018, AAAI).
+sampled placements, with counterfactual advantages of single clusters, as in COMA (Foerster et al. 2018, AAAI).
 
-In the order of a step: `problems` (the batch), `rollout` (samples and what the simulator says of them), `loss` (of a
-problem), and here the update, what is logged, the checkpoint and the loop. A run is a function of its
-settings: all that is random follows from the seed, the step and the problem. So a run that was killed and resumed ends
-with the same weights as one that was not.
+A step uses these modules in order: `problems` draws the batch, `rollout` samples placements and simulates them, and
+`loss` computes the loss of a problem. This module makes the update, and has the log, the checkpoint and the loop.
 
-In the output folder: checkpoint.safetensors (weights, optimiser, baselines, history; replaced as a whole), TensorBoard
+A run is a function of its settings: all random numbers follow from the seed, the step and the problem. So a run that
+was killed and resumed ends with the same weights as one that was not.
+
+The output folder has checkpoint.safetensors (weights, optimizer, baselines, history; replaced as a whole), TensorBoard
 files, and in the end record.json and the policy folder policy/.
 """
 
@@ -18,7 +19,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -37,15 +38,16 @@ from ov_hsdag.training import run as runs
 from ov_hsdag.training.corpus import Corpus
 from ov_hsdag.training.loss import imitation_loss, problem_loss
 from ov_hsdag.training.network import HSDAGNetwork, export
-from ov_hsdag.training.problems import SHARD, Each, Pool, Targets, batch_indices, shards_at
-from ov_hsdag.training.rollout import Rollouts, greedy_score, run_policy
+from ov_hsdag.training.problems import SHARD, Each, Pool, Targets, batch_indices, levels_at, shards_at
+from ov_hsdag.training.rollout import Example, Rollouts, greedy_score, run_policies, run_policy
 from ov_hsdag.training.settings import Settings
 from ov_hsdag.utils.errors import UserError
 
 FORMAT = "1"
+"""Version of the checkpoints of pretraining."""
 
 CORPUS = "corpus"
-"""Name of the corpus in a run's folder, unless another one is given."""
+"""Name of the corpus folder in a run's folder, where no other corpus is given."""
 
 Report = Callable[[int, int, dict[str, float]], None]
 """Called after each step with its number (from 1), the number of all steps, and the latest scalars."""
@@ -53,26 +55,41 @@ Report = Callable[[int, int, dict[str, float]], None]
 
 @dataclass
 class State:
-    """Everything that a run carries from step to step."""
+    """Everything that a run carries from step to step.
+
+    Attributes:
+        network: the network.
+        optimizer: its optimizer.
+        baselines: moving mean return of each problem of the pool, nan for a new one, float64 [problems].
+        step: number of steps made.
+        seconds: wall time of all parts of the run so far, seconds.
+        history: results of the validations.
+    """
 
     network: HSDAGNetwork
     optimizer: torch.optim.Adam
-    # moving mean return of each problem of the pool, nan for a new one, float64 [problems]
     baselines: NDArray[np.float64]
-    step: int = 0  # number of steps made
-    seconds: float = 0.0  # wall time of all parts of the run so far
-    history: list[dict[str, float]] = field(default_factory=list)  # results of the validations
+    step: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
 
     @classmethod
     def new(cls, settings: Settings, config: HSDAGConfig) -> State:
-        """The state of a run that has made no step; torch's generator is seeded."""
+        """The state of a run that has made no step; this seeds torch's global generator."""
         torch.manual_seed(settings.seed)
         network = HSDAGNetwork(config)
         baselines = np.full(SHARD * shards_at(settings, settings.steps), np.nan)
         return cls(network, torch.optim.Adam(network.parameters(), eps=1e-7), baselines)
 
     def save(self, path: Path, settings: Settings, corpus: Corpus, folder: Path | None) -> None:
-        """Writes a checkpoint. folder: of the corpus; None: the folder "corpus" of the run."""
+        """Writes a checkpoint.
+
+        Args:
+            path: file of the checkpoint, which is replaced as a whole.
+            settings: settings of the run.
+            corpus: corpus of the run.
+            folder: folder of the corpus; None for the folder "corpus" of the run.
+        """
         metadata = {
             "format": FORMAT,
             "fingerprint": corpus.fingerprint,
@@ -88,7 +105,15 @@ class State:
         )
 
     def load(self, path: Path, fingerprint: str) -> None:
-        """Goes where a checkpoint is. Raises UserError where it belongs to another corpus or to other settings."""
+        """Restores the state from a checkpoint.
+
+        Args:
+            path: file of the checkpoint.
+            fingerprint: fingerprint of the corpus.
+
+        Raises:
+            UserError: the checkpoint is damaged, or belongs to another corpus or network.
+        """
         metadata = runs.read_metadata(path, FORMAT)
         if metadata.get("fingerprint") != fingerprint:
             raise UserError(
@@ -102,55 +127,120 @@ class State:
 
 
 def update(state: State, settings: Settings, pool: Pool, indices: NDArray[np.int64]) -> dict[str, float]:
-    """Makes a step on problems of the pool, or changes nothing where it fails; its scalars, by names in TensorBoard."""
+    """Makes a step on some problems of the pool; where it fails, the network and the optimizer are unchanged.
+
+    Args:
+        state: state of the run; network, optimizer and baselines are updated.
+        settings: settings of the run.
+        pool: the problems.
+        indices: indices of the step's problems in the pool, int64 [batch].
+
+    Returns:
+        The scalars of the step, by their names in TensorBoard.
+    """
     network, optimizer = state.network, state.optimizer
     for group in optimizer.param_groups:
         group["lr"] = settings.rate(state.step)
-    indices = np.sort(indices)
-    drawn: list[Rollouts | None] = [None] * len(indices)
+    examples = {index: pool[index] for index in np.sort(indices).tolist()}
+    rollouts: dict[int, Rollouts | None] = dict.fromkeys(examples)
     epochs = 1 if state.step < settings.imitation_steps else settings.update_epochs
     before = deepcopy((network.state_dict(), optimizer.state_dict()))
     try:
         for epoch in range(epochs):
-            total: Counter[str] = Counter()
             optimizer.zero_grad()
-            for place, index in enumerate(indices.tolist()):
-                origin = [settings.seed, 3, state.step, epoch, index]
-                with torch.random.fork_rng(devices=[]):
-                    # Of all draws, those of dropout among them, which has no generator of its own.
-                    generator = torch.manual_seed(int(np.random.default_rng(origin).integers(2**62)))
-                    loss, drawn[place], logged = problem_loss(
-                        network, settings, state.step, pool[index], state.baselines[index], generator, drawn[place]
-                    )
-                    (loss / len(indices)).backward()  # type: ignore[no-untyped-call]
-                total.update({name: value / len(indices) for name, value in logged.items()})
+            logged: Counter[str] = Counter()
+            for same_devices in _by_devices(examples):
+                logged.update(_backward(state, settings, epoch, same_devices, rollouts, 1 / len(examples)))
             norm = runs.follow(network, optimizer, settings.max_grad_norm)
     except BaseException:
         network.load_state_dict(before[0])
         optimizer.load_state_dict(before[1])
         raise
-    scalars = {**total, "losses/grad_norm": norm, "charts/learning_rate": settings.rate(state.step)}
-    if rollouts := [one for one in drawn if one]:
-        returns = np.array([one.returns.mean() for one in rollouts])
-        old = state.baselines[indices]
+    means = {name: value / len(examples) for name, value in logged.items()}
+    scalars = {**means, "losses/grad_norm": norm, "charts/learning_rate": settings.rate(state.step)}
+    drawn = {index: one for index, one in rollouts.items() if one is not None}
+    if drawn:
+        returns = np.array([one.returns.mean() for one in drawn.values()])
+        old = state.baselines[[*drawn]]
         if math.isfinite(explained := explained_variance(old, returns)):
             scalars["losses/explained_variance"] = explained
-        state.baselines[indices] = np.where(np.isnan(old), returns, old + settings.baseline_rate * (returns - old))
+        state.baselines[[*drawn]] = np.where(np.isnan(old), returns, old + settings.baseline_rate * (returns - old))
     return scalars
 
 
+def _by_devices(examples: Mapping[int, Example]) -> list[dict[int, Example]]:
+    """The problems of a step by how many devices they have: those with equally many go through the network at once."""
+    groups: dict[int, dict[int, Example]] = {}
+    for index, example in examples.items():
+        groups.setdefault(len(example.problem.devices), {})[index] = example
+    return [groups[devices] for devices in sorted(groups)]
+
+
+def _backward(
+    state: State,
+    settings: Settings,
+    epoch: int,
+    examples: Mapping[int, Example],
+    rollouts: dict[int, Rollouts | None],
+    weight: float,
+) -> Counter[str]:
+    """Adds gradients of problems with equally many devices.
+
+    Args:
+        state: of the run.
+        settings: of the run.
+        epoch: of the step, from 0.
+        examples: problems by their index in the pool.
+        rollouts: of the problems; the first epoch of a step puts them there.
+        weight: of a problem's loss in that of the step.
+
+    Returns:
+        Scalars, summed over the problems.
+    """
+    origin = [settings.seed, 3, state.step, epoch]
+    total: Counter[str] = Counter()
+    with torch.random.fork_rng(devices=[]):
+        # Dropout has no generator of its own.
+        torch.manual_seed(_seed(*origin, min(examples)))
+        clusters = [None if one is None else one.cluster for one in map(rollouts.get, examples)]
+        levels = levels_at(settings, state.step)
+        policies = run_policies(state.network, [*examples.values()], clusters, levels)
+        losses = []
+        for policy, (index, example) in zip(policies, examples.items(), strict=True):
+            generator = torch.Generator().manual_seed(_seed(*origin, index))
+            loss, rollouts[index], logged = problem_loss(
+                policy, settings, state.step, example, state.baselines[index], generator, rollouts[index]
+            )
+            losses.append(loss)
+            total.update(logged)
+        (weight * torch.stack(losses).sum()).backward()  # type: ignore[no-untyped-call]
+    return total
+
+
+def _seed(*origin: int) -> int:
+    """A seed of torch's generators that follows from numbers alone."""
+    return int(np.random.default_rng(origin).integers(2**62))
+
+
 def explained_variance(baselines: NDArray[np.float64], returns: NDArray[np.float64]) -> float:
-    """1 - Var(returns - baselines) / Var(returns) of the problems with a baseline; nan where that means nothing."""
-    known = ~np.isnan(baselines)
-    variance = float(returns[known].var()) if known.sum() > 1 else 0.0
-    return 1 - float((returns - baselines)[known].var()) / variance if variance > 0 else math.nan
+    """1 - Var(returns - baselines) / Var(returns) over problems with a baseline; nan where returns do not vary."""
+    has_baseline = ~np.isnan(baselines)
+    variance = float(returns[has_baseline].var()) if has_baseline.sum() > 1 else 0.0
+    return 1 - float((returns - baselines)[has_baseline].var()) / variance if variance > 0 else math.nan
 
 
 def validate(network: HSDAGNetwork, pool: Pool, count: int) -> dict[str, float]:
-    """Compares greedy placements of the first `count` validation problems with searched ones.
+    """Compares greedy placements of validation problems with searched placements.
 
-    gap: geometric mean of score / searched score, less 1, where feasible; within_3: share within 3%; infeasible: share;
-    imitation: the loss; entropy: of the clusters' devices, nats.
+    Args:
+        network: the network.
+        pool: validation problems.
+        count: number of problems that are used, the first ones.
+
+    Returns:
+        "gap", the geometric mean of score / searched score of feasible placements, less 1; "within_3", the share of
+        placements within 3% of the searched ones; "infeasible", the share of infeasible ones; "imitation", the mean
+        loss of imitation; "entropy", the mean entropy of the clusters' devices, nats.
     """
     examples = [pool[index] for index in range(count)]
     with torch.no_grad():
@@ -177,17 +267,28 @@ def pretrain(
     report: Report | None = None,
     each: Each | None = None,
 ) -> dict[str, Any]:
-    """Runs or continues a pretraining; returns the record of the run.
+    """Runs or continues a pretraining.
 
-    A run that is interrupted (KeyboardInterrupt) saves the steps that it has made before it leaves. Raises UserError:
-    there is no corpus, no run to continue, or a run already where a new one was asked for.
+    A run that is interrupted (KeyboardInterrupt) saves a checkpoint before it ends.
 
-    corpus_folder: templates, and searched placements. None: the one that the continued run began with; of a new run the
-    folder "corpus" in `output`. settings: of a new run; None: the run in `output` is continued with its own. end: make
-    no more steps: write record and policy of a run that was begun. each: searches all placements first, on several
-    machines; None: they are searched here, when they are needed.
+    Args:
+        output: the run's folder.
+        corpus_folder: folder of the corpus, in which searched placements are kept as well. By default a continued run
+            uses the corpus that it began with, and a new one the folder "corpus" in `output`.
+        settings: settings of a new run; None to continue the run in `output` with its own settings.
+        checkpoint_seconds: time between checkpoints, seconds.
+        end: whether to make no more steps, but write record and policy of a run that was begun.
+        report: called after each step.
+        each: searches all placements before the first step, such as on several machines; by default they are searched
+            in this process when they are needed.
+
+    Returns:
+        The record of the run, see `make_record`.
+
+    Raises:
+        UserError: there is no corpus, no run to continue, or already a run where a new one shall begin.
     """
-    # Where the network is sure, gradients underflow, and with denormal numbers a step takes several times longer.
+    # Where the policy is certain, gradients underflow; with denormal numbers, a step takes several times as long.
     torch.set_flush_denormal(True)
     path = output / runs.CHECKPOINT
     resumed = settings is None
@@ -211,7 +312,7 @@ def pretrain(
         state.load(path, corpus.fingerprint)
     else:
         state.save(path, settings, corpus, corpus_folder)
-    # Validation comes first, so that more training problems do not change it.
+    # Validation problems are the first shards, so that their number does not depend on that of training problems.
     targets, first_shard = Targets(corpus, folder), math.ceil(settings.validation / SHARD)
     if each is not None:
         targets.fill(first_shard + shards_at(settings, settings.steps), each)
@@ -219,9 +320,10 @@ def pretrain(
     check_count = checks.count(first_shard)
 
     def checked() -> dict[str, float]:
-        found = validate(state.network, checks, check_count)
-        state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **found})
-        return found
+        """Validates the network, and adds the result to the history."""
+        figures = validate(state.network, checks, check_count)
+        state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **figures})
+        return figures
 
     if end:
         if not state.history or state.history[-1]["step"] != state.step:
@@ -233,15 +335,15 @@ def pretrain(
                 begin, before = time.monotonic(), state.seconds
                 while state.step < settings.steps:
                     indices = batch_indices(settings, pool, state.step)
-                    # An interrupt comes between two steps, where the state is whole.
+                    # Interrupts are delayed to the end of the step, when the state is consistent.
                     with runs.uninterrupted():
                         scalars = update(state, settings, pool, indices)
                         state.step += 1
                         state.seconds = before + time.monotonic() - begin
                         if state.step % settings.validate_every == 0 or state.step == settings.steps:
-                            found = checked()
+                            figures = checked()
                             state.history[-1] |= scalars
-                            scalars |= {f"validation/{name}": value for name, value in found.items()}
+                            scalars |= {f"validation/{name}": value for name, value in figures.items()}
                         for name, value in scalars.items():
                             writer.add_scalar(name, value, state.step)
                     if report:
@@ -260,7 +362,18 @@ def pretrain(
 
 
 def make_record(state: State, settings: Settings, corpus: Corpus, problems: int, validation: int) -> dict[str, Any]:
-    """The record of the run: settings, curves, what the corpus was, duration; JSON-able."""
+    """Makes the record of a run: settings, duration, corpus and validations.
+
+    Args:
+        state: state of the run.
+        settings: settings of the run.
+        corpus: corpus of the run.
+        problems: number of training problems that were in play at the last step.
+        validation: number of validation problems.
+
+    Returns:
+        The record, JSON-able.
+    """
     return {
         "settings": asdict(settings),
         "step": state.step,

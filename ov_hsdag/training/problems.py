@@ -1,7 +1,7 @@
-"""Training problems of a corpus with what the teacher found for them: searched once, kept in shards on disk.
+"""Training problems of a corpus with the placements of a teacher, which are searched once and kept on disk in shards.
 
-The teacher is the multilevel search. All of its elites are targets, as they are: a policy imitates the one that it
-finds likeliest. Which problems a step takes follows from the seed and the step alone.
+The teacher is the multilevel search. All of its elites are targets: a policy imitates the one that it finds likeliest.
+The problems of a step follow from the seed and the step alone.
 """
 
 from __future__ import annotations
@@ -25,59 +25,72 @@ from ov_hsdag.training.settings import Settings
 from ov_hsdag.utils.reading import ARRAYS, read_arrays
 
 SHARD = 16
-"""Problems in one file."""
+"""Number of problems in one file."""
 
 TRIVIAL_SHARE = 3
-"""One in so many problems whose answer is a single device is learned from: half of all draws are such."""
+"""Of the problems whose best placement is a single device, one in three is learned from; they are half of all draws."""
 
 ELITES = 4
-"""Placements of the teacher that a problem has, at most, and how much worse than the best they may be."""
+"""Largest number of the teacher's placements of a problem."""
+
 CLOSE = 0.01
+"""Share by which these may be worse than the best one."""
 
 Each = Callable[[Callable[[int], "list[Target]"], Sequence[int]], "Iterable[list[Target]]"]
-"""Calls a function for each number, in their order, as `map` does."""
+"""Calls a function for each number and returns the results in their order, as `map` does."""
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What the teacher found for a training problem."""
+    """The teacher's placements of a training problem.
 
-    # best first, uint8 [elites, groups]; none without a problem, or where nothing feasible was found
+    Attributes:
+        elites: placements, the best first, uint8 [elites, groups]; none where there is no problem, or nothing feasible
+            was found.
+        score: score of the best one, µs.
+        reference: score that returns are relative to, µs: that of the best single device, or the teacher's where no
+            single device is feasible.
+    """
+
     elites: NDArray[np.uint8]
-    score: float  # of the best, µs
-    # what returns are relative to, µs: the best single device, or the teacher's where none is feasible
+    score: float
     reference: float
 
     @classmethod
     def of(cls, problem: PlacementProblem | None, seed: int) -> Target:
-        """Searches a problem's placements."""
+        """Searches placements of a problem; a problem that is None has none."""
         if problem is None:
             return cls(np.zeros((0, 0), np.uint8), np.inf, np.inf)
-        found = Multilevel(seed=seed).elites(problem)
-        scores = problem.scores(found)
+        elites = Multilevel(seed=seed).elites(problem)
+        scores = problem.scores(elites)
         best = float(scores.min())
         if not np.isfinite(best):
-            return cls(found[:0], np.inf, np.inf)
+            return cls(elites[:0], np.inf, np.inf)
         order = np.argsort(scores, kind="stable")
         close = order[scores[order] <= best * (1 + CLOSE)][:ELITES]
         reference = float(problem.scores(problem.singles).min())
-        return cls(found[close], best, reference if np.isfinite(reference) else best)
+        return cls(elites[close], best, reference if np.isfinite(reference) else best)
 
     @property
     def trivial(self) -> bool:
-        """Whether one device takes all."""
+        """Whether the best placement has everything on one device."""
         return bool((self.elites[0] == self.elites[0, 0]).all())
 
 
 @dataclass(frozen=True)
 class Targets:
-    """Targets by problem number, in `folder`; a corpus of another fingerprint has files of another name."""
+    """The targets of a corpus, by problem number.
+
+    Attributes:
+        corpus: the corpus.
+        folder: folder of the files; their names have the corpus's fingerprint, so that several corpora may share it.
+    """
 
     corpus: Corpus
     folder: Path
 
     def shard(self, number: int) -> list[Target]:
-        """The targets of problems number · SHARD …, from disk, or searched and written."""
+        """The targets of the problems number · SHARD … (number + 1) · SHARD - 1, from disk, or searched and written."""
         path = self._path(number)
         try:
             return _read(path)
@@ -90,16 +103,18 @@ class Targets:
         return targets
 
     def fill(self, shards: int, each: Each) -> None:
-        """Searches those of the first shards that are not there. each: see `Each`."""
+        """Searches and writes the missing ones of the first `shards` shards; `each` runs the searches."""
         lacking = [number for number in range(shards) if not self._path(number).exists()]
         found = each(functools.partial(searched, self.corpus), lacking)
         for number, targets in zip(lacking, found, strict=True):
             self._write(self._path(number), targets)
 
     def _path(self, number: int) -> Path:
+        """The file of a shard."""
         return self.folder / f"targets-{self.corpus.fingerprint}-{number:05d}.npz"
 
     def _write(self, path: Path, targets: Sequence[Target]) -> None:
+        """Writes the file of a shard, whole or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with atomic_file(path, "wb") as file:
             np.savez_compressed(
@@ -112,11 +127,12 @@ class Targets:
 
 
 def searched(corpus: Corpus, number: int) -> list[Target]:
-    """The targets of a shard, which follow from the corpus and the number alone."""
+    """Searches the targets of a shard; they follow from the corpus and the shard's number alone."""
     return [Target.of(corpus.draw(index), index) for index in range(number * SHARD, (number + 1) * SHARD)]
 
 
 def _read(path: Path) -> list[Target]:
+    """Reads a shard. Raises FileNotFoundError, or OSError, ValueError, KeyError or TypeError where it is damaged."""
     data = read_arrays(path, ARRAYS)
     elites, shapes = data["elites"], data["shape"]
     if elites.dtype != np.uint8 or shapes.shape != (SHARD, 2) or (shapes < 0).any():
@@ -129,9 +145,19 @@ def _read(path: Path) -> list[Target]:
 
 
 class Pool:
-    """Problems worth learning (a split answer, or one in some with a trivial one), each made when it is needed."""
+    """The problems of a corpus that are worth learning, each prepared when it is needed.
+
+    These are problems whose best placement is a split, and one in `TRIVIAL_SHARE` of the others.
+    """
 
     def __init__(self, corpus: Corpus, targets: Targets, first_shard: int) -> None:
+        """Makes an empty pool; `count` adds problems.
+
+        Args:
+            corpus: the corpus.
+            targets: its targets.
+            first_shard: number of the first shard that the pool takes problems from.
+        """
         self._corpus = corpus
         self._targets = targets
         self._next = first_shard
@@ -140,7 +166,7 @@ class Pool:
         self._examples: dict[int, Example] = {}
 
     def count(self, shards: int) -> int:
-        """How many problems worth learning the first `shards` shards hold; searches placements as needed."""
+        """The number of problems in the pool's first `shards` shards; searches placements as needed."""
         while len(self._count) <= shards:
             for number, target in enumerate(self._targets.shard(self._next), start=self._next * SHARD):
                 if len(target.elites) and (not target.trivial or number % TRIVIAL_SHARE == 0):
@@ -150,6 +176,7 @@ class Pool:
         return self._count[shards]
 
     def __getitem__(self, index: int) -> Example:
+        """Problem number `index` of the pool; `count` must have been called for its shard."""
         if index not in self._examples:
             number, target = self._problems[index]
             problem = self._corpus.draw(number)
@@ -161,18 +188,30 @@ class Pool:
 
 
 def shards_at(settings: Settings, step: int) -> int:
-    """How many shards a step draws from: more and more until imitation ends, so that searching is spread over steps."""
+    """The number of shards that a step draws from.
+
+    It grows until imitation ends, so that the time for searching placements is spread over steps.
+    """
     share = min(1.0, step / max(settings.imitation_steps, 1))
     first = min(settings.first_problems, settings.problems)
     return max(1, math.ceil((first + share * (settings.problems - first)) / SHARD))
 
 
 def batch_indices(settings: Settings, pool: Pool, step: int) -> NDArray[np.int64]:
-    """The indices of a step's problems, int64 [batch]."""
+    """Draws the problems of a step.
+
+    Args:
+        settings: settings of the run, which supply the seed and the size of the batch.
+        pool: the problems.
+        step: number of the step, from 0.
+
+    Returns:
+        Indices in the pool, int64 [batch].
+    """
     generator = np.random.default_rng([settings.seed, 1, step])
     return generator.permutation(pool.count(shards_at(settings, step)))[: settings.batch_size]
 
 
 def levels_at(settings: Settings, step: int) -> int:
-    """How often parsing merges in a step."""
+    """Draws how often parsing merges in a step."""
     return int(np.random.default_rng([settings.seed, 2, step]).choice(settings.levels))

@@ -1,6 +1,6 @@
-"""Training problems in the form that PyTorch Geometric's models and loaders take (extra `train`).
+"""Training problems as graphs of PyTorch Geometric (extra `train`).
 
-Any model of PyG can learn on them; `placement_of` makes a placement of what it says of the nodes.
+Any model of PyG can learn on them; `placement_of` turns its devices for nodes into a placement.
 """
 
 from __future__ import annotations
@@ -22,79 +22,87 @@ from ov_hsdag.training.rollout import weighted
 
 
 def to_data(problem: PlacementProblem, target: Target | None = None) -> Data:
-    """A placement problem as a graph of PyG, with the search's placements as labels.
+    """A placement problem as a graph of PyG, with searched placements as labels.
 
-    n nodes (coarse groups), E edges, D devices; all floats are float32. Graphs with equally many devices make batches.
+    It has n nodes (coarse groups), E edges and D devices; all floats are float32. Graphs with equally many devices can
+    be put into one batch.
 
     Args:
-        problem: each of its colocation groups has a device that supports it.
-        target: what a search found for the problem; None: it is searched now.
+        problem: the problem; each of its colocation groups has a device that supports it.
+        target: searched placements of the problem; by default they are searched now.
 
     Returns:
-        x: features of nodes [n, F]; edge_index: producing and consuming node of each edge, int64 [2, E]; edge_attr:
-        features of edges [E, FE]; pair_x: features of each node on each device [n, D, FP]; device_x: features of
-        devices [1, D, FD]; us: time of each node on each device, µs, inf where it does not run there [n, D]; y: the
-        device that has most of each node in the best placement, int64 [n]; y_share: the share of each node that each
-        device has in the mean of all good placements [n, D]; reference_us: the score of the best single device, or of
-        the search where none is feasible [1]. Without a feasible placement there are no y and y_share.
+        The graph, with these attributes. x: features of nodes [n, F]. edge_index: producing and consuming node of each
+        edge, int64 [2, E]. edge_attr: features of edges [E, FE]. pair_x: features of each node on each device
+        [n, D, FP]. device_x: features of devices [1, D, FD]. us: time of each node on each device, µs, inf where it
+        does not run there [n, D]. y: the device that has most of each node in the best placement, int64 [n]. y_share:
+        the share of each node on each device, mean over all good placements [n, D]. reference_us: the score of the best
+        single device, or of the search where no single device is feasible, µs [1]. Without a feasible placement there
+        are no y and y_share.
     """
     target = Target.of(problem, 0) if target is None else target
-    found = policy_input(problem)
-    us = CoarseView.of(problem, found.coarse).us
+    features = policy_input(problem)
+    us = CoarseView.of(problem, features.coarse).us
     data = Data(
-        x=torch.from_numpy(found.node_x),
-        edge_index=torch.from_numpy(found.edge_index),
-        edge_attr=torch.from_numpy(found.edge_x),
-        pair_x=torch.from_numpy(found.pair_x),
-        device_x=torch.from_numpy(found.device_x)[None],
+        x=torch.from_numpy(features.node_x),
+        edge_index=torch.from_numpy(features.edge_index),
+        edge_attr=torch.from_numpy(features.edge_x),
+        pair_x=torch.from_numpy(features.pair_x),
+        device_x=torch.from_numpy(features.device_x)[None],
         us=torch.from_numpy(us.astype(np.float32)),
         reference_us=torch.tensor([target.reference], dtype=torch.float32),
     )
     if len(target.elites):
-        shares = _shares(problem, found, target.elites)
+        shares = _shares(problem, features, target.elites)
         data.y = shares[0].argmax(dim=1)
         data.y_share = shares.mean(dim=0)
     return data
 
 
 def _shares(problem: PlacementProblem, x: PolicyInput, elites: NDArray[np.uint8]) -> torch.Tensor:
-    """The share of each node that each device has in each placement, [elites, n, D]."""
+    """The share of each node on each device in each placement, float32 [elites, n, D]."""
     weights = torch.from_numpy(weighted(problem, x, elites))
     return weights / weights.sum(dim=2, keepdim=True).clamp(min=1e-12)
 
 
 def placement_of(problem: PlacementProblem, devices: torch.Tensor) -> NDArray[np.uint8]:
-    """A placement of a problem's colocation groups, uint8 [groups], of devices for the nodes of `to_data`, int64 [n].
+    """Turns devices of the nodes of `to_data` into a placement.
 
-    A group that its node's device does not run takes the first that does.
+    Args:
+        problem: the problem.
+        devices: device number of each node, int64 [n].
+
+    Returns:
+        The device number of each colocation group, uint8 [groups]; a group that its node's device does not run goes to
+        the first device that does.
     """
     return problem.where_supported(devices.numpy()[coarse_groups(problem)].astype(np.uint8))
 
 
 class ProblemDataset(Dataset):  # type: ignore[misc]
-    """The first problems of a corpus that have a feasible placement, each as `to_data` makes it when it is asked."""
+    """The first problems of a corpus that have a feasible placement, as graphs of `to_data`."""
 
     def __init__(self, corpus: Corpus, folder: Path, shards: int = 1) -> None:
-        """Searches the problems' placements, where the folder does not have them yet: seconds for each shard.
+        """Searches placements of the problems that the folder lacks, which takes some seconds for each shard.
 
         Args:
-            corpus: draws the problems.
-            folder: in which placements are kept, as `pretrain` keeps its own.
-            shards: each of 16 problems.
+            corpus: the corpus.
+            folder: folder in which placements are kept, as `pretrain` keeps its own.
+            shards: number of shards of 16 problems each.
         """
         super().__init__()
         self._corpus = corpus
         targets = Targets(corpus, folder)
-        every = [target for shard in range(shards) for target in targets.shard(shard)]
-        assert len(every) == shards * SHARD
-        self._problems = [(number, target) for number, target in enumerate(every) if len(target.elites)]
+        all_targets = [target for shard in range(shards) for target in targets.shard(shard)]
+        assert len(all_targets) == shards * SHARD
+        self._problems = [(number, target) for number, target in enumerate(all_targets) if len(target.elites)]
 
     def len(self) -> int:
-        """How many problems there are."""
+        """The number of problems."""
         return len(self._problems)
 
     def get(self, index: int) -> Any:
-        """The problem of a number."""
+        """The graph of problem number `index`."""
         number, target = self._problems[index]
         problem = self._corpus.draw(number)
         assert problem is not None  # it has placements

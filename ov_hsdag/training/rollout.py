@@ -1,12 +1,14 @@
-"""Rollouts: the policy on a training problem, placements sampled from it, and what the native simulator says of them.
+"""Rollouts: runs the policy on a training problem, samples placements from it, and scores them by simulation.
 
-Clusters come from native parsing of detached edge scores; a cluster's device is what is sampled. A group that does not
-run on its cluster's device takes the likeliest device that it does run on, so every rollout respects support.
+Native parsing of detached edge scores makes the clusters, and a device is sampled for each of them. A group that does
+not run on its cluster's device takes the likeliest device that it runs on, so every rollout respects support.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,36 +20,61 @@ from torch import Tensor
 from ov_hsdag.policy import placer
 from ov_hsdag.policy.features import PolicyInput
 from ov_hsdag.problem.problem import PlacementProblem
-from ov_hsdag.training.network import HSDAGNetwork, tensors
+from ov_hsdag.training.network import GraphBatch, HSDAGNetwork, tensors
 
 WORST_RETURN = -2.0
-"""Return of an infeasible placement, and of any that is more than e² times slower than the reference."""
+"""Return of an infeasible placement, and of any that is more than e² times slower than the reference.
+
+The bound keeps single bad samples from dominating the baseline and the gradient."""
 
 COUNTERFACTUALS = 48
-"""Clusters of a problem that `counterfactual_advantages` tries."""
+"""Number of clusters of a problem for which `counterfactual_advantages` tries other devices; it bounds its time."""
 
-_MASKED = -1e9  # logits of devices that no member of a cluster runs on
+_MASKED = -1e9  # logit of a device that no member of a cluster runs on: its probability becomes 0
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A training problem of n coarse groups and D devices, ready for the network."""
+    """A training problem of n coarse groups and D devices, prepared for the network.
+
+    Attributes:
+        problem: the problem.
+        x: its features.
+        inputs: the same as torch tensors.
+        reference: score that returns are relative to, µs.
+        target_score: score of the best searched placement, µs.
+        elites: weight of each device in each coarse group of each searched placement, sum 1 for a placement, float32
+            [elites, n, D].
+        together: for each edge, the share of its ends' weight that is on the same devices in the searched placements,
+            float32 [edges].
+        allowed: whether a device runs at least one colocation group of a coarse group, bool [n, D].
+    """
 
     problem: PlacementProblem
-    x: PolicyInput  # its features
-    inputs: Any  # the same as tensors
-    reference: float  # what returns are relative to, µs
-    target_score: float  # of the best searched placement, µs
-    # weight of each device in each coarse group of each searched placement, sum 1, float32 [elites, n, D]
+    x: PolicyInput
+    inputs: Any
+    reference: float
+    target_score: float
     elites: Tensor
-    together: Tensor  # share of their weight that the ends of an edge have on the same devices there, float32 [edges]
-    allowed: Tensor  # devices that run at least one group of a coarse group, bool [n, D]
+    together: Tensor
+    allowed: Tensor
 
     @classmethod
     def of(
         cls, problem: PlacementProblem, x: PolicyInput, elites: NDArray[np.float32], score: float, reference: float
     ) -> Example:
-        """The example of a problem; for the arguments see `Example`."""
+        """Prepares a problem.
+
+        Args:
+            problem: the problem.
+            x: its features.
+            elites: weights of searched placements, see `weighted`, float32 [elites, n, D].
+            score: score of the best searched placement, µs.
+            reference: score that returns are relative to, µs.
+
+        Returns:
+            The example.
+        """
         allowed = np.zeros(elites.shape[1:], bool)
         np.logical_or.at(allowed, x.coarse, problem.group_supported)
         share = elites / np.maximum(elites.sum(2, keepdims=True), 1e-12)
@@ -58,21 +85,33 @@ class Example:
 
 
 def weighted(problem: PlacementProblem, x: PolicyInput, placements: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """`Example.elites` of placements, uint8 [elites, groups]: groups count by their `impact`."""
+    """Weighs the devices of coarse groups in placements by the `impact` of their colocation groups.
+
+    Args:
+        problem: the problem.
+        x: its features.
+        placements: the placements, uint8 [elites, groups].
+
+    Returns:
+        `Example.elites`, float32 [elites, n, D].
+    """
     result = np.zeros((len(placements), len(x.node_x), len(problem.devices)), np.float32)
     np.add.at(result, (np.arange(len(placements))[:, None], x.coarse[None], placements), impact(problem)[None])
     return result
 
 
 def impact(problem: PlacementProblem) -> NDArray[np.float64]:
-    """How much the device of a group matters: its share of work and of possible transfers, sum 1, float64 [groups]."""
+    """How much the device of each group matters, by its share of work and of possible transfers; float64 [groups].
+
+    The sum over groups is 1.
+    """
     time = np.where(problem.group_supported, problem.group_us, 0).sum(axis=1) / problem.group_supported.sum(axis=1)
     tensors_ = problem.tensors
     off = ~np.eye(len(problem.devices), dtype=bool)
     moved = problem.transfer_us[off].mean() + problem.transfer_us_per_byte[off].mean() * tensors_.bytes
     transfer = np.bincount(tensors_.source, moved, problem.group_count)
     np.add.at(transfer, tensors_.consumers, moved[tensors_.of_consumer])
-    # A tensor that is dearer than the model's whole work is never cut: it must not drown the rest.
+    # A tensor whose transfer costs more than the whole work is never cut, so it must not outweigh everything else.
     transfer = np.minimum(transfer, time.sum() / 4)
     total = time / max(time.sum(), 1e-12) + 0.5 * transfer / max(transfer.sum(), 1e-12) + 0.25 / problem.group_count
     return np.asarray(total / total.sum())
@@ -80,42 +119,81 @@ def impact(problem: PlacementProblem) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """The policy on a problem: clusters and log-probabilities of their devices."""
+    """The output of the policy network for a problem: c clusters, and log-probabilities of their devices.
 
-    cluster: Tensor  # of each node, int64 [n]
-    log_probability: Tensor  # float32 [c, D]; devices that no member runs on are practically impossible
-    edge_score: Tensor  # float32 [edges]
-    residual: bool  # `HSDAGConfig.residual`
+    Attributes:
+        cluster: cluster of each node, int64 [n].
+        log_probability: log-probability of each device for each cluster, float32 [c, D]; that of devices which no
+            member runs on is very low.
+        edge_score: score of each edge, float32 [edges].
+        residual: see `HSDAGConfig.residual`.
+    """
+
+    cluster: Tensor
+    log_probability: Tensor
+    edge_score: Tensor
+    residual: bool
 
     @property
     def entropy(self) -> Tensor:
-        """Mean entropy of the clusters' devices, in nats, a scalar."""
+        """The mean entropy of the clusters' devices, nats, a scalar."""
         return -(self.log_probability.exp() * self.log_probability.clamp(min=-50)).sum(-1).mean()
 
 
 def run_policy(
     network: HSDAGNetwork, example: Example, cluster: Tensor | None = None, levels: int | None = None
 ) -> Policy:
-    """Encoder, parsing and placer, with a gradient.
+    """`run_policies` of one problem."""
+    return run_policies(network, [example], [cluster], levels)[0]
 
-    cluster: of an earlier pass, int64 [n], to judge its samples again; None: parse. levels: how often parsing merges,
-    0: every node for itself; None: as configured.
+
+def run_policies(
+    network: HSDAGNetwork,
+    examples: Sequence[Example],
+    clusters: Sequence[Tensor | None] | None = None,
+    levels: int | None = None,
+) -> list[Policy]:
+    """Encoder, parsing and placer on several problems at once, with a gradient.
+
+    Args:
+        network: the policy's.
+        examples: problems with equally many devices.
+        clusters: of an earlier pass for each problem, int64 [n], to judge its samples again; None: parse.
+        levels: how often parsing merges, 0: every node for itself; None: as configured.
+
+    Returns:
+        The policy on each problem.
     """
-    h, edge_score = network.encode(example.inputs)
-    if cluster is None:
-        cluster = parse(network, example, edge_score, levels)
-    return policy_of(network, example, cluster, network.logits(example.inputs, h, edge_score, cluster), edge_score)
+    inputs = examples[0].inputs if len(examples) == 1 else GraphBatch.of([example.inputs for example in examples])
+    h, edge_score = network.encode(inputs)
+    edge_scores = edge_score.split([example.inputs.edge_index.shape[1] for example in examples])
+    given = clusters or [None] * len(examples)
+    parsed = [
+        parse(network, example, scores, levels) if cluster is None else cluster
+        for example, scores, cluster in zip(examples, edge_scores, given, strict=True)
+    ]
+    counts = [int(cluster.max()) + 1 for cluster in parsed]
+    firsts = itertools.accumulate(counts[:-1], initial=0)
+    joined = torch.cat([cluster + first for cluster, first in zip(parsed, firsts, strict=True)])
+    logits = network.logits(inputs, h, edge_score, joined).split(counts)
+    return [
+        policy_of(network, example, *outputs)
+        for example, *outputs in zip(examples, parsed, logits, edge_scores, strict=True)
+    ]
 
 
 def policy_of(network: HSDAGNetwork, example: Example, cluster: Tensor, logits: Tensor, edge_score: Tensor) -> Policy:
-    """The policy on a problem, of what the network says.
+    """Makes a `Policy` of the network's logits, in which devices that no member of a cluster runs on are masked.
 
     Args:
-        network: says it.
+        network: the network.
         example: the problem.
-        cluster: of each node, int64 [n].
-        logits: of devices for clusters, those that no member runs on among them, float32 [c, D].
-        edge_score: float32 [edges].
+        cluster: cluster of each node, int64 [n].
+        logits: logits of devices for clusters, float32 [c, D].
+        edge_score: score of each edge, float32 [edges].
+
+    Returns:
+        Clusters and log-probabilities.
     """
     runs = torch.zeros(logits.shape).index_add_(0, cluster, example.allowed.float()) > 0
     log_probability = torch.log_softmax(logits.masked_fill(~runs, _MASKED), -1)
@@ -123,38 +201,74 @@ def policy_of(network: HSDAGNetwork, example: Example, cluster: Tensor, logits: 
 
 
 def parse(network: HSDAGNetwork, example: Example, edge_score: Tensor, levels: int | None = None) -> Tensor:
-    """Cluster of each node, int64 [n]; for the arguments see `run_policy`."""
+    """Parses a problem's nodes into clusters, without a gradient.
+
+    Args:
+        network: the network, for its settings.
+        example: the problem.
+        edge_score: score of each edge, float32 [edges].
+        levels: how often parsing merges; by default as configured.
+
+    Returns:
+        The cluster of each node, int64 [n].
+    """
     levels = network.config.levels if levels is None else levels
     cluster = placer.parse(network.config, example.x, edge_score.detach().numpy(), levels)
     return torch.from_numpy(cluster.astype(np.int64))
 
 
 def expand(example: Example, actions: NDArray[np.int64], policy: Policy) -> NDArray[np.uint8]:
-    """Devices of clusters, int64 [samples, c], as placements of groups, uint8 [samples, groups]."""
+    """Turns devices of clusters into placements.
+
+    Args:
+        example: the problem.
+        actions: device number of each cluster, int64 [samples, c].
+        policy: clusters and log-probabilities.
+
+    Returns:
+        Device numbers of colocation groups, uint8 [samples, groups].
+    """
     log_probability = policy.log_probability.detach().numpy()
     clusters = placer.ClusterLogits.of(log_probability, policy.cluster.numpy(), example.x, policy.residual)
     return clusters.expanded(example.problem, actions.astype(np.uint8))
 
 
 def greedy_score(policy: Policy, example: Example) -> float:
-    """The score of the likeliest placement, µs, inf where infeasible."""
+    """The score of the policy's likeliest placement, µs, inf where it is infeasible."""
     return float(example.problem.scores(expand(example, policy.log_probability.argmax(-1).numpy()[None], policy))[0])
 
 
 @dataclass(frozen=True, eq=False)
 class Rollouts:
-    """What was sampled from the policy on a problem; updates of later epochs learn from it again."""
+    """Placements that were sampled from the policy on a problem, from which all epochs of a step learn.
 
-    cluster: Tensor  # the clusters that were placed, int64 [n]
-    actions: Tensor  # device of each cluster, int64 [samples, c]
-    log_probability: Tensor  # of each sample when it was drawn, float32 [samples]
-    returns: NDArray[np.float64]  # log(reference / score), float64 [samples]
-    advantages: Tensor  # returns above the baseline, in standard deviations, float32 [samples]
-    counterfactual: Tensor  # see `counterfactual_advantages`
+    Attributes:
+        cluster: clusters that were placed, int64 [n].
+        actions: device number of each cluster, int64 [samples, c].
+        log_probability: log-probability of each sample when it was drawn, float32 [samples].
+        returns: log(reference / score) of each sample, float64 [samples].
+        advantages: returns less the baseline, in standard deviations, float32 [samples].
+        counterfactual: see `counterfactual_advantages`, float32 [c, D].
+    """
+
+    cluster: Tensor
+    actions: Tensor
+    log_probability: Tensor
+    returns: NDArray[np.float64]
+    advantages: Tensor
+    counterfactual: Tensor
 
 
 def returns_of(scores: NDArray[np.float64], reference: float) -> NDArray[np.float64]:
-    """log(reference / score), at least `WORST_RETURN`, which infeasible placements (inf) get; µs."""
+    """The returns log(reference / score), which are at least `WORST_RETURN`, as for infeasible placements.
+
+    Args:
+        scores: scores, µs, inf for infeasible placements, float64 [samples].
+        reference: score of the reference, µs.
+
+    Returns:
+        The returns, float64 [samples].
+    """
     return np.maximum(math.log(reference) - np.log(np.maximum(scores, 1e-9)), WORST_RETURN)
 
 
@@ -166,15 +280,24 @@ def sample(
     baseline: float = math.nan,
     around_greedy: bool = True,
 ) -> Rollouts:
-    """Draws placements from the policy and scores them on the simulator.
+    """Draws placements from the policy and scores them by simulation.
 
-    baseline: moving mean return of the problem; nan: the mean of the samples. around_greedy: counterfactual advantages
-    are those around the greedy choice, which is what counts in the end, or else around the first sample.
+    Args:
+        policy: clusters and log-probabilities.
+        example: the problem.
+        samples: number of placements.
+        generator: source of the random numbers.
+        baseline: moving mean return of the problem; nan where it has none, then the samples' mean counts alone.
+        around_greedy: whether counterfactual advantages are those around the likeliest placement, which counts in the
+            end; otherwise around the first sample.
+
+    Returns:
+        The sampled placements with their returns and advantages.
     """
     probability = policy.log_probability.detach().exp()
     actions = torch.multinomial(probability, samples, replacement=True, generator=generator).T.contiguous()
     returns = returns_of(example.problem.scores(expand(example, actions.numpy(), policy)), example.reference)
-    # The moving mean steadies the few samples' own.
+    # The mean of few samples is noisy; the moving mean steadies it.
     mean = returns.mean()
     advantage = (returns - (mean if math.isnan(baseline) else 0.5 * (mean + baseline))) / (returns.std() + 0.02)
     around = policy.log_probability.argmax(-1) if around_greedy else actions[0]
@@ -189,19 +312,29 @@ def sample(
 
 
 def joint_log_probability(policy: Policy, actions: Tensor) -> Tensor:
-    """Log-probability of each placement, float32 [samples]. actions: device of each cluster, int64 [samples, c]."""
+    """The log-probability of placements, float32 [samples]; `actions`: device of each cluster, int64 [samples, c]."""
     return policy.log_probability.gather(1, actions.T).sum(0)
 
 
 def counterfactual_advantages(
     policy: Policy, example: Example, actions: Tensor, generator: torch.Generator, most: int = COUNTERFACTUALS
 ) -> Tensor:
-    """log(score before / score after) for each cluster on each device, all others keeping theirs; float32 [c, D].
+    """The advantage log(score before / score after) of moving one cluster to another device.
 
-    COMA's advantage (Foerster et al. 2018, AAAI, "Counterfactual Multi-Agent Policy Gradients") with clusters as
-    agents, the simulator in place of a critic, and the present device, int64 [c], as the baseline. A placement that
-    exceeds a memory limit counts as slower by what it exceeds: steps towards one that does not have a positive
-    advantage. 0 for the devices that clusters have or cannot have, and for clusters beyond `most`, which are drawn.
+    This is COMA's advantage (Foerster et al. 2018, AAAI, "Counterfactual Multi-Agent Policy Gradients"), with clusters
+    as agents, the simulator in place of a critic, and the present device as the baseline. A placement that exceeds a
+    memory limit counts as slower by the excess, so that steps towards a feasible one have a positive advantage.
+
+    Args:
+        policy: clusters and log-probabilities.
+        example: the problem.
+        actions: present device of each cluster, int64 [c].
+        generator: source of the random numbers.
+        most: number of clusters that are tried, drawn at random.
+
+    Returns:
+        The advantage of each cluster on each device, float32 [c, D]; 0 for present and impossible devices, and for
+        clusters that are not tried.
     """
     possible = policy.log_probability.detach().numpy() > _MASKED / 2
     possible[np.arange(len(possible)), actions.numpy()] = False
@@ -217,7 +350,7 @@ def counterfactual_advantages(
 
 
 def _softened_scores(problem: PlacementProblem, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Scores in which exceeding a memory limit counts as time, inf for what cannot run, µs, float64 [batch]."""
+    """Scores in which an excess of memory counts as time; inf for placements that cannot run; µs, float64 [batch]."""
     result = problem.evaluate(placements)
     value = result.latency_us if problem.objective == "latency" else result.period_us
     over = np.maximum(result.memory_bytes / np.maximum(problem.memory_limits, 1) - 1, 0).sum(axis=1)

@@ -1,8 +1,8 @@
-"""What training runs share: checkpoints, steps of the optimizer, and how interrupts are delayed.
+"""Functions that training runs share: checkpoints, steps of the optimizer, and the delay of interrupts.
 
 A checkpoint is one safetensors file that is replaced as a whole. It holds the network's weights ("network.…"), Adam's
-state ("adam.…"), torch's generator ("generator.torch"), whatever else a run adds, and, as its metadata, one JSON object
-that says what the run is and where it stands.
+state ("adam.…"), torch's generator ("generator.torch") and further tensors of the run. Its metadata is one JSON object
+that identifies the run and says how far it is.
 """
 
 from __future__ import annotations
@@ -29,28 +29,39 @@ from ov_hsdag.training import CHECKPOINT as CHECKPOINT
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.reading import opened, parse_json
 
-# TensorBoard looks for this module, and takes its own substitute for TensorFlow where it is there: TensorFlow is large,
-# slow to import and talks a lot.
+# Where this module exists, TensorBoard uses its own substitute for TensorFlow, which is large, slow to import and
+# prints a lot.
 sys.modules.setdefault("tensorboard.compat.notf", ModuleType("tensorboard.compat.notf"))
 from torch.utils.tensorboard import SummaryWriter as SummaryWriter  # noqa: E402
 
 ANEW = "begin a new run in another folder"
-"""What to do about a checkpoint of another release."""
+"""The remedy, in error messages, for a checkpoint of another release."""
 
 
 def check_settings(values: Mapping[str, Any], default: Any) -> dict[str, Any]:
-    """A run's settings, of a checkpoint's JSON, with names and kinds of the dataclass `default`. Raises UserError."""
-    known = {item.name: getattr(default, item.name) for item in fields(default)}
-    if unknown := sorted(set(values) - known.keys()):
+    """Checks the settings in a checkpoint's JSON.
+
+    Args:
+        values: the settings, by name.
+        default: a dataclass with the known settings and values of their kinds.
+
+    Returns:
+        The settings.
+
+    Raises:
+        UserError: a setting is unknown, or its value is of another kind.
+    """
+    defaults = {item.name: getattr(default, item.name) for item in fields(default)}
+    if unknown := sorted(set(values) - defaults.keys()):
         raise UserError(f"the run has settings that this version does not know: {', '.join(unknown)}; {ANEW}")
     for name, value in values.items():
-        if not _is_like(value, known[name]):
+        if not _is_of_kind(value, defaults[name]):
             raise UserError(f"the run's setting '{name}' is not of the kind that this version knows; {ANEW}")
     return dict(values)
 
 
-def _is_like(value: Any, default: Any) -> bool:
-    """Whether a value of JSON is of the kind of a setting: a number, a text, numbers or settings."""
+def _is_of_kind(value: Any, default: Any) -> bool:
+    """Whether a JSON value is of the kind of a setting's default: a number, a text, a list of integers or a dict."""
     if isinstance(default, str | dict):
         return isinstance(value, type(default))
     if isinstance(default, tuple):
@@ -66,7 +77,15 @@ def write_checkpoint(
     tensors: Mapping[str, Tensor],
     metadata: Mapping[str, Any],
 ) -> None:
-    """Writes a checkpoint, whole or not at all. metadata: JSON-able; "format" tells runs and their versions apart."""
+    """Writes a checkpoint, whole or not at all.
+
+    Args:
+        path: its file.
+        network: the network.
+        optimizer: its optimizer, Adam.
+        tensors: further tensors of the run, by name.
+        metadata: description of the run, JSON-able; "format" distinguishes kinds of runs and their versions.
+    """
     stored = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
     for number, values in optimizer.state_dict()["state"].items():
         stored |= {f"adam.{number}.{name}": value for name, value in values.items()}
@@ -77,7 +96,18 @@ def write_checkpoint(
 
 
 def read_metadata(path: Path, version: str) -> dict[str, Any]:
-    """The metadata that `write_checkpoint` was given, of the format `version`. Raises UserError."""
+    """Reads the metadata of a checkpoint.
+
+    Args:
+        path: its file.
+        version: the "format" that the metadata must have.
+
+    Returns:
+        The metadata that `write_checkpoint` was given.
+
+    Raises:
+        UserError: there is no such file, it is no checkpoint, or it has another format.
+    """
     try:
         with opened(path), safe_open(path, "pt") as file:
             metadata = parse_json((file.metadata() or {})["run"])
@@ -92,7 +122,7 @@ def read_metadata(path: Path, version: str) -> dict[str, Any]:
 
 @contextmanager
 def readable_checkpoint(path: Path) -> Iterator[None]:
-    """A block that reads a checkpoint: what damaged content of it causes is a UserError."""
+    """Turns errors inside of the block, which damaged content of a checkpoint causes, into a UserError."""
     try:
         yield
     except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
@@ -100,7 +130,19 @@ def readable_checkpoint(path: Path) -> Iterator[None]:
 
 
 def restore(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Puts network, Adam and torch's generator where the checkpoint is; all its tensors, by name. Raises UserError."""
+    """Restores the network, Adam and torch's global generator from a checkpoint.
+
+    Args:
+        path: file of the checkpoint.
+        network: the network, which gets the stored weights.
+        optimizer: Adam, which gets the stored state.
+
+    Returns:
+        All tensors of the checkpoint, by name.
+
+    Raises:
+        UserError: the checkpoint is damaged, or has another network.
+    """
     with readable_checkpoint(path), safe_open(path, "pt") as file:
         tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 it is no dict
     try:
@@ -120,7 +162,7 @@ def restore(path: Path, network: nn.Module, optimizer: torch.optim.Optimizer) ->
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delays Ctrl-C (KeyboardInterrupt) to the end of the block, so that what belongs together happens as a whole."""
+    """Delays Ctrl-C (KeyboardInterrupt) to the end of the block, so that the block is done as a whole."""
     before, pressed = signal.getsignal(signal.SIGINT), threading.Event()
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
@@ -135,7 +177,16 @@ def uninterrupted() -> Iterator[None]:
 
 
 def follow(network: nn.Module, optimizer: torch.optim.Optimizer, most: float) -> float:
-    """A step of the optimizer along the gradient, its norm clipped to `most`, if it is finite; the norm before that."""
+    """Makes a step of the optimizer along the gradient, if that is finite.
+
+    Args:
+        network: the network with its gradient.
+        optimizer: its optimizer.
+        most: the gradient is scaled down to this norm where it is larger.
+
+    Returns:
+        The norm of the gradient before that.
+    """
     norm = torch.nn.utils.clip_grad_norm_(network.parameters(), most)
     if torch.isfinite(norm):
         optimizer.step()

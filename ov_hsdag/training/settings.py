@@ -1,4 +1,4 @@
-"""Settings of a pretraining, with the field's names for them (CleanRL's where it has one)."""
+"""Settings of a pretraining, with the usual names of the field (CleanRL's where it has one)."""
 
 from __future__ import annotations
 
@@ -13,37 +13,64 @@ from ov_hsdag.utils.errors import UserError
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that decides a run."""
+    """All settings of a pretraining; together with the corpus they determine its result.
 
-    seed: int = 0  # of problems, initial weights, batches and samples
-    problems: int = 4096  # that are drawn; most of those with a single device for an answer are left out
-    first_problems: int = 2048  # those that the first step draws from; all of them are in play when imitation ends
-    validation: int = 256  # problems that only measure, drawn from the same distribution
-    levels: tuple[int, ...] = (0, 1, 1, 1, 2)  # of parsing; each step takes one of them
-    imitation_steps: int = 1500  # of behaviour cloning of searched placements
-    reinforce_steps: int = 3500  # of policy gradients after those
-    batch_size: int = 16  # problems in a step
-    samples: int = 8  # placements of each problem in a step of policy gradients
-    learning_rate: float = 1e-3  # of Adam; falls to a tenth along a cosine over all steps
-    warmup_steps: int = 100  # in which it rises from 0
-    ent_coef: float = 4.0  # weight of the entropy bonus, in all steps
-    # nats up to which entropy earns the bonus: counterfactual advantages would end all of it
+    Attributes:
+        seed: seed of problems, initial weights, batches and samples.
+        problems: number of problems that are drawn; most of those whose best placement is a single device are left out.
+        first_problems: number of problems that the first step draws from; all are in play when imitation ends.
+        validation: number of problems for validation, drawn from the same distribution.
+        levels: numbers of merges of parsing; each step draws one of them.
+        imitation_steps: number of steps of behaviour cloning of searched placements.
+        reinforce_steps: number of steps of policy gradients after those.
+        batch_size: number of problems in a step.
+        samples: number of placements of each problem in a step of policy gradients.
+        learning_rate: largest learning rate of Adam; it falls to a tenth along a cosine over all steps.
+        warmup_steps: number of steps in which the learning rate rises from 0.
+        ent_coef: weight of the entropy bonus, in all steps.
+        target_entropy: entropy up to which the bonus grows, nats; without the bonus, counterfactual advantages would
+            reduce the entropy to 0.
+        pg_coef: weight of the policy gradient of whole placements.
+        cf_coef: weight of the policy gradient of single clusters (`counterfactual_loss`).
+        bc_coef: weight of behaviour cloning in steps of policy gradients.
+        edge_coef: weight of behaviour cloning by edge scores, relative to that by devices.
+        clip_coef: ε of PPO; None for REINFORCE.
+        update_epochs: number of updates from the same samples (PPO).
+        max_grad_norm: largest norm of the gradient.
+        baseline_rate: weight of the latest mean return in a problem's moving average, the baseline.
+        config: fields of `HSDAGConfig` that differ from `HSDAGConfig.base`.
+        validate_every: number of steps between validations.
+        max_coarse: largest number of coarse groups of a graph; larger graphs are left out.
+    """
+
+    seed: int = 0
+    problems: int = 4096
+    first_problems: int = 2048
+    validation: int = 256
+    levels: tuple[int, ...] = (0, 1, 1, 1, 2)
+    imitation_steps: int = 1500
+    reinforce_steps: int = 3500
+    batch_size: int = 16
+    samples: int = 8
+    learning_rate: float = 1e-3
+    warmup_steps: int = 100
+    ent_coef: float = 4.0
     target_entropy: float = 0.2
-    pg_coef: float = 0.1  # weight of the policy gradient of whole placements
-    cf_coef: float = 4.0  # weight of that of single clusters (`counterfactual_loss`)
-    bc_coef: float = 0.1  # weight of behaviour cloning in steps of policy gradients
-    edge_coef: float = 0.5  # weight of behaviour cloning by edge scores, relative to that by devices
-    clip_coef: float | None = None  # ε of PPO; None: REINFORCE
-    update_epochs: int = 1  # updates from the same samples (PPO)
-    max_grad_norm: float = 1.0  # largest norm of the gradient
-    baseline_rate: float = 0.3  # weight of the latest mean return in a problem's moving average, the baseline
-    config: dict[str, Any] = field(default_factory=dict)  # fields of `HSDAGConfig` that differ from `HSDAGConfig.base`
-    validate_every: int = 500  # steps
-    max_coarse: int = MAX_COARSE  # larger graphs are left out
+    pg_coef: float = 0.1
+    cf_coef: float = 4.0
+    bc_coef: float = 0.1
+    edge_coef: float = 0.5
+    clip_coef: float | None = None
+    update_epochs: int = 1
+    max_grad_norm: float = 1.0
+    baseline_rate: float = 0.3
+    config: dict[str, Any] = field(default_factory=dict)
+    validate_every: int = 500
+    max_coarse: int = MAX_COARSE
 
     @property
     def steps(self) -> int:
-        """Number of steps of both phases."""
+        """The number of steps of both phases."""
         return self.imitation_steps + self.reinforce_steps
 
     def rate(self, step: int) -> float:
@@ -53,7 +80,7 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
-        """Settings from a checkpoint's JSON. Raises UserError where this version does not know one."""
+        """Reads settings from a checkpoint's JSON. Raises UserError where this version does not know one of them."""
         values = dict(values)
         if (parts := values.pop("parts", 1)) != 1:
             raise UserError(f"the run computes its steps in {parts!r:.20} parts, as this version does not; {ANEW}")

@@ -1,1 +1,1 @@
-"""What every layer uses: files, errors, timing, names of OpenVINO's API."""
+"""Modules for all layers: arguments, errors, child processes, reading of files, timing, and lazy imports."""

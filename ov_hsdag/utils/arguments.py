@@ -1,4 +1,4 @@
-"""Checks of arguments by the types that they are declared with."""
+"""Checks arguments by their declared types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,17 @@ from ov_hsdag.utils.errors import UserError, shortened
 
 
 def check_argument(name: str, value: object, kind: Any, *, least: float | None = None) -> None:
-    """Raise UserError where a value is not of a type, which may be a union or one of collections, or is too small."""
+    """Checks the type of an argument, and that it is not too small.
+
+    Args:
+        name: name of the argument, for the message.
+        value: its value.
+        kind: a type, which may be a union or have type arguments, such as `Mapping[str, int]`.
+        least: smallest number; no limit by default.
+
+    Raises:
+        UserError: the value has another type, or is smaller than `least`.
+    """
     if not _fits(value, kind):
         raise UserError(f"{name} must be {described(kind)}, got {shortened(repr(value))}")
     if least is not None and isinstance(value, numbers.Real) and not float(value) >= least:
@@ -19,7 +29,7 @@ def check_argument(name: str, value: object, kind: Any, *, least: float | None =
 
 
 def check_in_memory(call: str, model: object) -> None:
-    """Raise UserError where what a function (`call`) was given is no model in memory."""
+    """Raises UserError if the argument of the function named `call` is not a model in memory."""
     if not hasattr(model, "get_ops"):
         raise UserError(
             f"{call}() takes a model in memory and got {shortened(repr(model))}: read it with openvino.convert_model or"
@@ -28,7 +38,7 @@ def check_in_memory(call: str, model: object) -> None:
 
 
 def described(kind: Any) -> str:
-    """A type as a message names it: "int or None", "Mapping[str, int or str]"."""
+    """Formats a type for messages: "int or None", "Mapping[str, int or str]"."""
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(map(described, get_args(kind)))
     if kind in (None, NoneType):
@@ -41,7 +51,7 @@ def described(kind: Any) -> str:
 def _fits(value: object, kind: Any) -> bool:
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return any(_fits(value, one) for one in inner)
+        return any(_fits(value, part) for part in inner)
     if kind in (int, float):
         number = numbers.Integral if kind is int else numbers.Real
         return isinstance(value, number) and not isinstance(value, bool)
@@ -49,10 +59,10 @@ def _fits(value: object, kind: Any) -> bool:
         return isinstance(value, bool)
     if origin is not None and issubclass(origin, Mapping):
         return isinstance(value, Mapping) and all(
-            _fits(key, inner[0]) and _fits(one, inner[1]) for key, one in value.items()
+            _fits(key, inner[0]) and _fits(part, inner[1]) for key, part in value.items()
         )
-    if origin is not None and issubclass(origin, Iterable):  # of arrays and OpenVINO's shapes, too
+    if origin is not None and issubclass(origin, Iterable):  # arrays and OpenVINO's shapes fit, too
         if not isinstance(value, Iterable) or isinstance(value, str | bytes):
             return False
-        return origin is not list or all(_fits(one, inner[0]) for one in value)
+        return origin is not list or all(_fits(part, inner[0]) for part in value)
     return isinstance(value, origin or kind)

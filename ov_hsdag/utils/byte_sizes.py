@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people read them."""
+"""Formats sizes in bytes for users."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def format_bytes(size: float) -> str:
-    """A size in the largest unit of which it has one, with four digits: "54.81 MiB", "1 KiB", "1,000 bytes"."""
+    """Formats a size in the largest unit that is not larger, with four digits: "54.81 MiB", "1 KiB", "1,000 bytes"."""
     for name, unit in _UNITS:
         if abs(size) >= unit:
             # More digits would be noise; with fewer, a need just above a limit would look equal to it.
@@ -18,16 +18,25 @@ def format_bytes(size: float) -> str:
 
 
 def exceeding(devices: Iterable[str], needs: Iterable[int], limits: Iterable[int | None]) -> str:
-    """What devices lack that need more than their limit: "96 MiB of the 64 MiB on CPU", with commas between them."""
+    """Lists the devices that need more than their limit: "96 MiB of the 64 MiB on CPU", separated by commas.
+
+    Args:
+        devices: names of the devices.
+        needs: bytes that each device needs.
+        limits: limit of each device in bytes, None for no limit.
+
+    Returns:
+        The text; "" if all needs are within their limits.
+    """
     figures = zip(devices, needs, limits, strict=True)
     over = [(name, need, limit) for name, need, limit in figures if limit is not None and need > limit]
     return ", ".join(f"{format_bytes(need)} of the {format_bytes(limit)} on {name}" for name, need, limit in over)
 
 
 def round_up(size: float) -> int:
-    """The next size that `format_bytes` shows as it is, with three digits."""
+    """Rounds up to a size that `format_bytes` shows exactly, with three digits."""
     unit = next((unit for _, unit in _UNITS if size >= unit), 1)
     digits = math.floor(math.log10(max(size / unit, 1))) - 2
     step = unit * 10.0 ** (digits if unit > 1 else max(digits, 0))
-    found = int(round(math.ceil(size / step) * step, 3))
-    return found if found < 2**10 * unit or found >= 2**50 else round_up(found)  # in the next unit
+    rounded = int(round(math.ceil(size / step) * step, 3))
+    return rounded if rounded < 2**10 * unit or rounded >= 2**50 else round_up(rounded)  # shown in the next unit

@@ -1,8 +1,8 @@
-"""Processes of this Python that work for this one: asked by messages, within a time limit, and never left behind.
+"""Child processes that run this Python, take commands as messages, within a time limit, and are never left behind.
 
-Messages are JSON objects, framed, over the two pipes that are the child's standard input and output. It gives those
-descriptors away at once, as OpenVINO's plugins print to them. A child ends with the pipe from its parent, however the
-parent ended. The script that the parent runs is not imported.
+Messages are JSON objects in frames, over the two pipes that are the child's standard input and output. The child moves
+these descriptors away at once, because OpenVINO's plugins print to them. A child ends when the pipe from its parent
+ends, however the parent ended. The script that the parent runs is not imported.
 """
 
 from __future__ import annotations
@@ -25,44 +25,53 @@ from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.failures import Failure, FailureKind
 from ov_hsdag.utils.reading import parse_json
 
-# What a process that was killed may take to be gone, seconds.
+# Seconds that a killed process may take to end.
 _GRACE = 5.0
 
+# A frame begins with a mark and the length of its message in bytes. A larger message is a mistake.
 _MAGIC = b"hsdg"
 _HEADER = struct.Struct("<4sI")
 _LARGEST_FRAME = 1 << 24
 
 
-# Of SIGKILL, which Python's `signal` does not have on every system.
+# Number of SIGKILL, which Python's `signal` does not have on every system.
 _SIGKILL = 9
 
 
 class ChildError(RunError):
-    """A child could not do what it was asked for: why, in one line."""
+    """A child failed at its task; the message has the reason in one line."""
 
     usual_kind = FailureKind.REFUSED
 
     def __init__(self, why: str, kind: FailureKind | None = None) -> None:
-        """kind: what happened; `usual_kind` by default."""
+        """Makes an error; `kind` is what happened, by default `usual_kind`."""
         super().__init__(why)
         self.failure = Failure(why, kind or self.usual_kind)
 
 
 class ChildTimeout(ChildError):
-    """A child did not do it in time."""
+    """A child did not answer in time."""
 
     usual_kind = FailureKind.NO_ANSWER
 
 
 def write_frame(stream: IO[bytes], message: Mapping[str, Any]) -> None:
-    """Sends a message. Raises OSError where nobody reads any more."""
+    """Sends a message.
+
+    Raises:
+        OSError: the other end of the pipe is closed.
+    """
     data = json.dumps(message).encode()
     stream.write(_HEADER.pack(_MAGIC, len(data)) + data)
     stream.flush()
 
 
 def read_frame(stream: IO[bytes]) -> dict[str, Any] | None:
-    """The next message, None at the end of the stream. Raises ValueError for what is no message."""
+    """Reads the next message; None at the end of the stream.
+
+    Raises:
+        ValueError: the data is not a message.
+    """
     header = stream.read(_HEADER.size)
     if not header:
         return None
@@ -76,37 +85,44 @@ def read_frame(stream: IO[bytes]) -> dict[str, Any] | None:
 
 
 class Child:
-    """A process, as its parent sees it."""
+    """A child process, as its parent sees it."""
 
     error: type[ChildError] = ChildError
-    """What is raised where it fails."""
+    """Class of the error that is raised when the process fails."""
 
     timeout: type[ChildError] = ChildTimeout
-    """What is raised where it does not answer in time."""
+    """Class of the error that is raised when it does not answer in time."""
 
     called = "its process"
-    """What messages call it."""
+    """Its name in messages."""
 
     def __init__(self, entry: str, arguments: Sequence[str], log: Path) -> None:
-        """Starts the process, which calls `entry` ("module:function") with these arguments.
+        """Starts the process, which calls a function with these arguments.
 
-        log: file for what it prints. Raises OSError where no process can be started.
+        Args:
+            entry: the function, as "module:function".
+            arguments: its arguments, which are texts.
+            log: file for the output of the process.
+
+        Raises:
+            OSError: no process can be started.
         """
-        self.alive = True  # it can be asked; once it cannot, that stays so
+        self.alive = True  # whether it takes commands; False is final
         self._log = open(log, "w+b")  # noqa: SIM115 closed by `end`
-        # The parent's own search path: the package may be found there only, and the script that runs is not imported.
+        # The child gets the parent's search path, because the package may be found only there. The script that the
+        # parent runs is not imported.
         module, _, function = entry.partition(":")
-        rest = 1 + len(arguments)
-        code = f"import sys; sys.path[:] = sys.argv[{rest}:]; from {module} import {function} as main"
+        path_begin = 1 + len(arguments)
+        code = f"import sys; sys.path[:] = sys.argv[{path_begin}:]; from {module} import {function} as main"
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"{code}; main(*sys.argv[1:{rest}])", *arguments, *sys.path],
+                [sys.executable, "-c", f"{code}; main(*sys.argv[1:{path_begin}])", *arguments, *sys.path],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
-                # What is compiled is exactly what is asked for: no placement is followed besides.
+                # Models are compiled exactly as commanded, so the hook must not apply placements.
                 env={**os.environ, "OV_HSDAG_DISABLE": "1"},
-                # Ctrl-C is for the parent, who ends its children.
+                # Ctrl-C must only reach the parent, which ends its children.
                 start_new_session=True,
             )
         except OSError:
@@ -122,10 +138,10 @@ class Child:
             raise OSError(errno.EAGAIN, str(error)) from error
 
     def end(self) -> None:
-        """Ends the process, whatever it does. Nothing happens the second time."""
+        """Ends the process, whatever it does. Further calls have no effect."""
         self.alive = False
         self._process.kill()
-        # A process that hangs in a device's driver is gone only when the driver lets it go.
+        # A process that hangs in a device's driver ends only when the driver returns.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE)
         for stream in (self._process.stdin, self._log):
@@ -134,7 +150,7 @@ class Child:
                     stream.close()
 
     def _send(self, command: Mapping[str, Any], doing: str) -> None:
-        """Sends a command. Raises `error` where the process has ended; doing: what it is asked for, in a word."""
+        """Sends a command. Raises `error` if the process has ended; `doing` is the activity in a word."""
         if not self.alive or self._process.stdin is None:
             raise self.error(f"{self.called} has ended")
         try:
@@ -143,14 +159,20 @@ class Child:
             raise self._exit_error(doing) from None
 
     def _ask(self, command: Mapping[str, Any], limit: float, doing: str) -> dict[str, Any]:
-        """The answer to a command. Raises as `_receive`."""
+        """Sends a command and returns the answer. Raises the errors of `_receive`."""
         self._send(command, doing)
         return self._receive(limit, doing)
 
     def _receive(self, limit: float | None, doing: str) -> dict[str, Any]:
-        """The next answer. Raises `error` where there is none, or one that says why not.
+        """Returns the next answer.
 
-        limit: seconds, after which it is ended and `timeout` raised; None: it may take as long as it wants.
+        Args:
+            limit: seconds after which the process is ended; None for no limit.
+            doing: the activity in a word, for messages.
+
+        Raises:
+            ChildError: of class `error`, if there is no answer, or the answer is an error; of class `timeout`, if it is
+                late.
         """
         try:
             answer = self._answers.get(timeout=None if limit is None else max(limit, 0.0))
@@ -167,7 +189,7 @@ class Child:
         return answer
 
     def _exit_error(self, doing: str) -> ChildError:
-        """Says why the process has ended by itself."""
+        """Makes an error with the reason why the process has ended by itself."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE)
         status = self._process.returncode
@@ -175,17 +197,17 @@ class Child:
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         self.end()
         if status is None:
-            how = "closed its pipe"
+            ending = "closed its pipe"
         elif status < 0:
-            how = f"was ended by {_signal_name(-status)}"
+            ending = f"was ended by {_signal_name(-status)}"
         else:
-            how = f"ended with status {status}"
-        why = f"{self.called} {how} while {doing}" + (f": {lines[-1][:200]}" if lines else "")
+            ending = f"ended with status {status}"
+        why = f"{self.called} {ending} while {doing}" + (f": {lines[-1][:200]}" if lines else "")
         return self.error(why, FailureKind.KILLED if status == -_SIGKILL else FailureKind.CRASHED)
 
 
 def _collect(stream: IO[bytes], answers: queue.SimpleQueue[dict[str, Any] | Exception | None]) -> None:
-    """Hands a child's answers on, then None for the end of its pipe or the error that its answers are."""
+    """Passes a child's answers on, then None for the end of its pipe, or the error of an answer that is no message."""
     with stream:
         try:
             while (message := read_frame(stream)) is not None:
@@ -203,13 +225,14 @@ def _signal_name(number: int) -> str:
 
 
 def serve(leave: Callable[[], None]) -> tuple[queue.SimpleQueue[dict[str, Any]], IO[bytes]]:
-    """In a child: the commands that come, and where answers are written.
+    """Runs in a child: returns the queue of incoming commands, and the stream for answers.
 
-    leave: called where the parent has gone, right before this process ends.
+    Args:
+        leave: called right before this process ends because the parent has gone.
     """
     null = os.open(os.devnull, os.O_RDONLY)
-    stdin, stdout = os.fdopen(_give_away(0, null), "rb"), os.fdopen(_give_away(1, 2), "wb")
-    with contextlib.suppress(OSError):  # where memory runs out, Linux is to end this process before the user's
+    stdin, stdout = os.fdopen(_replace_descriptor(0, null), "rb"), os.fdopen(_replace_descriptor(1, 2), "wb")
+    with contextlib.suppress(OSError):  # if memory runs out, Linux shall end this process and not the user's
         Path("/proc/self/oom_score_adj").write_text("1000")
     commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(stdin, leave, commands), daemon=True).start()
@@ -217,7 +240,7 @@ def serve(leave: Callable[[], None]) -> tuple[queue.SimpleQueue[dict[str, Any]],
 
 
 def _listen(stream: IO[bytes], leave: Callable[[], None], commands: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Hands commands on. Ends the process when its parent has gone."""
+    """Passes commands on, and ends the process when its parent has gone."""
     try:
         while (command := read_frame(stream)) is not None:
             commands.put(command)
@@ -226,8 +249,8 @@ def _listen(stream: IO[bytes], leave: Callable[[], None], commands: queue.Simple
         os._exit(1)
 
 
-def _give_away(descriptor: int, to: int) -> int:
-    """A private copy of a descriptor, which itself means something else from now on."""
+def _replace_descriptor(descriptor: int, to: int) -> int:
+    """Returns a private copy of a descriptor, and makes the descriptor itself refer to `to`."""
     private = os.dup(descriptor)
     os.dup2(to, descriptor)
     return private

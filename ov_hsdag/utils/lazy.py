@@ -1,4 +1,4 @@
-"""OpenVINO and SciPy, imported by their first use, so that modules which name what they have cost nothing to import."""
+"""OpenVINO and SciPy, imported at their first use, so that modules which refer to them are quick to import."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 else:
 
     class _Module:
-        """Stands for a module.
+        """Stands for a module that is imported at its first use.
 
-        Importing OpenVINO takes 0.2 s and starts threads: a process forks before it. Importing scipy.optimize takes
-        half a second, which placing by prediction does without.
+        Importing OpenVINO takes 0.2 s and starts threads, so processes fork before it. Importing scipy.optimize takes
+        half a second, and placing by prediction does not need it.
         """
 
         def __init__(self, name: str) -> None:
@@ -25,7 +25,7 @@ else:
         def __getattr__(self, name: str) -> Any:
             try:
                 return getattr(import_module(self._name), name)
-            except ModuleNotFoundError:  # what 2024 has in openvino.runtime, which is gone in 2026
+            except ModuleNotFoundError:  # 2024 has these modules in openvino.runtime, which 2026 does not have
                 return getattr(import_module(self._name.replace("openvino", "openvino.runtime")), name)
 
     ov, op, passes, node_factory = map(

@@ -1,4 +1,4 @@
-"""Values in JSON's own types."""
+"""Converts values to JSON's own types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import Any
 
 
 def plain(value: Any, digits: int | None = None) -> Any:
-    """NumPy's values and sequences as Python's, infinities (of infeasible baselines) as None; digits: of floats."""
+    """Converts NumPy's values and sequences to Python's; infinite floats become None.
+
+    Args:
+        value: the value; mappings and sequences are converted recursively.
+        digits: significant digits of floats; all by default.
+    """
     if isinstance(value, Mapping):
         return {str(key): plain(item, digits) for key, item in value.items()}
     if isinstance(value, list | tuple):

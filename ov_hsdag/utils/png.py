@@ -1,6 +1,6 @@
-"""PNG images of 8 bits a channel, decoded without a library.
+"""Decodes PNG images with 8 bits per channel, without a library.
 
-Portable Network Graphics (PNG) Specification, third edition, https://www.w3.org/TR/png-3/.
+The format is the Portable Network Graphics (PNG) Specification, third edition, https://www.w3.org/TR/png-3/.
 """
 
 from __future__ import annotations
@@ -12,32 +12,34 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"  # first bytes of every PNG file
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""By the type of color: gray, RGB, palette, gray and alpha, RGB and alpha."""
+"""Number of channels by colour type: gray, RGB, palette, gray and alpha, RGB and alpha."""
 
-_PALETTE = 3
+_PALETTE = 3  # colour type of images with a palette
 
 _LONGEST_SIDE = 2**14
-"""Pixels. What is decoded takes a step for each pixel of both sides together."""
+"""Largest width or height in pixels. Decoding takes one step for each pixel of width and height together."""
 
 _MOST_PIXELS = 2**24
+"""Largest number of pixels, which bounds the memory that a hostile file can take."""
 
 _NOT_READ = "8-bit PNG images without interlacing are read; Pillow's Image.open(…).convert('RGB').save(…) makes one"
 
 
 def decode(data: bytes) -> NDArray[np.uint8]:
-    """The pixels of a PNG image.
+    """Decodes a PNG image.
 
     Args:
         data: content of the file.
 
     Returns:
-        uint8 [height, width, channels]: 1 gray, 2 gray and alpha, 3 RGB, or 4 RGB and alpha.
+        The pixels, uint8 [height, width, channels]: 1 channel is gray, 2 are gray and alpha, 3 RGB, and 4 RGB and
+        alpha.
 
     Raises:
-        ValueError: it is no PNG image, damaged, larger than 2^24 pixels, or of a kind that is not read.
+        ValueError: the data is no PNG image, is damaged, has more than 2^24 pixels, or is of an unsupported kind.
     """
     if not data.startswith(_SIGNATURE):
         raise ValueError("it is no PNG image")
@@ -66,43 +68,44 @@ def decode(data: bytes) -> NDArray[np.uint8]:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and content of each chunk. Raises ValueError: one is cut or damaged."""
-    at, kind = len(_SIGNATURE), b""
+    """Yields kind and content of each chunk. Raises ValueError where one is cut or damaged."""
+    position, kind = len(_SIGNATURE), b""
     while kind != b"IEND":
-        if at + 12 > len(data):
+        if position + 12 > len(data):
             raise ValueError("it is a damaged PNG image: it ends too soon")
-        (length,) = struct.unpack_from(">I", data, at)
-        kind, content = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
-        end = at + 8 + length
+        (length,) = struct.unpack_from(">I", data, position)
+        kind, content = data[position + 4 : position + 8], data[position + 8 : position + 8 + length]
+        end = position + 8 + length
         if end + 4 > len(data) or struct.unpack_from(">I", data, end)[0] != zlib.crc32(kind + content):
             raise ValueError("it is a damaged PNG image: a checksum is wrong")
         yield kind, content
-        at = end + 4
+        position = end + 4
 
 
 def _unpacked(packed: list[bytes], size: int) -> NDArray[np.uint8]:
-    """uint8 [size] of what is packed; never more than that is unpacked. Raises ValueError."""
+    """Decompresses `size` bytes, and never more. Raises ValueError where there are fewer or they are damaged."""
     decompress = zlib.decompressobj()
     try:
-        found = decompress.decompress(b"".join(packed), size)
+        unpacked = decompress.decompress(b"".join(packed), size)
     except zlib.error as error:
         raise ValueError("it is a damaged PNG image: its pixels cannot be unpacked") from error
-    if len(found) < size:
+    if len(unpacked) < size:
         raise ValueError("it is a damaged PNG image: it has fewer pixels than it says")
-    return np.frombuffer(found, np.uint8)
+    return np.frombuffer(unpacked, np.uint8)
 
 
 def _unfiltered(data: NDArray[np.uint8], height: int, width: int, channels: int) -> NDArray[np.uint8]:
-    """Pixels from the differences to their neighbours; ValueError: a row has an unknown filter.
+    """Computes pixels from differences to their neighbours. Raises ValueError where a row has an unknown filter.
 
-    A pixel needs the ones before it, above it and before that one: all of a diagonal are computed at once.
+    A pixel depends on the pixels to the left, above, and above to the left, so all pixels of a diagonal are computed at
+    once.
     """
     rows = data.reshape(height, 1 + width * channels)
     filters = rows[:, 0].astype(np.int64)
     if int(filters.max()) > 4:
         raise ValueError("it is a damaged PNG image: a row has an unknown filter")
-    # With a row above and a column before the first that are 0. Along a diagonal, rows go down and columns back, so
-    # that its pixels are as far from each other as a slice with a step takes them.
+    # A row above and a column before the first ones are 0. Along a diagonal, rows increase and columns decrease, so its
+    # pixels have equal distances in memory and form a slice with a step.
     padded = width + 1
     pixels = np.zeros((channels, (height + 1) * padded), np.int16)
     wide = np.zeros((channels, height, padded), np.int16)

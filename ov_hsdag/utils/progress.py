@@ -1,4 +1,4 @@
-"""What long work does just now, in words for people, and lines of it where there is no terminal."""
+"""Progress of long work in words for users, and lines of progress where there is no terminal."""
 
 from __future__ import annotations
 
@@ -9,31 +9,42 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 EVERY = 10.0
-"""Seconds from one line to the next, and to the first; of long work they become rarer."""
+"""Seconds before the first line and between lines; the intervals grow during long work."""
 
-# What a line adds to those before: at most one more in thirty.
-_SPARSER = 30
+# The interval to the next line is at least the elapsed time divided by this.
+_INTERVAL_DIVISOR = 30
 
-_SHORTEST = 0.005  # steps that take less, s, are not worth a line of their own
+_SHORTEST = 0.005  # seconds below which a step is not reported separately
 
-# The share of the work that has to be done before the time that is left can be estimated.
-_TELLING = 0.01
+# Share of the work that has to be done before the remaining time can be estimated.
+_SMALLEST_TELLING_SHARE = 0.01
 
 
 class Tell(Protocol):
-    """What long work calls to report what it does."""
+    """A function by which long work reports its progress."""
 
     def __call__(self, step: str, done: float | None = None) -> None:
-        """Take the step that begins, in some words, and the share of the work that is done, 0 to 1, if known."""
+        """Takes the step that begins, in a few words, and the share of the work that is done, 0 to 1, if known."""
 
 
 class Work:
-    """A block of work and the step that it is at; a `Tell`."""
+    """A block of work with its current step; a `Tell`.
+
+    Attributes:
+        text: name of the work.
+        done: share of the work that is done, 0 to 1; None if not known.
+    """
 
     def __init__(
         self, text: str, ended: Callable[[str, float], None] | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
-        """The work begins. ended: takes the words and the seconds of each step that has ended, and of all of it."""
+        """Begins the work.
+
+        Args:
+            text: name of the work.
+            ended: called with the words and the seconds of each step that has ended, and at last of the whole work.
+            now: clock, in seconds.
+        """
         self.text = text
         self.done: float | None = None
         self._ended, self._now = ended, now
@@ -53,20 +64,20 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since the work began."""
         return self._now() - self._begin
 
     @property
     def left(self) -> float | None:
-        """Seconds that it may still take, by those so far; None at first, and once it takes longer than that."""
-        if self.done is None or self._first is None or self.done - self._first[0] < _TELLING:
+        """Estimate of the remaining seconds; None at first, and once the work takes longer than estimated."""
+        if self.done is None or self._first is None or self.done - self._first[0] < _SMALLEST_TELLING_SHARE:
             return None
         share, since = self.done - self._first[0], self._latest - self._first[1]
         left = since / share * (1 - self.done) - (self._now() - self._latest)
         return left if left >= 0 else None
 
     def describe(self) -> str:
-        """What it does just now, how much of it is done and the time that is left."""
+        """Describes the current step, the share that is done, and the remaining time."""
         text = f"{self.text}: {self._step}" if self._step else self.text
         if self.done is None:
             return text
@@ -74,7 +85,7 @@ class Work:
         return f"{text}, {self.done:.0%}" + ("" if left is None else f", {duration(left)} left")
 
     def end(self) -> None:
-        """The work has ended."""
+        """Ends the work."""
         self._end_step()
         if self._ended:
             self._ended(self.text, self.seconds)
@@ -86,7 +97,7 @@ class Work:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit in which people would say them: "40 s", "12 min", "3.5 h"."""
+    """Formats seconds in a suitable unit: "40 s", "12 min", "3.5 h"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -94,17 +105,25 @@ def duration(seconds: float) -> str:
 
 @contextlib.contextmanager
 def lines(text: str, write: Callable[[str], None], ended: Callable[[str, float], None] | None = None) -> Iterator[Work]:
-    """Write every `EVERY` seconds what the block does, also while native code is busy; yields what takes its steps.
+    """Writes lines of progress during a block, also while native code is busy; yields the `Work` of the block.
 
-    Of minutes and hours, lines come at longer intervals. `write` is called from another thread; an OSError or a
-    ValueError (a stream that is closed) ends that, and nothing else. ended: see `Work`.
+    The first line is written after `EVERY` seconds; the intervals grow with the time.
+
+    Args:
+        text: name of the work.
+        write: called with each line, from another thread. After an OSError or a ValueError (a closed stream) no more
+            lines are written, and the block goes on.
+        ended: see `Work`.
+
+    Yields:
+        The work, which takes the steps.
     """
     work = Work(text, ended)
     over = threading.Event()
 
     def tell() -> None:
         with contextlib.suppress(OSError, ValueError):
-            while not over.wait(max(EVERY, work.seconds / _SPARSER)):
+            while not over.wait(max(EVERY, work.seconds / _INTERVAL_DIVISOR)):
                 write(f"{duration(work.seconds)}: {work.describe()}")
 
     teller = threading.Thread(target=tell, daemon=True)

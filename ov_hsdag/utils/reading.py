@@ -1,7 +1,7 @@
-"""Read files that anybody may have made: bounded in size and time, and never code.
+"""Reads files that anybody may have made, with bounded size and time, and without running code from them.
 
-All limits on sizes are here. What is refused raises OSError (the file cannot be read: missing, no regular file, too
-large) or ValueError (its content is not what it should be), which callers turn into the one line that users see.
+All limits of sizes are here. A refused file raises OSError (it cannot be read: missing, no regular file, too large) or
+ValueError (it has the wrong content). Callers turn these into the one line that users see.
 """
 
 from __future__ import annotations
@@ -19,53 +19,63 @@ from ov_hsdag.utils.errors import quoted, shortened
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-MIB = 2**20
+MIB = 2**20  # bytes
 
 SETTINGS = 8 * MIB
-"""Bytes of a file with settings: a device profile, policy.json, config.json, what was remembered of a model."""
+"""Largest size in bytes of a file with settings.
+
+Such files are a device profile, policy.json, config.json, and remembered facts of a model.
+"""
 
 TABLES = 128 * MIB
-"""Bytes of a file with figures of each node: an affinity file, measured costs. A character of JSON may take 20
-bytes of memory."""
+"""Largest size in bytes of a file with figures of each node: an affinity file, measured costs.
+
+A character of JSON may take 20 bytes of memory.
+"""
 
 ARRAYS = 4096 * MIB
-"""Bytes of all arrays of a placement problem or of searched placements, unpacked."""
+"""Largest size in bytes of all unpacked arrays of a placement problem or of searched placements."""
 
 WEIGHTS = 4096 * MIB
-"""Bytes of a policy's weights, and of a checkpoint."""
+"""Largest size in bytes of a policy's weights, and of a checkpoint."""
 
 RT_INFO = 128 * MIB
-"""Bytes of an IR behind its edges, where its rt_info is: names of all nodes, settings of converters and tools."""
+"""Largest size in bytes of an IR's part behind its edges, which is its rt_info.
+
+It has names of all nodes, and settings of converters and tools.
+"""
 
 SAMPLES = 1024 * MIB
-"""Bytes of a file with inputs of a model, unpacked: an array, an image, texts."""
+"""Largest unpacked size in bytes of a file with inputs of a model: an array, an image, texts."""
 
 _ENTRIES = 1000
-"""Most arrays of a file."""
+"""Largest number of arrays in a file."""
 
-_CHUNK = MIB
+_CHUNK = MIB  # bytes that are read at once
 
-# What a shell or a parent hands on, open already; a named pipe in a folder is refused, as nobody may ever write to it.
-_HANDED_ON = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
+# Prefixes of pipes that a shell or a parent process has opened. A named pipe in a folder is refused, because it may be
+# that nobody ever writes to it.
+_OPEN_PIPES = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 
 @contextmanager
 def opened(path: str | bytes | os.PathLike[Any]) -> Iterator[IO[bytes]]:
-    """Open a regular file for reading; a pipe only where it was handed on open (``<(command)``, /dev/stdin).
+    """Opens a regular file for reading, or a pipe that was handed on open (``<(command)``, /dev/stdin).
 
-    OSError: it cannot be opened, or is a folder, a named pipe, a device or a socket.
+    Raises:
+        OSError: it cannot be opened, or is a folder, a named pipe, a device or a socket.
     """
     # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(path, flags)
-    except ValueError as error:  # a NUL in the name
+    except ValueError as error:  # the name has a NUL character
         raise OSError(errno.EINVAL, f"invalid file name ({error})") from None
     with os.fdopen(descriptor, "rb") as file:
         mode, name = os.fstat(descriptor).st_mode, os.fsdecode(path)
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-        if stat.S_ISFIFO(mode) and name.startswith(_HANDED_ON):
+        if stat.S_ISFIFO(mode) and name.startswith(_OPEN_PIPES):
             os.set_blocking(descriptor, True)
         elif not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "it is no file but a pipe or a device", name)
@@ -73,15 +83,19 @@ def opened(path: str | bytes | os.PathLike[Any]) -> Iterator[IO[bytes]]:
 
 
 def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
-    """The content of a file (see :func:`opened`) of at most so many bytes. OSError: it cannot be read, or has more."""
+    """Reads a file (see :func:`opened`) of at most `most` bytes.
+
+    Raises:
+        OSError: it cannot be read, or is larger.
+    """
     with opened(path) as file:
         if os.fstat(file.fileno()).st_size > most:
             raise _too_large(path, most)
-        parts, left = [], most
-        while part := file.read(min(_CHUNK, left + 1)):
+        parts, remaining = [], most
+        while part := file.read(min(_CHUNK, remaining + 1)):
             parts.append(part)
-            left -= len(part)
-            if left < 0:  # it has grown, or is a pipe
+            remaining -= len(part)
+            if remaining < 0:  # the file has grown, or is a pipe
                 raise _too_large(path, most)
     return b"".join(parts)
 
@@ -98,32 +112,47 @@ def file_digest(path: str | os.PathLike[str]) -> str:
 
 
 def read_json(path: str | os.PathLike[str], most: int, *, strict: bool = False) -> Any:
-    """The value in a JSON file of at most so many bytes. A mark at its beginning is skipped, which PowerShell writes.
+    """Reads the value of a JSON file. A byte order mark, which PowerShell writes, is skipped.
 
-    strict: keys that stand twice in an object, and NaN and infinities, are refused. OSError: it cannot be read, or has
-    more bytes. ValueError: it is no JSON, or nested too deep.
+    Args:
+        path: the file.
+        most: largest size in bytes.
+        strict: whether to refuse repeated keys of an object, NaN and infinities.
+
+    Returns:
+        The value.
+
+    Raises:
+        OSError: the file cannot be read, or is larger.
+        ValueError: it is no JSON, or nested too deep.
     """
     return parse_json(read_bytes(path, most).decode("utf-8-sig"), strict=strict)
 
 
 def parse_json(text: str, *, strict: bool = False) -> Any:
-    """The value of a JSON text, see :func:`read_json`. ValueError: it is no JSON, or nested too deep."""
-    import json  # which the hook for OpenVINO does without
+    """Parses a JSON text, see :func:`read_json`.
 
-    hooks: dict[str, Any] = {"object_pairs_hook": _once, "parse_constant": _no_constant} if strict else {}
+    Raises:
+        ValueError: it is no JSON, or nested too deep.
+    """
+    import json  # imported here, because the hook for OpenVINO usually does not need it
+
+    hooks: dict[str, Any] = (
+        {"object_pairs_hook": _without_repeated_keys, "parse_constant": _no_constant} if strict else {}
+    )
     try:
         return json.loads(text, **hooks)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in values:
             raise ValueError(f"it names {quoted(key)} twice")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def _no_constant(text: str) -> NoReturn:
@@ -131,17 +160,23 @@ def _no_constant(text: str) -> NoReturn:
 
 
 def read_arrays(path: str | os.PathLike[str], most: int | None = None) -> dict[str, NDArray[Any]]:
-    """The arrays of an .npz file by name, none of which can hold objects (pickles are never read).
+    """Reads the arrays of an .npz file by name. Arrays of objects are refused, because pickles are never read.
 
-    Sizes are checked against the file before anything of that size is made: of a "bomb", which unpacks to much more
-    than it has, nothing is unpacked. most: bytes of all arrays together; None: what they have, for files of our own
-    children. Raises OSError, or ValueError where it is no .npz file, damaged, or has more bytes.
+    Sizes are checked before memory of that size is allocated, so nothing of a "zip bomb" is unpacked.
+
+    Args:
+        path: the file.
+        most: largest size in bytes of all arrays together; no limit by default, for files of our own child processes.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no .npz file, is damaged, or has more bytes.
     """
     import struct
     import zipfile
     import zlib
 
-    # What zipfile raises of archives that are damaged, cut or encrypted, or too large for this machine.
+    # Errors that zipfile raises for archives that are damaged, cut, encrypted, or too large for this machine.
     damages = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, OverflowError, MemoryError)
     with opened(path) as file:
         try:
@@ -161,33 +196,40 @@ def read_arrays(path: str | os.PathLike[str], most: int | None = None) -> dict[s
 
 
 def read_array(path: str | os.PathLike[str], most: int) -> NDArray[Any]:
-    """The array of an .npy file of at most so many bytes, see :func:`read_arrays`. Raises OSError or ValueError."""
+    """Reads the array of an .npy file of at most `most` bytes, see :func:`read_arrays`.
+
+    Raises:
+        OSError: the file cannot be read, or is larger.
+        ValueError: it is no .npy file, or is damaged.
+    """
     return _array(read_bytes(path, most))
 
 
 def read_lines(path: str | os.PathLike[str], most: int) -> list[str]:
-    """The lines of a text file in UTF-8 of at most so many bytes; a mark at its beginning is skipped.
+    """Reads the lines of a UTF-8 text file of at most `most` bytes; a byte order mark is skipped.
 
-    OSError: it cannot be read, or has more bytes. ValueError: it is no text.
+    Raises:
+        OSError: it cannot be read, or is larger.
+        ValueError: it is no text.
     """
     return read_bytes(path, most).decode("utf-8-sig").splitlines()
 
 
 def _array(data: bytes) -> NDArray[Any]:
-    """An array of the .npy format. Raises ValueError."""
+    """Reads an array of the .npy format. Raises ValueError."""
     import io
 
     import numpy as np
 
     stream = io.BytesIO(data)
     try:
-        # Of one that says that it has more than there is, memory is reserved, and nothing written to it.
-        found: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
-    except Exception as error:  # NumPy lets out what Python's tokenizer and parser raise
+        # For an array that claims to be larger than its data, memory is reserved but never written to.
+        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    except Exception as error:  # NumPy passes on the errors of Python's tokenizer and parser
         raise ValueError(f"an array is damaged: {shortened(str(error)) or type(error).__name__}") from error
-    if found.dtype.kind not in "biufcSU" or stream.read(1):
-        raise ValueError(f"an array has type {shortened(str(found.dtype))} or more bytes than it says")
-    return found
+    if array.dtype.kind not in "biufcSU" or stream.read(1):
+        raise ValueError(f"an array has type {shortened(str(array.dtype))} or more bytes than it says")
+    return array
 
 
 def _too_large(path: str | os.PathLike[str], most: int) -> OSError:

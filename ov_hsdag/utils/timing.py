@@ -1,4 +1,4 @@
-"""Seconds by phase, and budgets of seconds."""
+"""Seconds of phases, and budgets of seconds."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from contextlib import contextmanager
 
 
 class Clock:
-    """Adds up the seconds that phases take."""
+    """Adds up the seconds of phases.
+
+    Attributes:
+        seconds: seconds of each phase, in the order in which phases first ended.
+    """
 
     def __init__(self, begins: Callable[[str], None] | None = None) -> None:
-        """begins: called with each phase's name when it begins."""
-        self.seconds: dict[str, float] = {}  # of each phase, in the order in which they ended first
+        """Starts without phases; `begins` is called with the name of each phase that begins."""
+        self.seconds: dict[str, float] = {}
         self._begins = begins
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Counts what is inside, whether it succeeds or not."""
+        """Counts the time of a block, whether it succeeds or not."""
         if self._begins:
             self._begins(phase)
         start = time.perf_counter()
@@ -33,26 +37,30 @@ class OutOfTime(Exception):
 
 
 class Deadline:
-    """The end of a budget of time."""
+    """The end of a budget of time.
+
+    Attributes:
+        now: the clock, in seconds.
+    """
 
     def __init__(self, seconds: float = math.inf, now: Callable[[], float] = time.monotonic) -> None:
-        """Begins now; inf seconds: no budget."""
+        """Begins a budget of `seconds`, which is unlimited by default; `now` is the clock."""
         self.now = now
         self._end = now() + seconds
 
     @property
     def left(self) -> float:
-        """Seconds that are left, 0 at least; inf without a budget."""
+        """Remaining seconds, at least 0; inf without a budget."""
         return max(self._end - self.now(), 0.0)
 
     def share(self, part: float) -> Deadline:
-        """A budget within this one, that begins now: so much of what is left, 0 to 1."""
+        """Begins a budget of a part, 0 to 1, of the remaining time."""
         return Deadline(self.left * part, self.now)
 
     def describe(self, text: str) -> str:
-        """The text of a progress report, with the seconds that are left."""
+        """Adds the remaining seconds to the text of a progress report."""
         return text if math.isinf(self._end) else f"{text} ({self.left:.0f} s left)"
 
 
 UNLIMITED = Deadline()
-"""No budget."""
+"""A deadline without a budget."""

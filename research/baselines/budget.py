@@ -1,4 +1,4 @@
-"""What all baselines pay with: one environment that judges placements, counts them, and keeps the best.
+"""The environment of all baselines: it measures placements, counts them against a budget, and keeps the best.
 
 environment = Environment(problem, Budget(evaluations=1000))
 environment.run(baseline, seed=0)          # calls baseline.place(environment, 0) until it returns or the budget ends
@@ -26,15 +26,15 @@ Judge = Callable[[Placements], Floats]
 
 
 class BudgetSpent(Exception):
-    """An evaluation was asked for that the budget does not have. `Environment.run` catches it."""
+    """The budget has no evaluation left. `Environment.run` catches it."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """When a baseline has to stop. Whichever limit is reached first ends it."""
+    """The limits of a baseline; the first one that is reached ends it."""
 
-    evaluations: int | None = None  # of placements; None: no limit
-    seconds: float | None = None  # of processor time, learning included; None: no limit
+    evaluations: int | None = None  # evaluations of placements; None for no limit
+    seconds: float | None = None  # processor time including learning, s; None for no limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,28 +42,33 @@ class Best:
     """The best placement so far."""
 
     placement: Placements  # device numbers, uint8 [groups]
-    cost: float  # as it was measured, seconds
-    evaluations: int  # how many evaluations there had been, this one included
-    seconds: float  # processor seconds until then
+    cost: float  # measured cost, s
+    evaluations: int  # number of evaluations up to this one
+    seconds: float  # processor time up to this one, s
 
 
 class Baseline(Protocol):
-    """Any method of placement."""
+    """A method of placement."""
 
     def place(self, environment: Environment, seed: int) -> None:
-        """Asks the environment for costs of placements; the result is `environment.best`."""
+        """Evaluates placements in the environment, whose `best` is the result. seed: for random numbers."""
 
 
 class Environment:
-    """A placement problem as baselines see it: an objective with a price."""
+    """A placement problem for baselines: an objective whose evaluations are limited by a budget."""
 
     def __init__(self, problem: PlacementProblem, budget: Budget | None = None, *, judge: Judge | None = None) -> None:
-        """budget: None: no limit. judge: of placements; None: the simulator with the problem's objective: seconds of a
-        request for latency, seconds between results with many requests in flight for throughput.
+        """Makes an environment; its processor time begins now.
+
+        Args:
+            problem: the problem to place.
+            budget: the limits; None for none.
+            judge: computes costs of placements; None for the simulator with the problem's objective, which gives
+                seconds of a request for latency, and seconds between results for throughput.
         """
-        self.problem = problem  # graph, costs and limits may be read without a price
+        self.problem = problem  # reading its graph, costs and limits does not count against the budget
         self.budget = budget or Budget()
-        self.evaluations = 0  # spent so far
+        self.evaluations = 0  # evaluations so far
         self.best: Best | None = None  # the best feasible placement so far
         self._judge: Judge = judge or (lambda placements: problem.scores(placements) * 1e-6)
         self._begin = time.process_time()
@@ -71,38 +76,43 @@ class Environment:
 
     @property
     def seconds(self) -> float:
-        """Processor seconds of this process since the environment was made, and those that `charge` added."""
+        """Processor time of this process since the environment was made, plus that of `charge`, s."""
         return time.process_time() - self._begin + self._elsewhere
 
     @property
     def remaining(self) -> int | None:
-        """Evaluations that the budget still has, 0 where its seconds are spent; None: no limit."""
+        """Evaluations left in the budget, 0 once its seconds are spent; None for no limit."""
         if self.budget.seconds is not None and self.seconds >= self.budget.seconds:
             return 0
         return None if self.budget.evaluations is None else max(self.budget.evaluations - self.evaluations, 0)
 
     @property
     def spent(self) -> float:
-        """Share of the budget that is spent, 0 … 1; 0 where there is no limit."""
+        """Share of the budget that is spent, 0 to 1; 0 where there is no limit."""
         evaluations, seconds = self.budget.evaluations, self.budget.seconds
         shares = [self.evaluations / max(evaluations, 1)] if evaluations is not None else []
         shares += [self.seconds / max(seconds, 1e-9)] if seconds is not None else []
         return min(max(shares, default=0.0), 1.0)
 
     def charge(self, seconds: float) -> None:
-        """Adds processor seconds that a baseline spent in other processes."""
+        """Adds processor time in seconds that a baseline has spent in other processes."""
         self._elsewhere += seconds
 
     def cost(self, placement: NDArray[np.integer[Any]]) -> float:
-        """Measures one placement [groups]: seconds, inf where infeasible. BudgetSpent: no evaluation is left."""
+        """The cost of one placement [groups] in seconds, inf where infeasible. Raises BudgetSpent."""
         return float(self.costs(np.asarray(placement)[None])[0])
 
     def costs(self, placements: NDArray[np.integer[Any]]) -> Floats:
-        """Measures placements, each one evaluation.
+        """Measures placements; each counts as one evaluation.
 
-        placements: device numbers, [batch, groups]. Returns seconds (per inference for throughput), inf where
-        infeasible, float64 [batch]. Raises BudgetSpent: the budget has not enough evaluations; the first placements are
-        measured as far as it goes.
+        Args:
+            placements: device numbers, [batch, groups].
+
+        Returns:
+            Seconds (per inference for throughput), inf where infeasible, float64 [batch].
+
+        Raises:
+            BudgetSpent: the budget has fewer evaluations left than placements; only the first ones were measured.
         """
         left = self.remaining
         batch = np.asarray(placements, np.uint8)[:left]
@@ -120,9 +130,14 @@ class Environment:
             self.best = Best(placement.copy(), cost, self.evaluations, self.seconds)
 
     def run(self, baseline: Baseline, seed: int = 0) -> Best | None:
-        """Lets a baseline place until it returns or the budget is spent.
+        """Runs a baseline until it returns or the budget is spent.
 
-        seed: of everything random in it. Returns the best placement, None where none was feasible.
+        Args:
+            baseline: the method.
+            seed: for its random numbers.
+
+        Returns:
+            The best placement, None where none was feasible.
         """
         with contextlib.suppress(BudgetSpent):
             baseline.place(self, seed)

@@ -1,14 +1,14 @@
-"""The optimum of a small placement problem, proven by CP-SAT (OR-tools), and by the simulator that judges all placers.
+"""Proves the optimum of a small placement problem with CP-SAT (OR-tools) and the simulator that judges all placers.
 
-The programme counts what the simulator counts: times of operations, one transfer of a tensor for each device that
-receives it, penalties of broken fusions, and submodels. These are the connected parts of a partition in which no part
-waits for itself, and as few as can be: HETERO's rule ends with such a partition too, but it may cut more than it has to
-where parts wait for each other. Memory counts weights, states, tensors that cross devices, and what is alive around
-each operation. So no placement costs less by the simulator than by the programme, and few cost more.
+The constraint programme has the costs of the simulator: times of operations, one transfer of a tensor for each
+receiving device, penalties of broken fusions, and submodels. Submodels are the connected parts of a partition without
+cycles, with as few parts as possible. HETERO's rule ends with such a partition as well, but may make more parts than
+necessary where parts wait for each other. Memory includes weights, states, tensors that cross devices, and tensors that
+are alive around each operation. So no placement costs less in the simulator than in the programme, and few cost more.
 
-The solver therefore runs in rounds. The simulator judges the placement that the solver found. Where it costs more than
-the programme says, or is infeasible, the next round leaves it out. The rounds end when the solver proves that nothing
-cheaper than the best judged placement is left.
+Therefore the solver runs in rounds, and the simulator judges the placement of each round. Where it costs more than in
+the programme, or is infeasible, the next round excludes it. The rounds end when the solver proves that no remaining
+placement is cheaper than the best judged one.
 """
 
 from __future__ import annotations
@@ -32,61 +32,61 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
 
 TOLERANCE = 1e-6
-"""Share of a score by which the programme and the simulator may differ, and within which an optimum is proven."""
+"""Accepted relative difference between the programme and the simulator, and between an optimum and its bound."""
 
 _UNITS = 10**9
-"""Whole units that the programme divides the best known score into. Costs are rounded down, so that a sum of 500 of
-them is less than `TOLERANCE` too small."""
+"""Integer units into which the programme divides the best known score. Costs are rounded down; with so many units a sum
+of 500 costs is too small by less than `TOLERANCE`."""
 
 _MOST_UNITS = 2 * _UNITS
-"""What a single cost is cut off at: a placement with it is dearer than the best known one anyway."""
+"""Upper limit of a single cost in units: a placement with such a cost exceeds the best known score in any case."""
 
-_SEED = 1
+_SEED = 1  # of CP-SAT, fixed so that results can be repeated
 
 _LEAST_SECONDS = 0.01
-"""What a round counts for at least, so that rounds of next to no deterministic time end."""
+"""Least time charged for a round, s, so that a sequence of rounds with almost no deterministic time ends."""
 
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
-    """What is known of a problem's optimum."""
+    """The best known placement of a problem and the proven lower bound."""
 
     placement: NDArray[np.uint8] | None
-    """The best placement that was found, uint8 [groups]; None where there is none."""
+    """The best placement that was found, uint8 [groups]; None where none was."""
     score_us: float
-    """Its score by the simulator, µs; inf where there is none."""
+    """Its score by the simulator, µs; inf where none was found."""
     bound_us: float
-    """What no placement scores less than, µs; inf where it is proven that none is feasible."""
+    """The lower bound of all scores, µs; inf where it is proven that no placement is feasible."""
     rounds: int
-    """How often the solver was asked."""
+    """Number of rounds of the solver."""
 
     @property
     def proven(self) -> bool:
-        """Whether nothing is better, or nothing is feasible."""
+        """Whether it is proven that no placement is better, or that none is feasible."""
         return self.bound_us >= self.score_us * (1 - 2 * TOLERANCE)
 
     @property
     def gap(self) -> float:
-        """By what share of the score a better placement is not ruled out."""
+        """Share of the score by which a better placement is still possible."""
         return 0.0 if self.proven else 1 - self.bound_us / self.score_us
 
 
 def optimum(problem: PlacementProblem, placements: NDArray[np.uint8], *, seconds: float = 20.0) -> Optimum:
-    """Proves how good the best placement of a problem can be, as far as the time allows.
+    """Finds the best placement of a problem and a lower bound of its score, as far as the time allows.
 
     Args:
-        problem: to place; proofs succeed for tens of groups. Shared cores (`core_share`) are not modelled.
-        placements: that are known, uint8 [count, groups]. The solver looks for a better one than the best of these.
-        seconds: that the solver may take on one core, of its deterministic time: equal limits give equal results.
-            A second of it is some seconds of processor time.
+        problem: the problem; proofs succeed for tens of groups. Shared cores (`core_share`) are not modelled.
+        placements: known placements, uint8 [count, groups]. The solver looks for one that is better than all of these.
+        seconds: limit of the solver's deterministic time on one core, so that equal limits give equal results. A second
+            of it is some seconds of processor time.
 
     Returns:
-        The best placement, and the bound that is proven.
+        The best placement, and the proven bound.
 
     Raises:
-        ImportError: OR-tools are not installed.
+        ImportError: OR-tools is not installed.
         ValueError: the problem has shared cores.
-        RuntimeError: the simulator contradicts the programme, which then is wrong.
+        RuntimeError: the simulator contradicts the programme, which must have a bug.
     """
     if problem.core_share is not None:
         raise ValueError("expected a problem without shared cores")
@@ -97,7 +97,7 @@ def optimum(problem: PlacementProblem, placements: NDArray[np.uint8], *, seconds
 
 
 class _Search:
-    """Rounds of solving and judging."""
+    """The rounds, in which the solver finds a placement and the simulator judges it."""
 
     def __init__(self, problem: PlacementProblem, score_us: float, placement: NDArray[np.uint8] | None) -> None:
         self._problem = problem
@@ -107,7 +107,7 @@ class _Search:
         self._rounds = 0
 
     def run(self, seconds: float) -> Optimum:
-        """Asks the solver until nothing is left that is better, or the time is over."""
+        """Runs rounds until no better placement is left, or the time is over."""
         left, bound_us = seconds, 0.0
         while left > 0:
             self._rounds += 1
@@ -124,19 +124,19 @@ class _Search:
         return Optimum(self._placement, self._score_us, bound_us, self._rounds)
 
     def _judge(self, placement: NDArray[np.uint8], answer: _Answer) -> None:
-        """Has the simulator score a placement, keeps the better one, and leaves it out from now on."""
+        """Scores a placement by the simulator, keeps it if it is the best, and excludes it from further rounds."""
         problem = self._problem
-        found = problem.evaluate(placement)
-        value_us = float((found.latency_us if problem.objective == "latency" else found.period_us)[0])
-        uncut = int(found.submodels[0]) == connected_parts(problem, placement)
+        evaluation = problem.evaluate(placement)
+        value_us = float((evaluation.latency_us if problem.objective == "latency" else evaluation.period_us)[0])
+        uncut = int(evaluation.submodels[0]) == connected_parts(problem, placement)
         most_us = answer.objective_us if answer.optimal and uncut else np.inf
         if not answer.bound_us * (1 - TOLERANCE) <= value_us <= most_us * (1 + TOLERANCE):
             counted = f"{answer.bound_us} to {most_us} µs"
             raise RuntimeError(f"the programme counts {counted}, the simulator {value_us} µs: {placement.tolist()}")
-        infeasible = int(found.infeasible[0])
+        infeasible = int(evaluation.infeasible[0])
         if not infeasible and value_us < self._score_us:
             self._score_us, self._placement = value_us, placement
-        crowded = np.flatnonzero(problem.memory_excess(found)[0] > 0) if infeasible and uncut else ()
+        crowded = np.flatnonzero(problem.memory_excess(evaluation)[0] > 0) if infeasible and uncut else ()
         if len(crowded):
             for device in crowded:
                 self._programme.forbid_groups_of(placement, int(device))
@@ -145,7 +145,7 @@ class _Search:
 
 
 def connected_parts(problem: PlacementProblem, placement: NDArray[np.integer[Any]]) -> int:
-    """Submodels of a placement, were HETERO to cut nothing but where devices change; constants alone are none."""
+    """The number of submodels if HETERO cut only where devices change; parts of constants alone do not count."""
     graph = problem.graph
     device = np.asarray(placement)[problem.groups]
     source, target = graph.input_source, graph.input_node
@@ -156,7 +156,7 @@ def connected_parts(problem: PlacementProblem, placement: NDArray[np.integer[Any
 
 
 def _most_us(problem: PlacementProblem) -> float:
-    """What no placement costs more than, µs, about."""
+    """A rough upper bound of the cost of any placement, µs."""
     group_us = np.where(np.isfinite(problem.group_us), problem.group_us, 0.0).max(axis=1).sum()
     moved = problem.tensors.bytes[:, None, None] * problem.transfer_us_per_byte + problem.transfer_us
     fusions = problem.fusions[1].max(axis=1).sum()
@@ -165,20 +165,20 @@ def _most_us(problem: PlacementProblem) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """What the solver says of the placements that are left."""
+    """The solver's result for the placements that are not excluded."""
 
-    placement: NDArray[np.uint8] | None  # None: it has none, or had no time to find one
-    objective_us: float  # of the placement; of one that is not optimal it may be too large
-    bound_us: float
-    optimal: bool
-    seconds: float  # that the solver took, of its deterministic time
+    placement: NDArray[np.uint8] | None  # None where there is none, or time was too short to find one
+    objective_us: float  # cost of the placement in the programme; it may be too large unless `optimal`
+    bound_us: float  # lower bound of all costs in the programme
+    optimal: bool  # whether the placement is proven optimal in the programme
+    seconds: float  # deterministic time of the solver
 
 
 class _Programme:
-    """The programme: its variables, and the constraints that connect them.
+    """The constraint programme: its variables, and the constraints that connect them.
 
-    `on[group][device]` is 1 where the group is on the device. `received[tensor][sender, receiver]` is 1 where the
-    tensor moves from the one to the other. `joint[edge]` is 1 where producer and consumer share a submodel.
+    `on[group][device]` is 1 if the group is on the device. `received[tensor][sender, receiver]` is 1 if the tensor is
+    transferred from one to the other. `joint[edge]` is 1 if producer and consumer share a submodel.
     """
 
     def __init__(self, problem: PlacementProblem, unit_us: float) -> None:
@@ -189,7 +189,7 @@ class _Programme:
         self._groups = range(problem.group_count)
         self._model = cp_model.CpModel()
         self._loads: dict[int, list[Any]] = defaultdict(list)  # terms of each device's work, units
-        self._latency: list[Any] = []  # terms of the latency beside the devices' work, units
+        self._latency: list[Any] = []  # terms of the latency that are not part of a device's work, units
         self._on = [[self._bool() for _ in self._devices] for _ in self._groups]
         self._place_groups()
         self._keep_equal_devices_in_order()
@@ -205,26 +205,26 @@ class _Programme:
     # -- asking
 
     def limit_objective(self, below_us: float) -> None:
-        """Leaves out all placements that cost more."""
+        """Excludes all placements that cost more than `below_us`."""
         self._model.add(self._objective <= math.floor(below_us / self._unit_us))
 
     def forbid(self, placement: NDArray[np.uint8]) -> None:
-        """Leaves out a placement."""
+        """Excludes a placement."""
         self._model.add_bool_or([~self._on[group][int(placement[group])] for group in self._groups])
 
     def forbid_groups_of(self, placement: NDArray[np.uint8], device: int) -> None:
-        """Leaves out all placements that have exactly these groups on a device, or on one like it."""
+        """Excludes all placements that have exactly the same groups on this device, or on an equal one."""
         there = placement == device
         for like in np.flatnonzero(self._problem.kinds == self._problem.kinds[device]):
             row = [self._on[group][like] for group in self._groups]
             self._model.add_bool_or([~on if inside else on for on, inside in zip(row, there, strict=True)])
 
     def solve(self, seconds: float, hint: NDArray[np.uint8] | None) -> _Answer:
-        """Asks the solver on one core.
+        """Runs the solver on one core.
 
         Args:
-            seconds: that it may take.
-            hint: a placement that it looks at first, uint8 [groups].
+            seconds: limit of its deterministic time.
+            hint: a placement to start from, uint8 [groups].
         """
         from ortools.sat.python import cp_model
 
@@ -249,7 +249,7 @@ class _Programme:
         return _Answer(np.array(placement, np.uint8), objective_us, bound_us, status == cp_model.OPTIMAL, taken)
 
     def _hint(self, placement: NDArray[np.uint8]) -> None:
-        """Has the solver look at a placement first."""
+        """Makes the solver start from a placement."""
         model: Any = self._model  # CP-SAT's clear_hints has no types
         model.clear_hints()
         for group in self._groups:
@@ -262,7 +262,7 @@ class _Programme:
         return self._model.new_bool_var("")
 
     def _place_groups(self) -> None:
-        """Each group is on one device, which supports it."""
+        """Constrains each group to one device that supports it."""
         for group in self._groups:
             self._model.add_exactly_one(self._on[group])
             for device in self._devices:
@@ -270,7 +270,7 @@ class _Programme:
                     self._model.add(self._on[group][device] == 0)
 
     def _keep_equal_devices_in_order(self) -> None:
-        """Of equal devices, a later one has a group only where the one before it has an earlier group."""
+        """Breaks symmetry: the first group of each of several equal devices comes after that of the previous one."""
         kinds = self._problem.kinds
         for kind in np.unique(kinds):
             members = np.flatnonzero(kinds == kind)
@@ -288,7 +288,7 @@ class _Programme:
         return min(math.floor(us / self._unit_us), _MOST_UNITS)
 
     def _charge(self, device: int, us: float, chosen: Any) -> None:
-        """A device works so long where `chosen` is 1."""
+        """Adds a time to the work of a device, multiplied by the variable or expression `chosen`."""
         if (units := self._units(us)) > 0:
             self._loads[device].append(units * chosen)
 
@@ -300,7 +300,7 @@ class _Programme:
                     self._charge(device, us, self._on[group][device])
 
     def _add_transfers(self) -> list[dict[tuple[int, int], cp_model.IntVar]]:
-        """Each tensor moves once to each device that reads it elsewhere."""
+        """Adds one transfer of each tensor to each other device that reads it."""
         problem, tensors = self._problem, self._problem.tensors
         received = []
         for tensor in range(len(tensors)):
@@ -319,7 +319,7 @@ class _Programme:
         return received
 
     def _add_transfer(self, sender: int, receiver: int, us: float, move: cp_model.IntVar) -> None:
-        """Takes time in an inference, for latency; keeps its ends busy, for throughput."""
+        """Adds the cost of a transfer: to the latency, or, for throughput, to the work of both of its ends."""
         if self._problem.objective == "latency":
             if (units := self._units(us)) > 0:
                 self._latency.append(units * move)
@@ -349,7 +349,7 @@ class _Programme:
 
     @cached_property
     def _members(self) -> NDArray[np.int64]:
-        """Node that stands for each in submodels, [nodes]: of a Result its producer, whose submodel it is in."""
+        """The node that represents each node in submodels, [nodes]: the producer for a Result, else the node itself."""
         graph = self._problem.graph
         member = np.arange(graph.nodes)
         to_result = graph.kinds[graph.input_node] == NodeKind.RESULT
@@ -358,7 +358,7 @@ class _Programme:
 
     @cached_property
     def _edges(self) -> list[tuple[int, int]]:
-        """Producer and consumer, each pair once, but for Results and constants that one node reads."""
+        """Pairs of producer and consumer, each once, without Results and without constants that one node reads."""
         graph = self._problem.graph
         inner = graph.kinds[graph.input_node] != NodeKind.RESULT
         pairs = np.unique(np.column_stack([graph.input_source, graph.input_node])[inner], axis=0)
@@ -367,9 +367,9 @@ class _Programme:
         return [(int(a), int(b)) for a, b in pairs[~constant | (readers[pairs[:, 0]] > 1)]]
 
     def _join_submodels(self) -> dict[tuple[int, int], cp_model.IntVar]:
-        """Which edges lie within a submodel: these have a device in common, and no submodel waits for itself."""
+        """Adds variables for edges inside a submodel: their ends share a device, and submodels have no cycle."""
         graph = self._problem.graph
-        # A submodel's turn: nodes that share one have one turn, and a tensor that crosses leads to a later turn.
+        # Position of a submodel in execution order: equal for nodes of one submodel, later for readers in another one.
         turn = {node: self._model.new_int_var(0, graph.nodes, "") for edge in self._edges for node in edge}
         joint = {}
         for producer, consumer in self._edges:
@@ -384,14 +384,14 @@ class _Programme:
         return joint
 
     def _keep_inputs_with_operations(self, joint: dict[tuple[int, int], cp_model.IntVar]) -> None:
-        """A Parameter shares a submodel with an operation: one of it alone would compute nothing."""
+        """Constrains each Parameter to share a submodel with an operation, as one of its own would compute nothing."""
         for node in np.flatnonzero(self._problem.graph.kinds == NodeKind.PARAMETER):
             edges = [within for (producer, _), within in joint.items() if producer == node]
             if edges:
                 self._model.add_bool_or(edges)
 
     def _count_submodels(self) -> None:
-        """Each device pays for its submodels: its nodes less the edges of a forest that spans each submodel."""
+        """Charges devices for submodels: their number is that of nodes minus that of edges in a spanning forest."""
         graph = self._problem.graph
         nodes = [
             node
@@ -438,7 +438,7 @@ class _Programme:
         self._charge(device, self._problem.submodel_us[device], count)
 
     def _has_joint(self, constant: int, device: int) -> cp_model.IntVar:
-        """Whether a constant joins nodes on a device."""
+        """A variable that is 1 if a constant joins nodes to a submodel on a device."""
         joins = self._bool()
         for (producer, _), within in self._joint.items():
             if producer == constant:
@@ -446,7 +446,7 @@ class _Programme:
         return joins
 
     def _add_fusions(self) -> None:
-        """A node takes longer where the one that it is fused with is in another submodel."""
+        """Adds the penalty of a node whose partner in a fusion is in another submodel."""
         fused_with, penalty_us = self._problem.fusions
         for node, device in np.argwhere((fused_with >= 0) & (penalty_us > 0)).tolist():
             other = int(fused_with[node, device])
@@ -469,7 +469,8 @@ class _Programme:
             self._limit_tensors(device, sum(held), int(problem.memory_bytes[device]))
 
     def _limit_tensors(self, device: int, held: Any, limit: int) -> None:
-        """What crosses is alive at the end of each submodel; around an operation, what it reads and writes is, too."""
+        """Limits tensors in memory: crossing tensors at all times, and around an operation those that it reads and
+        writes, too."""
         graph = self._problem.graph
         live = graph.output_bytes if self._problem.live_bytes is None else self._problem.live_bytes
         tensor_of = {int(output): tensor for tensor, output in enumerate(self._problem.tensors.output)}
@@ -499,7 +500,7 @@ class _Programme:
             self._model.add(terms <= limit).only_enforce_if(self._node_on(node, device))
 
     def _sent(self, output: int, tensor: int | None, device: int) -> Any:
-        """Whether a device has a tensor that leaves it or the model; None where that cannot be."""
+        """A variable that is 1 if a device has a tensor that leaves it or the model; None where that is impossible."""
         graph, tensors = self._problem.graph, self._problem.tensors
         producer = int(graph.output_node[output])
         if graph.kinds[producer] == NodeKind.CONSTANT:

@@ -1,19 +1,19 @@
 """GO: Zhou et al., Transferable Graph Optimizers for ML Compilers, NeurIPS 2020; GDP: Zhou et al., arXiv:1910.01578.
 
-A graph network embeds the nodes, recurrent attention over segments of them decides all devices at once. Where the parts
-of the paper's section 3 are:
+A graph network embeds the nodes, and recurrent attention over segments of them decides all devices at once. The parts
+of the paper's section 3 are in:
 
     graph embedding            `GraphEmbedding`: GraphSAGE, the maximum over transformed neighbours
     scalable attention         `Attention`: segments in topological order, each with a view of the one before
     feature modulation         `Modulation`: parameter superposition
     learning                   `learn`: PPO on -√(run time)
 
-One task, placement: the paper's other two, scheduling and fusion, are decided by HETERO and its plugins, which run the
-submodels of a request one after the other in the order that the graph prescribes and fuse what they like; neither a
-deployment nor the simulator leaves an order or a fusion to choose.
+Of the paper's tasks only placement is learned. The other two, scheduling and fusion, cannot be chosen in a deployment
+or in the simulator: HETERO runs the submodels of a request one after the other in the order of the graph, and plugins
+decide about fusions.
 
-The papers show a node's operation, output shape and neighbours (GDP by their numbers, here a node's place in the
-order); times on the devices and the bytes that are sent are added, as a policy has to know unequal devices.
+The papers' features of a node are its operation, output shape and neighbours (GDP uses their numbers; here it is the
+position in the order). Times on the devices and bytes sent are added, as a policy has to tell unequal devices apart.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from research.baselines.units import UnitGraph, units
 
 @dataclass(frozen=True)
 class GO:
-    """The settings, and the baseline that has them."""
+    """The baseline and its settings."""
 
-    # Whether nodes are what the RNN placer's rule of co-location leaves of colocation groups. The papers have single
-    # operations, and a hundred times as many measurements.
+    # Whether colocation groups are joined by the RNN placer's rule of co-location. The papers place single operations,
+    # with a hundred times as many measurements.
     colocate: bool = True
-    hidden: int = 64  # size of embeddings
-    hops: int = 3  # GraphSAGE layers
-    layers: int = 2  # attention layers
-    heads: int = 4  # of attention
-    segment: int = 64  # nodes that attention sees at once, beside those of the segment before
+    hidden: int = 64  # width of embeddings
+    hops: int = 3  # number of GraphSAGE layers
+    layers: int = 2  # number of attention layers
+    heads: int = 4  # number of attention heads
+    segment: int = 64  # nodes in a segment; attention sees it and the previous one
     batch: int = 10  # placements that are drawn for each update
     epochs: int = 2  # steps of PPO on each batch
-    clip: float = 0.2  # of PPO's ratios
-    learning_rate: float = 1e-3  # of Adam
-    entropy: float = 2.0  # weight of the entropy bonus over √N in a graph of N nodes, which all earn one reward
-    settles: int = 200  # updates in which the bonus falls to nothing, or sooner as the budget is spent
-    decay: float = 0.9  # of the moving average of rewards
+    clip: float = 0.2  # PPO's ratios are clipped to 1 ± this
+    learning_rate: float = 1e-3  # learning rate of Adam
+    entropy: float = 2.0  # weight of the entropy bonus, divided by √N for N nodes, which share one reward
+    settles: int = 200  # updates until the bonus is 0; fewer if the budget is spent earlier
+    decay: float = 0.9  # decay of the moving average of rewards
     norm: float = 1.0  # largest norm of the gradient
 
     def place(self, environment: Environment, seed: int) -> None:
-        """Learns on the graph, from scratch, until the budget is spent."""
+        """Learns on the graph from scratch until the budget is spent."""
         with learning.seeded(seed):
             task = Task.of(environment, units(environment.problem, self.colocate))
             learn(Network(task, self), task, self)
@@ -66,7 +66,7 @@ class Task:
 
     environment: Environment
     graph: UnitGraph
-    x: Tensor  # features, float32 [N, F]
+    x: Tensor  # features of nodes, float32 [N, F]
     edge_index: Tensor  # edges in both directions, int64 [2, 2E]
     supported: Tensor  # bool [N, devices]
 
@@ -80,9 +80,9 @@ class Task:
 
 
 class Modulation(nn.Module):
-    """Feature modulation: scales features by what a layer makes of the graph's mean embedding.
+    """Feature modulation: scales features by a function of the graph's mean embedding.
 
-    Parameter superposition, by which one set of parameters serves graphs of all kinds.
+    This parameter superposition lets one set of parameters serve different graphs.
     """
 
     def __init__(self, size: int) -> None:
@@ -90,7 +90,7 @@ class Modulation(nn.Module):
         self.condition = nn.Linear(size, size)
 
     def forward(self, x: Tensor, summary: Tensor) -> Tensor:
-        """[…, N, size], [size] → […, N, size]."""
+        """Scales features. x: [..., N, size]; summary: [size]; result: [..., N, size]."""
         return x * 2 * torch.sigmoid(self.condition(summary))
 
 
@@ -115,7 +115,7 @@ class GraphEmbedding(nn.Module):
 class Attention(nn.Module):
     """One layer of attention with segment-level recurrence (Transformer-XL), and its feed-forward part.
 
-    It has no positions (GDP), and no gradient reaches the segment before.
+    It has no positional encoding (as in GDP), and no gradient reaches the previous segment.
     """
 
     def __init__(self, settings: GO) -> None:
@@ -128,13 +128,13 @@ class Attention(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(size) for _ in range(2))
 
     def forward(self, x: Tensor, summary: Tensor) -> Tensor:
-        """Nodes in topological order, float32 [N, hidden] → the same."""
+        """Transforms embeddings of nodes in topological order, float32 [N, hidden]; summary: [hidden]."""
         count, size = x.shape
         length = min(self.segment, count)
         segments = -(-count // length)
         padded = nn.functional.pad(self.modulation(x, summary), (0, 0, 0, segments * length - count))
         present = padded.view(segments, length, size)
-        # Keys and values are those of a segment and of the one before, which is not learned through.
+        # Keys and values come from a segment and the previous one; the latter is detached from the gradient.
         before = nn.functional.pad(padded.detach()[:-length], (0, 0, length, 0)).view_as(present)
         seen = torch.cat([before, present], dim=1)
         exists = torch.arange(segments * length) < count
@@ -152,12 +152,12 @@ class Attention(nn.Module):
         return result
 
     def _split(self, x: Tensor) -> Tensor:
-        """Heads, [segments, length, size] → [segments, heads, length, size / heads]."""
+        """Splits [segments, length, size] into heads, [segments, heads, length, size / heads]."""
         return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
 
 class Network(nn.Module):
-    """The policy: a device for each node of any graph with as many devices."""
+    """The policy: a distribution of devices for each node of any graph with the same number of devices."""
 
     def __init__(self, task: Task, settings: GO) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class Network(nn.Module):
         self.attention = nn.ModuleList(Attention(settings) for _ in range(settings.layers))
         self.head = nn.Linear(settings.hidden, task.supported.shape[1])
         with torch.no_grad():
-            # A new policy draws all devices alike.
+            # With small weights, a new policy draws all devices with nearly the same probability.
             self.head.weight.mul_(0.1)
             self.head.bias.mul_(0.1)
 
@@ -181,9 +181,9 @@ def learn(network: Network, task: Task, settings: GO) -> None:
     """Learns on one graph by PPO.
 
     Args:
-        network: is changed.
-        task: the graph, and the environment that pays.
-        settings: of the baseline.
+        network: the policy, which is changed.
+        task: the graph, and the environment that measures.
+        settings: settings of the baseline.
 
     Raises:
         BudgetSpent: the budget is spent.
@@ -196,7 +196,7 @@ def learn(network: Network, task: Task, settings: GO) -> None:
             before = network(task).expand(settings.batch, -1, -1)
         actions = learning.draw(before)
         costs = task.environment.costs(task.graph.expand(actions.numpy()))
-        # The reward is -√(run time), a constant for what is infeasible, less a moving average.
+        # The reward is -√(run time), or a constant where infeasible, minus a moving average.
         rewards = learning.rewards(costs, task.graph.reference)
         advantages = torch.from_numpy(learning.scaled(baseline.advantage(rewards), costs).astype(np.float32))[:, None]
         late = max(update / settings.settles, task.environment.spent)

@@ -1,6 +1,6 @@
 """HSDAG as published: Duan et al., A Structure-Aware Framework for Learning Device Placements, NeurIPS 2024.
 
-The paper (arXiv:2405.14185) has five steps. Where they are here:
+The paper (arXiv:2405.14185) has five steps, which are in:
 
     1  graph construction, with chains coarsened      `PlacementProblem.coarse`, which legality's groups join
     2  feature extraction                             `paper_features`
@@ -9,18 +9,20 @@ The paper (arXiv:2405.14185) has five steps. Where they are here:
     5  updates from execution times                   `learn`: REINFORCE
 
 A level of the hierarchy (graph parsing networks: Song et al., ICLR 2024, arXiv:2402.14393) embeds the graph, scores its
-edges, merges each node with the other end of its best edge, and pools what was merged into the nodes of a smaller
-graph, which the next level embeds again, until nothing merges.
+edges, merges each node with the other end of its best edge, and pools merged nodes into the nodes of a smaller graph.
+The next level does the same with that graph, until nothing merges.
 
-Sizes, layers and the learning rate are those of the authors' code (github.com/hping666/HSDAG). Where this differs:
+Sizes, layers and the learning rate are those of the authors' code (github.com/hping666/HSDAG). The differences are:
 
-- An edge has one score. There both directions have their own while dropout is on.
-- Parsing ends with `least_clusters` clusters. There it goes on until nothing merges, which leaves one cluster for each
-  connected part of a graph: a single device, which that code counts as failed. Here a single device counts as measured.
-- A step earns what follows it, Σ_{k ≥ t} discount^(k - t) r_k. That code weighs all steps of an episode with one sum.
+- An edge has one score. In the authors' code both directions have their own while dropout is active.
+- Parsing ends with `least_clusters` clusters. The authors' code continues until nothing merges, which leaves one
+  cluster for each connected part of a graph, and so a single device, which it counts as failed. Here a single device
+  has its measured cost.
+- The return of a step is that of itself and later steps, Σ_{k ≥ t} discount^(k - t) r_k. The authors' code weights all
+  steps of an episode with one sum.
 - Rewards are relative to the best single device, which changes neither their order nor, with Adam, the size of an
   update. Node ids and shapes are scaled to about one.
-- A cluster's device is one that runs any of its operations; those that it does not run take their next best.
+- A cluster may go to a device that supports any of its operations; the others go to their next best device.
 """
 
 from __future__ import annotations
@@ -46,27 +48,27 @@ FEATURES = {
     "node id": 1,  # place in the topological order
     "structure": 5,  # in-degree, out-degree, fractal dimension, closeness and its logarithm
 }
-"""The paper's features by what they say, and how many columns they take, in order."""
+"""The paper's groups of features in order, with the number of columns of each."""
 
 
 @dataclass(frozen=True)
 class HSDAGPublished:
-    """The settings, and the baseline that has them."""
+    """The baseline and its settings."""
 
     hidden: int = 128  # width of all layers
-    scoring_layers: int = 2  # of the GNN whose embeddings score edges
-    pooling_layers: int = 1  # of the GNN whose embeddings are pooled
-    dropout: float = 0.2  # share of hidden units that are dropped, while learning
-    least_clusters: int = 4  # parsing ends here
-    levels: int | None = None  # of the hierarchy; None: until nothing merges, 1: none
-    without: tuple[str, ...] = ()  # of `FEATURES`, left out: the paper's ablations
+    scoring_layers: int = 2  # number of layers of the GNN whose embeddings score edges
+    pooling_layers: int = 1  # number of layers of the GNN whose embeddings are pooled
+    dropout: float = 0.2  # share of hidden units that are dropped while learning
+    least_clusters: int = 4  # number of clusters at which parsing ends
+    levels: int | None = None  # largest number of levels of the hierarchy; None for no limit
+    without: tuple[str, ...] = ()  # groups of `FEATURES` that are left out, for the paper's ablations
     steps: int = 20  # placements in an episode
-    discount: float = 0.95  # of the rewards of an episode's later steps
-    learning_rate: float = 1e-3  # of Adam; 0: the network keeps its initial weights
-    episodes: int | None = None  # None: as many as the budget allows (the authors' code: 25)
+    discount: float = 0.95  # discount of the rewards of later steps
+    learning_rate: float = 1e-3  # learning rate of Adam; 0 keeps the network's initial weights
+    episodes: int | None = None  # number of episodes (25 in the authors' code); None for as many as the budget allows
 
     def place(self, environment: Environment, seed: int) -> None:
-        """Learns to place the environment's problem, from scratch."""
+        """Learns to place the environment's problem from scratch."""
         task = Task.of(environment, self.without)
         with learning.seeded(seed):
             learn(Network(task.x.shape[1], len(environment.problem.devices), self), task, self)
@@ -79,12 +81,12 @@ class Task:
     environment: Environment
     x: Tensor  # features of the nodes of the coarse graph, float32 [n, F]
     edges: Tensor  # both ends of each edge, each pair once, int64 [2, E]
-    coarse: NDArray[np.int32]  # node of each colocation group, int32 [groups]
-    reference: float  # seconds that a reward of 1 stands for
+    coarse: NDArray[np.int32]  # coarse node of each colocation group, int32 [groups]
+    reference: float  # run time with reward 1, s
 
     @classmethod
     def of(cls, environment: Environment, without: tuple[str, ...] = ()) -> Task:
-        """The tensors of an environment's problem, `without` some of `FEATURES`."""
+        """The tensors of an environment's problem; `without` names `FEATURES` to leave out."""
         problem = environment.problem
         x, edges, coarse = paper_features(problem, without)
         return cls(environment, torch.from_numpy(x), torch.from_numpy(edges), coarse, _reference(problem))
@@ -93,24 +95,24 @@ class Task:
 def paper_features(
     problem: PlacementProblem, without: tuple[str, ...] = ()
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int32]]:
-    """Steps 1 and 2: the coarse graph and the paper's features, none of which says what anything costs.
+    """Steps 1 and 2: the coarse graph and the paper's features, which do not include any cost.
 
     Args:
-        problem: each of its colocation groups has a device that supports it.
-        without: of `FEATURES`, left out.
+        problem: a problem in which each colocation group has a device that supports it.
+        without: names in `FEATURES` to leave out.
 
     Returns:
-        Features, float32 [n, F]; edges, each pair of nodes once, int64 [2, E]; node of each colocation group, int32
-        [groups].
+        Features, float32 [n, F]; edges, each pair of nodes once, int64 [2, E]; coarse node of each colocation group,
+        int32 [groups].
     """
-    found = policy_input(problem)
+    policy_features = policy_input(problem)
     kept = np.repeat([name not in without for name in FEATURES], list(FEATURES.values()))
-    edges = np.unique(np.sort(found.edge_index, axis=0), axis=1)
-    return found.node_x[:, : len(kept)][:, kept], edges, found.coarse
+    edges = np.unique(np.sort(policy_features.edge_index, axis=0), axis=1)
+    return policy_features.node_x[:, : len(kept)][:, kept], edges, policy_features.coarse
 
 
 def _reference(problem: PlacementProblem) -> float:
-    """Seconds of the best single device, or of HETERO's rule where no device runs everything, or 1."""
+    """Run time in seconds of the best single device, else of HETERO's rule, else 1."""
     us = float(problem.scores(problem.singles).min())
     if not np.isfinite(us):
         us = float(problem.scores(problem.repair(HeteroDefault().place(problem)))[0])
@@ -119,28 +121,35 @@ def _reference(problem: PlacementProblem) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """Who hears whom in a graph convolution (Kipf & Welling, ICLR 2017): D^-½ (A + I) D^-½, without directions."""
+    """The undirected edges and weights of a graph convolution (Kipf & Welling, ICLR 2017): D^-½ (A + I) D^-½."""
 
     edge_index: Tensor  # both directions of each edge, and a loop at each node, int64 [2, 2E + n]
     weight: Tensor  # float32 [2E + n]
 
     @classmethod
     def along(cls, edges: Tensor, nodes: int) -> Messages:
-        """Along edges, int64 [2, E], each pair of nodes once."""
+        """Makes messages along edges, int64 [2, E], each pair of nodes once. nodes: number of nodes."""
         return cls(*gcn_norm(torch.cat([edges, edges.flip(0)], dim=1), num_nodes=nodes))
 
 
 class GNN(nn.Module):
-    """Graph convolutions, with what goes in added to what comes out."""
+    """Graph convolutions with a residual connection around all of them."""
 
     def __init__(self, hidden: int, layers: int, dropout: float) -> None:
+        """Makes the layers.
+
+        Args:
+            hidden: width.
+            layers: number of convolutions.
+            dropout: share of units that are dropped while learning.
+        """
         super().__init__()
         self.convolutions = nn.ModuleList(GCNConv(hidden, hidden, normalize=False) for _ in range(layers))
         self.dropout = nn.Dropout(dropout)
         self.norm = nn.LayerNorm(hidden)
 
     def forward(self, h: Tensor, messages: Messages) -> Tensor:
-        """[n, hidden] → [n, hidden]."""
+        """Embeds nodes, float32 [n, hidden] → [n, hidden]."""
         x = h
         for convolution in self.convolutions:
             x = self.dropout(torch.relu(convolution(x, messages.edge_index, messages.weight)))
@@ -149,14 +158,14 @@ class GNN(nn.Module):
 
 
 class Residual(nn.Module):
-    """A linear layer with what goes in added to what comes out, normalized."""
+    """A linear layer with a residual connection and a layer norm."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.linear, self.norm = nn.Linear(hidden, hidden), nn.LayerNorm(hidden)
 
     def forward(self, h: Tensor) -> Tensor:
-        """[n, hidden] → [n, hidden]."""
+        """Transforms rows, float32 [n, hidden] → [n, hidden]."""
         result: Tensor = self.norm(h + self.linear(h))
         return result
 
@@ -165,32 +174,32 @@ def dominant_edges(score: NDArray[np.float32], edges: NDArray[np.int64], nodes: 
     """The edge with the highest score at each node, the first of equal ones.
 
     Args:
-        score: of edges, float32 [E].
-        edges: both ends of each, int64 [2, E].
-        nodes: how many there are.
+        score: score of each edge, float32 [E].
+        edges: both ends of each edge, int64 [2, E].
+        nodes: number of nodes.
 
     Returns:
         Numbers of edges, -1 at nodes without edges, int64 [nodes].
     """
     worst_first = np.argsort(-score, kind="stable")[::-1]
     dominant = np.full(nodes, -1, np.int64)
-    dominant[edges[:, worst_first].T.ravel()] = np.repeat(worst_first, 2)  # what is written last stays
+    dominant[edges[:, worst_first].T.ravel()] = np.repeat(worst_first, 2)  # the best edge is written last and stays
     return dominant
 
 
 def clusters(
     score: NDArray[np.float32], edges: NDArray[np.int64], nodes: int, least: int
 ) -> tuple[NDArray[np.int64], int]:
-    """Nodes that dominant edges connect, numbered in the order of their first nodes.
+    """Merges nodes that dominant edges connect; clusters are numbered in the order of their first nodes.
 
     Args:
-        score: of edges, float32 [E].
-        edges: both ends of each, int64 [2, E].
-        nodes: how many there are.
-        least: clusters that remain at least; where there would be fewer, the worst dominant edges merge nothing.
+        score: score of each edge, float32 [E].
+        edges: both ends of each edge, int64 [2, E].
+        nodes: number of nodes.
+        least: smallest number of clusters; once it is reached, the remaining, worst dominant edges merge nothing.
 
     Returns:
-        Cluster of each node, int64 [nodes], and how many clusters there are.
+        Cluster of each node, int64 [nodes], and the number of clusters.
     """
     dominant = dominant_edges(score, edges, nodes)
     merging = np.unique(dominant[dominant >= 0])
@@ -212,7 +221,10 @@ def clusters(
 
 
 def pooled_edges(edges: NDArray[np.int64], cluster: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Edges between clusters, each pair once, int64 [2, E']; of nodes, int64 [2, E], with clusters, int64 [n]."""
+    """Edges between clusters, each pair once, int64 [2, E'].
+
+    edges: between nodes, int64 [2, E]; cluster: of each node, int64 [n].
+    """
     ends = np.sort(cluster[edges], axis=0)
     return np.unique(ends[:, ends[0] != ends[1]], axis=1)
 
@@ -223,9 +235,9 @@ class Network(nn.Module):
     def __init__(self, features: int, devices: int, settings: HSDAGPublished) -> None:
         """
         Args:
-            features: columns of the nodes' features.
-            devices: a fixed number.
-            settings: of the baseline.
+            features: number of columns of the nodes' features.
+            devices: number of devices.
+            settings: settings of the baseline.
         """
         super().__init__()
         hidden = settings.hidden
@@ -248,11 +260,11 @@ class Network(nn.Module):
 
         Args:
             x: features of nodes, float32 [n, F].
-            edges: both ends of each, each pair once, int64 [2, E].
+            edges: both ends of each edge, each pair once, int64 [2, E].
 
         Returns:
-            Embeddings of clusters, float32 [c, F]; cluster of each node, int64 [n]. `devices` makes logits of devices
-            of the embeddings.
+            Embeddings of clusters, float32 [c, F], from which `devices` computes logits; cluster of each node, int64
+            [n].
         """
         h, level = self.input(x), 0
         cluster_of_node = torch.arange(len(x))
@@ -270,20 +282,20 @@ class Network(nn.Module):
                 return self.output(h), cluster_of_node
 
     def scores(self, h: Tensor, edges: Tensor) -> Tensor:
-        """Edge scores sigmoid(MLP(h_i · h_j)), float32 [E], of embeddings of nodes [n, hidden]."""
+        """The edge scores sigmoid(MLP(h_i · h_j)), float32 [E]. h: embeddings of nodes, float32 [n, hidden]."""
         return torch.sigmoid(self.edge_score(h[edges[0]] * h[edges[1]]).squeeze(-1))
 
     def pool(self, h: Tensor, score: Tensor, edges: Tensor, cluster: Tensor, count: int) -> Tensor:
-        """Features of clusters: DeepSets over their members, times mean score and number of the edges inside.
+        """The features of clusters: DeepSets over their members, times mean score and number of the edges inside.
 
-        The factors let gradients reach the scores. Both directions of an edge count; a cluster without edges inside has
-        1 for either factor.
+        The factors let gradients reach the scores. Both directions of an edge count; both factors are 1 for a cluster
+        without edges inside.
 
         Args:
             h: embeddings of nodes, float32 [n, hidden].
-            score: of edges, float32 [E].
-            edges: both ends of each, int64 [2, E].
-            cluster: of each node, int64 [n].
+            score: score of each edge, float32 [E].
+            edges: both ends of each edge, int64 [2, E].
+            cluster: cluster of each node, int64 [n].
             count: number of clusters.
 
         Returns:
@@ -299,12 +311,12 @@ class Network(nn.Module):
 
 
 def learn(network: Network, task: Task, settings: HSDAGPublished) -> None:
-    """Step 5: learns from the execution times of what is placed, until the budget is spent.
+    """Step 5: learns from the execution times of placements until the budget is spent.
 
     Args:
-        network: is changed.
-        task: the problem, and the environment that pays.
-        settings: of the baseline.
+        network: the policy, which is changed.
+        task: the problem, and the environment that measures.
+        settings: settings of the baseline.
 
     Raises:
         BudgetSpent: the budget is spent.
@@ -316,11 +328,11 @@ def learn(network: Network, task: Task, settings: HSDAGPublished) -> None:
         for _ in range(settings.steps):
             z, cluster = network(x, task.edges)
             log_probability, placement = choose(task, network.devices(z), cluster.numpy())
-            # The reward is 1 / execution time, nothing for what fails.
+            # The reward is 1 / execution time, and 0 where infeasible.
             cost = task.environment.cost(placement)
             rewards.append(task.reference / cost)
             log_probabilities.append(log_probability)
-            # The next step sees nodes' features with the embeddings of their clusters added.
+            # In the next step, the embeddings of clusters are added to the features of their nodes.
             x = x + z.detach()[cluster]
         gains = torch.from_numpy(discounted(np.array(rewards), settings.discount).astype(np.float32))
         # REINFORCE, without a baseline.
@@ -336,8 +348,8 @@ def choose(task: Task, logits: Tensor, cluster: NDArray[np.int64]) -> tuple[Tens
 
     Args:
         task: the problem.
-        logits: of devices for clusters, float32 [c, devices].
-        cluster: of each node, int64 [n].
+        logits: logits of devices for each cluster, float32 [c, devices].
+        cluster: cluster of each node, int64 [n].
 
     Returns:
         The joint log-probability, a scalar with a gradient; the placement, uint8 [groups].
@@ -354,7 +366,7 @@ def choose(task: Task, logits: Tensor, cluster: NDArray[np.int64]) -> tuple[Tens
 
 
 def discounted(rewards: NDArray[np.float64], discount: float) -> NDArray[np.float64]:
-    """Σ_{k ≥ t} discount^(k - t) r_k for each step t of an episode, float64 [steps]."""
+    """The returns Σ_{k ≥ t} discount^(k - t) r_k of the steps t of an episode, float64 [steps]."""
     result = np.array(rewards, np.float64)
     for step in range(len(result) - 2, -1, -1):
         result[step] += discount * result[step + 1]

@@ -1,4 +1,4 @@
-"""torch-geometric's layers that the baselines are made of. The files that it generates for them go at exit."""
+"""The layers of torch-geometric that the baselines use. Files that it generates for them are removed at exit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["GCNConv", "SAGEConv", "gcn_norm", "scatter"]
 def _remove_generated_files() -> None:
     """Removes the sources of generated modules, which torch_geometric/template.py leaves in the temporary folder.
 
-    They stay until the end of the process, as torch.jit and tracebacks read the source of what they show.
+    They are kept until the end of the process, as torch.jit and tracebacks read them.
     """
     folder = Path(tempfile.gettempdir()).resolve()
     for name, module in list(sys.modules.items()):

@@ -1,4 +1,4 @@
-"""What the learning rivals share: rewards, moving baselines, draws from a policy, seeds."""
+"""Functions that the learning rivals share: rewards, moving averages, sampling from a policy, seeds."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 FAILED = 25.0
-"""Run time that an infeasible placement counts as, in units of the reference: a large constant, whose root is 5."""
+"""Run time of an infeasible placement for the reward, in units of the reference: large, and its root is 5."""
 
 LARGEST_ADVANTAGE = 3.0
-"""Deviations beyond which an advantage counts no more."""
+"""Limit of advantages in standard deviations, so that a single placement does not dominate an update."""
 
 SMALLEST_DEVIATION = 1e-2
-"""Least deviation that advantages are divided by: that of placements which are all alike is noise."""
+"""Lower limit of the standard deviation that divides advantages: that of nearly equal placements is noise."""
 
 
 def rewards(costs: NDArray[np.float64], reference: float) -> NDArray[np.float64]:
-    """-√(run time), of infeasible placements -√FAILED, float64 [batch].
+    """The rewards -√(run time), and -√FAILED for infeasible placements, float64 [batch].
 
     Args:
         costs: seconds, inf where infeasible, float64 [batch].
@@ -39,7 +39,7 @@ class MovingAverage:
     value: float | None = None  # None before the first update
 
     def advantage(self, rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Rewards less the baseline, which begins with the first mean and then takes each mean in."""
+        """Rewards minus the baseline; afterwards their mean updates the baseline, which starts with the first mean."""
         mean = float(rewards.mean())
         before = mean if self.value is None else self.value
         self.value = self.decay * before + (1 - self.decay) * mean
@@ -47,9 +47,9 @@ class MovingAverage:
 
 
 def scaled(advantages: NDArray[np.float64], costs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Advantages in units of the feasible ones' deviation, float64 [batch].
+    """Advantages divided by the standard deviation of the feasible ones, and clipped, float64 [batch].
 
-    Without it, one infeasible placement among the draws leaves nothing of the differences between all others.
+    Otherwise a single infeasible placement in the batch would dwarf the differences between all others.
 
     Args:
         advantages: float64 [batch].
@@ -61,7 +61,7 @@ def scaled(advantages: NDArray[np.float64], costs: NDArray[np.float64]) -> NDArr
 
 
 def masked(logits: Tensor, supported: Tensor) -> Tensor:
-    """Log-probabilities over the devices that support a unit.
+    """The log-probabilities of devices, with those that do not support a unit excluded.
 
     Args:
         logits: float32 [..., units, devices].
@@ -71,11 +71,11 @@ def masked(logits: Tensor, supported: Tensor) -> Tensor:
 
 
 def draw(log_probability: Tensor, greedy: bool = False) -> Tensor:
-    """Draws an action for each row of log-probabilities [..., actions] from torch's generator, int64 [...].
+    """Draws an action for each row of log-probabilities, using torch's generator, int64 [...].
 
     Args:
         log_probability: float32 [..., actions].
-        greedy: takes the likeliest instead.
+        greedy: take the most probable action instead.
     """
     detached = log_probability.detach()
     if greedy:
@@ -84,17 +84,24 @@ def draw(log_probability: Tensor, greedy: bool = False) -> Tensor:
 
 
 def taken(log_probability: Tensor, actions: Tensor) -> Tensor:
-    """The log-probabilities of the actions that were taken, [..., actions], [...] → [...]."""
+    """The log-probabilities of the actions taken. log_probability: [..., actions]; actions and result: [...]."""
     return log_probability.gather(-1, actions[..., None]).squeeze(-1)
 
 
 def entropy(log_probability: Tensor) -> Tensor:
-    """The mean entropy of the rows [..., actions], nats, a scalar."""
+    """The mean entropy of the rows of log-probabilities [..., actions] in nats, a scalar."""
     return -(log_probability.exp() * log_probability).sum(-1).mean()
 
 
 def step(optimizer: torch.optim.Optimizer, module: nn.Module, loss: Tensor, norm: float) -> None:
-    """Makes one step of an optimizer on a loss, with the gradient's norm clipped to `norm`."""
+    """Makes one step of an optimizer.
+
+    Args:
+        optimizer: of the module's parameters.
+        module: the network, which is changed.
+        loss: the loss to minimize, a scalar.
+        norm: the gradient's norm is clipped to this value.
+    """
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(module.parameters(), norm)
@@ -103,7 +110,7 @@ def step(optimizer: torch.optim.Optimizer, module: nn.Module, loss: Tensor, norm
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds torch's generator for a while and leaves it as it was."""
+    """Seeds torch's generator inside the block and restores its state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

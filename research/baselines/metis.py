@@ -1,10 +1,11 @@
-"""METIS as a placer: a graph partitioner that knows nothing of devices.
+"""METIS as a placer: a graph partitioner without a notion of devices.
 
 Karypis and Kumar, "A fast and high quality multilevel scheme for partitioning irregular graphs", SIAM Journal on
 Scientific Computing 20(1), 1998. Vertices are colocation groups, weighted by their work or by their weights in memory;
-edges are tensors, weighted by the time of their transfer; parts are as large as devices are fast, or as their memory is
-large. A partitioner knows neither which device runs what nor that parts must not wait for each other: parts go to
-devices in all orders (up to four devices), unsupported groups to a device that runs them, and the result is repaired.
+edges are tensors, weighted by the time of their transfer. The sizes of parts are proportional to the speed, or to the
+memory, of devices. A partitioner does not know which device supports which operation, nor that parts must not wait for
+each other. So parts are assigned to devices in all orders (up to four devices), unsupported groups go to a device that
+supports them, and the result is repaired.
 
 It is optional: `pip install pymetis`.
 """
@@ -21,20 +22,20 @@ from numpy.typing import NDArray
 from ov_hsdag.problem.problem import PlacementProblem
 from research.baselines.budget import Environment
 
-# A part may be so much larger than its target.
+# Share by which a part may exceed its target.
 IMBALANCE = 0.05
-_ALL_ORDERS = 4
-_WEIGHT = 1_000_000
+_ALL_ORDERS = 4  # devices up to which all orders of parts are tried: 24 orders for four
+_WEIGHT = 1_000_000  # sum of the integer weights of vertices: fine steps, and far from overflow in METIS
 
 
 @dataclass(frozen=True)
 class Metis:
-    """METIS' parts for each target that `Vertices` has, on devices in each order; all are measured."""
+    """Runs METIS for each target of `Vertices`, and measures its parts on the devices in each order."""
 
     name: str = "METIS"
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`. ImportError: pymetis is not installed."""
+        """Implements `Baseline.place`. ImportError: pymetis is not installed."""
         vertices = Vertices(environment.problem)
         partition = metis(vertices, seed + 1)
         for weights, share in vertices.targets():
@@ -43,7 +44,7 @@ class Metis:
 
 
 class Vertices:
-    """A problem as partitioners see it."""
+    """A problem in the terms of partitioners: weights of vertices and edges, and targets of parts."""
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
@@ -67,7 +68,7 @@ class Vertices:
         self.room = np.minimum(room, 1.0)
 
     def targets(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-        """Vertex weights, and the share of them that each device should have."""
+        """Yields weights of vertices, int64 [groups], and each device's share of their sum, float64 [devices]."""
         if self.problem.objective == "throughput":
             yield self.work, self.speed
             if self.limited:
@@ -86,7 +87,7 @@ def _whole(values: NDArray[np.float64], total: int) -> NDArray[np.int64]:
 
 
 def _at_most(share: NDArray[np.float64], room: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Shares where none is above its room, as far as there is room."""
+    """Limits shares to `room` and distributes the excess over the devices that have room left."""
     result = np.minimum(share, room)
     for _ in range(len(share)):
         left = 1 - result.sum()
@@ -101,7 +102,10 @@ Partition = Callable[[NDArray[np.int64], NDArray[np.float64]], NDArray[np.intege
 
 
 def metis(vertices: Vertices, seed: int = 1) -> Partition:
-    """METIS on the graph of pairs of groups. ImportError: pymetis is not installed."""
+    """Prepares METIS on the graph of groups, and returns a function from weights and shares to parts.
+
+    vertices: the problem; seed: for METIS. Raises ImportError where pymetis is not installed.
+    """
     import pymetis
 
     tensors = vertices.problem.tensors
@@ -132,16 +136,16 @@ def metis(vertices: Vertices, seed: int = 1) -> Partition:
 
 
 def orders(problem: PlacementProblem, part: NDArray[np.integer]) -> Iterator[NDArray[np.uint8]]:
-    """Placements that give the parts to devices in each order, uint8 [groups] each.
+    """Yields placements that assign the parts to devices in each order, uint8 [groups], repaired for HETERO.
 
-    part: of each group, [groups]. A placement is repaired where HETERO refuses it.
+    part: number of the part of each group, [groups].
     """
     for placement in permuted(problem, part):
         yield problem.legalized(placement)
 
 
 def permuted(problem: PlacementProblem, part: NDArray[np.integer]) -> Iterator[NDArray[np.uint8]]:
-    """As `orders`, without repair. part: of each group, [groups]."""
+    """Yields the same placements as `orders`, without repair. part: number of the part of each group, [groups]."""
     count = len(problem.devices)
     every = itertools.permutations(range(count)) if count <= _ALL_ORDERS else [tuple(range(count))]
     for order in every:

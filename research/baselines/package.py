@@ -1,7 +1,7 @@
-"""What this package has, in the form of baselines: thin adapters of its placers, HETERO's rule and single devices.
+"""Adapters that turn this package's placers, HETERO's rule and single devices into baselines.
 
-All ask for one evaluation, of the placement that they would give a user; what they compute from the problem's costs by
-themselves counts as processor seconds.
+Each uses one evaluation, for the placement that it would give a user. Its own computations with the problem's costs
+count as processor time.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from research.baselines.budget import Environment
 
 @dataclass(frozen=True)
 class Placed:
-    """One placer's placement."""
+    """The placement of one placer."""
 
-    name: str  # in tables
+    name: str  # name in tables
     placer: Callable[[int], Placer]  # makes a placer for a seed
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
+        """Implements `Baseline.place`."""
         environment.cost(runnable(environment.problem, self.placer(seed).place(environment.problem)))
 
 
 @dataclass(frozen=True)
 class Proposed:
-    """The best by the simulator of what a policy proposes, single devices among it, neither partitioned nor refined."""
+    """The best of a policy's proposals by the simulator, single devices included, without refinement by search."""
 
-    policy: str | None = None  # its name or folder; None: the one that ships
-    name: str = "network alone"  # in tables
+    policy: str | None = None  # name or folder of the policy; None for the shipped one
+    name: str = "network alone"  # name in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
+        """Implements `Baseline.place`."""
         problem = environment.problem
         found = HSDAGPlacer(self.policy, seed=seed).propose(problem)
         environment.cost(runnable(problem, found[int(problem.scores(found).argmin())]))
@@ -55,23 +55,23 @@ class Proposed:
 class Alone:
     """Everything on one device; infeasible where it lacks an operation or memory."""
 
-    device: int  # its number
-    name: str  # in tables
+    device: int  # number of the device
+    name: str  # name in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
+        """Implements `Baseline.place`."""
         environment.cost(environment.problem.single(self.device))
 
 
 @dataclass(frozen=True)
 class AloneOfKind:
-    """Everything on the first device of a kind, such as "GPU"; nothing where there is none."""
+    """Everything on the first device of a kind, such as "GPU"; no evaluation where there is none."""
 
-    kind: str  # what its name begins with
-    name: str  # in tables
+    kind: str  # prefix of the device's name
+    name: str  # name in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
+        """Implements `Baseline.place`."""
         for number, device in enumerate(environment.problem.devices):
             if device.startswith(self.kind):
                 environment.cost(environment.problem.single(number))
@@ -80,13 +80,13 @@ class AloneOfKind:
 
 @dataclass(frozen=True)
 class HeteroRule:
-    """What HETERO does without a placement: the first device of a list takes all that it supports, and so on."""
+    """HETERO's own rule: the first device of the list takes all that it supports, the next one the rest, and so on."""
 
-    name: str = "HETERO's rule"  # in tables
+    name: str = "HETERO's rule"  # name in tables
     first: str = ""  # kind of the devices that lead the list, such as "CPU"; the others follow in their order
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`."""
+        """Implements `Baseline.place`."""
         problem = environment.problem
         order = np.array(
             sorted(range(len(problem.devices)), key=lambda d: not problem.devices[d].startswith(self.first))
@@ -96,20 +96,20 @@ class HeteroRule:
 
 @dataclass(frozen=True)
 class Shipped:
-    """What `ov_hsdag.place` gives, not measured: the best by prediction of all its placers."""
+    """The placement of `ov_hsdag.place` without measuring: the best prediction of all its placers."""
 
-    policy: str = DEFAULT  # that is asked besides; "none": no policy
-    name: str = "HSDAG as shipped"  # in tables
+    policy: str = DEFAULT  # name or folder of the learned policy among the placers; "none" for no policy
+    name: str = "HSDAG as shipped"  # name in tables
 
     def place(self, environment: Environment, seed: int = 0) -> None:
-        """See `Baseline.place`. No evaluation where no placement keeps the memory limits."""
+        """Implements `Baseline.place`. There is no evaluation where no placement keeps within the memory limits."""
         candidates = find_candidates(environment.problem, policy_placers(self.policy))
         with contextlib.suppress(RunError, UserError):
             environment.cost(best_by_prediction(environment.problem, candidates).placement)
 
 
 def runnable(problem: PlacementProblem, placement: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The placement with groups on devices that run them, repaired where HETERO would not run it, uint8 [groups]."""
+    """Moves groups to devices that support them, and repairs what HETERO would refuse, uint8 [groups]."""
     placement = problem.where_supported(placement)
     return problem.repair(placement) if problem.evaluate(placement).broken[0] else placement
 

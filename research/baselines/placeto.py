@@ -1,15 +1,15 @@
 """Placeto: Addanki et al., Learning Generalizable Device Placement Algorithms, NeurIPS 2019.
 
-A placement is improved node by node, each step judged by what it gains. Where the paper's sections are:
+A placement is improved node by node; the reward of each step is its gain. The paper's sections are in:
 
     3.1  Markov decision process   `run_episode`
     3.2  policy network            `Network`
     3.3  training                  `learn`
 
-The authors' code (github.com/aravic/generalizable-device-placement) has options that the paper does not name; of these,
-logarithms of run times and scaled summaries are used here; operations are grouped first, as there. Advantages are
-divided by their deviation in an episode. A step that leaves the node where it is needs no measurement and no count;
-infeasible placements count as `learning.FAILED`.
+The authors' code (github.com/aravic/generalizable-device-placement) has options that the paper does not name. Two of
+them are used here, logarithms of run times and scaled summaries; operations are grouped first, as there. Advantages are
+divided by their standard deviation in an episode. A step that does not move its node is not measured or counted. An
+infeasible placement has the run time `learning.FAILED`.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from research.baselines.units import UnitGraph, units
 
 @dataclass(frozen=True)
 class Placeto:
-    """The settings, and the baseline that has them."""
+    """The baseline and its settings."""
 
-    colocate: bool = True  # whether nodes are what the RNN placer's rule of co-location leaves of colocation groups
-    random_start: bool = False  # whether an episode begins with devices that are drawn; else with HETERO's rule
-    hidden: int = 16  # size of embeddings
-    rounds: int = 8  # of message passing
+    colocate: bool = True  # whether colocation groups are joined by the RNN placer's rule of co-location
+    random_start: bool = False  # whether an episode begins with random devices, rather than with HETERO's rule
+    hidden: int = 16  # width of embeddings
+    rounds: int = 8  # rounds of message passing
     passes: int = 1  # visits of each node in an episode
-    learning_rate: float = 5e-3  # of Adam at first; it falls to a tenth
-    entropy: float = 0.3  # weight of the entropy bonus at first; it falls to nothing
-    decay_episodes: int = 100  # in which the two fall, or sooner as the budget is spent
-    discount: float = 0.95  # of later rewards
-    history: int = 10  # episodes that a baseline is the mean of
+    learning_rate: float = 5e-3  # initial learning rate of Adam; it falls to a tenth
+    entropy: float = 0.3  # initial weight of the entropy bonus; it falls to 0
+    decay_episodes: int = 100  # episodes in which these two fall; fewer if the budget is spent earlier
+    discount: float = 0.95  # discount of later rewards
+    history: int = 10  # number of episodes whose mean return is the baseline
     norm: float = 1.0  # largest norm of the gradient
-    chunk: int = 64  # steps of an episode that are learned from at once; more take more memory
-    idle_episodes: int = 10  # episodes without a move after which the policy is done with the graph
+    chunk: int = 64  # steps of an episode in one backward pass; more take more memory
+    idle_episodes: int = 10  # episodes without a move after which learning ends
 
     def place(self, environment: Environment, seed: int) -> None:
-        """Learns on the graph, from scratch, until the budget is spent or nothing moves any more."""
+        """Learns on the graph from scratch until the budget is spent or the policy moves nothing any more."""
         with learning.seeded(seed):
             task = Task.of(environment, units(environment.problem, self.colocate))
             learn(Network(task, self), task, self)
@@ -58,7 +58,7 @@ class Task:
 
     environment: Environment
     graph: UnitGraph
-    static: Tensor  # features that no step changes: run times and bytes that are sent, float32 [N, F]
+    static: Tensor  # features that no step changes: run times and bytes sent, float32 [N, F]
     supported: Tensor  # bool [N, devices]
     parents: Tensor  # whether column is a parent of row, float32 [N, N]; its transpose are the children
     above: Tensor  # whether column is an ancestor of row, float32 [N, N]
@@ -82,12 +82,15 @@ class Task:
         )
 
     def state(self, devices: Tensor, visited: Tensor, node: int) -> Tensor:
-        """Features of all nodes in a step (section 3.1), float32 [N, F + devices + 2].
+        """The features of all nodes in a step (section 3.1).
 
         Args:
-            devices: of the present placement, int64 [N].
+            devices: device of each node in the present placement, int64 [N].
             visited: whether a node was visited in this pass, float32 [N].
-            node: the current one.
+            node: the current node.
+
+        Returns:
+            float32 [N, F + devices + 2].
         """
         present = nn.functional.one_hot(devices, self.supported.shape[1]).float()
         current = torch.zeros(len(devices))
@@ -100,14 +103,14 @@ def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 
 class Aggregator(nn.Module):
-    """g(Σ f(x)) over the nodes that a mask names."""
+    """Computes g(Σ f(x)), summing over the nodes that a mask selects; f and g are small networks."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.f, self.g = _mlp(size, size, size), _mlp(size, size, size)
 
     def forward(self, mask: Tensor, x: Tensor) -> Tensor:
-        """[…, rows, N], [T, N, size] → [T, rows, size]."""
+        """Aggregates. mask: [..., rows, N]; x: [T, N, size]; result: [T, rows, size]."""
         result: Tensor = self.g(mask @ self.f(x))
         return result
 
@@ -127,12 +130,15 @@ class Network(nn.Module):
         )
 
     def forward(self, task: Task, states: Tensor, nodes: Tensor) -> Tensor:
-        """The log-probabilities of the current nodes' devices, float32 [T, devices].
+        """The log-probabilities of the current nodes' devices.
 
         Args:
             task: the graph.
             states: features of all nodes in T steps, float32 [T, N, F].
-            nodes: the current ones, int64 [T].
+            nodes: current node of each step, int64 [T].
+
+        Returns:
+            float32 [T, devices].
         """
         # Step 1 of the paper's figure: messages along the edges and against them.
         node = self.node(states)
@@ -150,7 +156,7 @@ class Network(nn.Module):
         return learning.masked(logits, task.supported[nodes])
 
     def _messages(self, aggregator: Aggregator, adjacency: Tensor, node: Tensor) -> Tensor:
-        """Messages of several rounds; nodes that nobody sends to keep their own embedding."""
+        """Passes messages for several rounds; nodes without senders keep their own embedding."""
         receives = (adjacency.sum(1, keepdim=True) > 0).float()
         x = node
         for _ in range(self.rounds):
@@ -160,12 +166,12 @@ class Network(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """What the steps of an episode saw, did and earned."""
+    """The states, actions and rewards of an episode's steps."""
 
-    states: Tensor  # float32 [T, N, F]
-    nodes: Tensor  # int64 [T]
-    actions: Tensor  # devices, int64 [T]
-    rewards: NDArray[np.float64]  # float64 [T]
+    states: Tensor  # features of all nodes, float32 [T, N, F]
+    nodes: Tensor  # current nodes, int64 [T]
+    actions: Tensor  # chosen devices, int64 [T]
+    rewards: NDArray[np.float64]  # gains of the steps, float64 [T]
 
 
 def run_episode(network: Network, task: Task, settings: Placeto, greedy: bool = False) -> Episode:
@@ -173,9 +179,12 @@ def run_episode(network: Network, task: Task, settings: Placeto, greedy: bool = 
 
     Args:
         network: the policy.
-        task: the graph, and the environment that pays.
-        settings: `passes` and `random_start` count here.
-        greedy: takes the likeliest device in each step.
+        task: the graph, and the environment that measures.
+        settings: settings of the baseline; `passes` and `random_start` are used.
+        greedy: take the most probable device in each step.
+
+    Returns:
+        The steps of the episode.
     """
     environment, graph = task.environment, task.graph
     supported = task.supported.float()
@@ -190,7 +199,7 @@ def run_episode(network: Network, task: Task, settings: Placeto, greedy: bool = 
             with torch.no_grad():
                 action = int(learning.draw(network(task, states[-1][None], torch.tensor([node])), greedy))
             actions.append(action)
-            # The reward of a step is how much faster the placement became by it.
+            # The reward of a step is the decrease of the logarithmic run time.
             reward = 0.0
             if action != int(devices[node]):
                 devices[node] = action
@@ -207,7 +216,7 @@ def _log_time(environment: Environment, graph: UnitGraph, devices: Tensor) -> fl
 
 
 def returns(rewards: NDArray[np.float64], discount: float) -> NDArray[np.float64]:
-    """Sums of each step's and later rewards, discounted, float64 [T]."""
+    """The discounted sum of the rewards from each step on, float64 [T]."""
     result = rewards.copy()
     for step in range(len(result) - 2, -1, -1):
         result[step] += discount * result[step + 1]
@@ -215,12 +224,12 @@ def returns(rewards: NDArray[np.float64], discount: float) -> NDArray[np.float64
 
 
 def learn(network: Network, task: Task, settings: Placeto) -> None:
-    """Learns on one graph (section 3.3): REINFORCE, a baseline for each step of an episode, an entropy bonus.
+    """Learns on one graph (section 3.3) by REINFORCE with a baseline for each step of an episode and an entropy bonus.
 
     Args:
-        network: is changed.
-        task: the graph, and the environment that pays.
-        settings: of the baseline.
+        network: the policy, which is changed.
+        task: the graph, and the environment that measures.
+        settings: settings of the baseline.
 
     Raises:
         BudgetSpent: the budget is spent.
@@ -241,7 +250,7 @@ def learn(network: Network, task: Task, settings: Placeto) -> None:
         advantages = gains - np.mean(history, axis=0)
         advantages /= max(float(advantages.std()), learning.SMALLEST_DEVIATION)
         _update(network, optimizer, task, episode, advantages, settings, settings.entropy * (1 - late))
-        # The first measurement is that of the start: a policy that moves nothing has come to its end.
+        # The first measurement is of the initial placement; an episode with no other one moved nothing.
         idle = idle + 1 if task.environment.evaluations <= evaluations + 1 else 0
         number += 1
 
@@ -255,16 +264,16 @@ def _update(
     settings: Placeto,
     entropy: float,
 ) -> None:
-    """One step of the optimizer on an episode, whose gradient is added up over chunks of steps.
+    """Makes one step of the optimizer on an episode; the gradient is accumulated over chunks of steps.
 
     Args:
-        network: is changed.
-        optimizer: of its parameters.
+        network: the policy, which is changed.
+        optimizer: optimizer of its parameters.
         task: the graph.
-        episode: what was done.
-        advantages: of each step, float64 [T].
-        settings: `chunk` and `norm` count here.
-        entropy: weight of the bonus.
+        episode: the steps.
+        advantages: advantage of each step, float64 [T].
+        settings: settings of the baseline; `chunk` and `norm` are used.
+        entropy: weight of the entropy bonus.
     """
     optimizer.zero_grad()
     steps = len(advantages)

@@ -1,12 +1,12 @@
-"""Lower bounds of placement problems: what the best known placement is compared with.
+"""Computes lower bounds of placement problems, with which the best known placement is compared.
 
-The simulator's objective is at least what adds up: times of operations, transfers, penalties of fusions whose tensor
-crosses, and one submodel on each device that is used. Weights and states alone must keep within the memory limits. Left
-out are further submodels, tensors that are alive, and what HETERO refuses; so the least of what adds up is a lower
-bound. What has no placement in this relaxation has none at all.
+The bounds come from a relaxation, the additive cost model: times of operations, transfers, penalties of fusions whose
+tensor crosses, and one submodel on each used device, with memory limits for weights and states only. It leaves out
+further submodels, the memory of tensors, and placements that HETERO refuses. So its minimum is a lower bound of the
+simulator's objective, and a problem that is infeasible in the relaxation has no placement at all.
 
-`lower_bound` solves the relaxation as a mixed-integer programme by HiGHS (scipy.optimize.milp), within a time limit,
-after which the bound is that of the branches that are open. For latency on two devices without memory limits its linear
+`lower_bound` solves the relaxation as a mixed-integer programme with HiGHS (scipy.optimize.milp), within a time limit,
+after which the bound is that of the open branches. For latency on two devices without memory limits its linear
 relaxation is a minimum cut, and integral. `relaxed` is for large problems: a linear programme without transfers, which
 by duality is the best of all Lagrangian bounds with prices for the devices' time and memory.
 """
@@ -23,18 +23,24 @@ from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from ov_hsdag.model.graph import NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
 
-_TOLERANCE = 1e-6  # HiGHS meets its constraints, and closes gaps, within such a share
+_TOLERANCE = 1e-6  # relative accuracy of HiGHS in constraints and gaps; bounds are lowered by it
 
-_MOST_VARIABLES = 300_000  # programmes with more variables are not begun
+_MOST_VARIABLES = 300_000  # for larger programmes the bound is that of `relaxed`
 
 _INFEASIBLE = 2  # status of scipy's solvers
 
 
 def relaxed(problem: PlacementProblem) -> float:
-    """A lower bound by a linear programme: items may be divided, and transfers take no time.
+    """A lower bound by a linear programme in which groups may be divided and transfers take no time.
 
-    problem: of any size; 5,000 groups on eight devices take seconds. Returns µs; inf where weights do not fit into the
-    devices' memory however they are divided. Raises RuntimeError: HiGHS ended without a solution.
+    Args:
+        problem: a problem of any size; 5,000 groups on eight devices take seconds.
+
+    Returns:
+        The bound in µs; inf where weights do not fit into the devices' memory even if they are divided.
+
+    Raises:
+        RuntimeError: HiGHS ended without a solution.
     """
     groups, devices = problem.group_count, len(problem.devices)
     us, held = problem.group_us.ravel(), problem.group_held.ravel()
@@ -73,10 +79,17 @@ def relaxed(problem: PlacementProblem) -> float:
 
 
 def lower_bound(problem: PlacementProblem, *, seconds: float = 10.0) -> float:
-    """What no placement's objective is less than, µs; inf where it is proven that none is feasible.
+    """A lower bound of the objective of all placements.
 
-    problem: to place; optima of the relaxation are found for tens of groups, mostly. seconds: of the solver, about.
-    Returns at least what `relaxed` does. Raises RuntimeError: HiGHS ended without saying why.
+    Args:
+        problem: the problem; the optimum of the relaxation is usually found for tens of groups.
+        seconds: time limit of the solver, about.
+
+    Returns:
+        The bound in µs, at least that of `relaxed`; inf where it is proven that no placement is feasible.
+
+    Raises:
+        RuntimeError: HiGHS ended with an unknown status.
     """
     bound = relaxed(problem)
     programme = _Programme(problem)
@@ -86,16 +99,16 @@ def lower_bound(problem: PlacementProblem, *, seconds: float = 10.0) -> float:
 
 
 def _scale(problem: PlacementProblem) -> float:
-    """What times are divided by: all work where it is slowest."""
+    """The divisor of times in programmes, µs: the sum of all groups' times on their slowest devices."""
     return max(float(np.where(np.isfinite(problem.group_us), problem.group_us, 0.0).max(axis=1).sum()), 1e-9)
 
 
 class _Programme:
     """The relaxation as a mixed-integer programme.
 
-    Variables: x[g, d], whether group g is on device d; used[d]; r[t, a, b] for a ≠ b, whether device b receives tensor
-    t from a; and for throughput the period. r[t, a, b] <= x[source, a], and for each consumer c the sum of r[t, a, b]
-    over a is at least x[c, b] - x[source, b].
+    Its variables are x[g, d], whether group g is on device d; used[d]; r[t, a, b] for a ≠ b, whether device b receives
+    tensor t from a; and for throughput the period. The constraints of transfers are r[t, a, b] <= x[source, a], and for
+    each consumer c: sum over a of r[t, a, b] >= x[c, b] - x[source, b].
     """
 
     def __init__(self, problem: PlacementProblem) -> None:
@@ -115,7 +128,7 @@ class _Programme:
         self._count = 0
 
     def solve(self, seconds: float) -> float:
-        """The bound, µs."""
+        """Solves the programme within a time limit in seconds; returns the bound in µs."""
         problem, scale = self._problem, self._scale
         self._add_assignment()
         self._add_transfers()
@@ -163,7 +176,7 @@ class _Programme:
         self._count += matrix.shape[0]
 
     def _matrix(self, parts: list[tuple[Any, Any, Any]], rows: int) -> sparse.coo_matrix:
-        """A matrix of parts (row, column, value), each broadcast."""
+        """A sparse matrix from parts (row, column, value), whose elements are broadcast to each other."""
         filled = [np.broadcast_arrays(*(np.asarray(array, float) for array in part)) for part in parts]
         row, column, value = (np.concatenate([part[k].ravel() for part in filled]) for k in range(3))
         return sparse.coo_matrix((value, (row.astype(int), column.astype(int))), (rows, self.variables))
@@ -173,7 +186,7 @@ class _Programme:
         largest = np.ones(self.variables)
         largest[self._period] = np.inf
         largest[: self._used] = self._problem.group_supported.ravel()
-        # Of equal devices the first has the first group that all of them run.
+        # Breaks symmetry: of several equal devices only the first may have group 0.
         kind = self._problem.kinds
         first = [int(np.flatnonzero(kind == number)[0]) for number in kind]
         for device in range(self._devices):
@@ -182,12 +195,12 @@ class _Programme:
         return largest
 
     def _add_assignment(self) -> None:
-        """Each group on one device, weights within the limits, devices with groups are used."""
+        """Constrains groups to one device each and weights to the limits, and marks devices with operations as used."""
         problem, groups, devices = self._problem, self._groups, self._devices
         group = np.repeat(np.arange(groups), devices)
         columns = np.arange(groups * devices)
         self._add(self._matrix([(group, columns, 1.0)], groups), np.ones(groups), np.ones(groups))
-        # Parameters, constants and Results alone make no submodel.
+        # Groups of Parameters, constants and Results alone make no submodel.
         computing = np.zeros(groups, bool)
         computing[problem.groups[np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))]] = True
         columns = columns[np.repeat(computing, devices)]
@@ -235,7 +248,7 @@ class _Programme:
             self._add(self._matrix(parts, len(rows)), np.zeros(len(rows)), np.full(len(rows), np.inf))
 
     def _moved(self, link: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Time of each tensor's transfer, and the penalty of the fusion that its receiver breaks, [tensors] each."""
+        """Time of each tensor's transfer, and the penalty of the fusion that it breaks, scaled, [tensors] each."""
         problem = self._problem
         a, b = self._links[link]
         us = problem.transfer_us[a, b] + problem.transfer_us_per_byte[a, b] * problem.tensors.bytes
@@ -246,7 +259,7 @@ class _Programme:
         return np.where(np.isfinite(us), us, 0.0) / self._scale
 
     def _loads(self) -> sparse.coo_matrix:
-        """Each device's work less the period."""
+        """The rows of constraints for throughput: each device's work minus the period."""
         problem = self._problem
         every, shares, work = np.arange(len(problem.tensors)), problem.transfer_shares, self._work()
         parts: list[tuple[Any, Any, Any]] = []

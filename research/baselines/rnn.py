@@ -1,17 +1,17 @@
 """The RNN placer: Mirhoseini et al., Device Placement Optimization with Reinforcement Learning, ICML 2017.
 
 A sequence-to-sequence network reads the operations of a graph and writes a device for each; it learns from the run
-times of the placements that it draws. Where the paper's sections are:
+times of the placements that it draws. The paper's sections are in:
 
     3.1  policy gradients          `learn`
     3.2  architecture              `Network`
     3.3  co-locating operations    `research.baselines.units.colocated`
     3.4  distributed training      `Distributed`: controllers in processes of their own
 
-What the paper leaves to TensorFlow or to its machines is chosen here: run times are in units of the graph's fastest
-devices, so that one constant and one learning rate serve models of all sizes; each controller has its own state of Adam
-where the paper has one parameter server; devices that lack an operation of a unit are masked; in its step, the decoder
-also reads what the encoder said of the operation.
+Some choices are not made in the paper, which leaves them to TensorFlow or its machines. Run times are divided by the
+time on the fastest devices, so that one constant and one learning rate serve models of all sizes. Each controller has
+its own state of Adam, where the paper has one parameter server. Devices that do not support an operation of a unit are
+masked. In each step the decoder also reads the encoder's state of the operation.
 """
 
 from __future__ import annotations
@@ -36,28 +36,29 @@ Measure = Callable[[NDArray[np.uint8]], NDArray[np.float64]]
 """Measures placements, uint8 [batch, groups] → seconds [batch]; raises BudgetSpent."""
 
 PATIENCE = 5.0
-"""Seconds to wait for a controller's message before looking whether all are alive."""
+"""Seconds to wait for a controller's message before checking that all controllers are alive."""
 
 
 @dataclass(frozen=True)
 class RNN:
-    """The settings, and the baseline that has them."""
+    """The baseline and its settings."""
 
-    hidden: int = 64  # size of both LSTMs (the paper: 512)
-    embedding: int = 16  # size of the embeddings of types and devices
+    hidden: int = 64  # width of both LSTMs (512 in the paper)
+    embedding: int = 16  # width of the embeddings of types and devices
     batch: int = 10  # placements that are drawn for each update
-    learning_rate: float = 3e-3  # of Adam
-    decay: float = 0.9  # of the moving average of rewards
-    # Weight of an entropy bonus, which the paper lacks: without it, hundreds of measurements end in one device.
+    learning_rate: float = 3e-3  # learning rate of Adam
+    decay: float = 0.9  # decay of the moving average of rewards
+    # Weight of an entropy bonus, which the paper lacks: without it, learning from hundreds of measurements converges to
+    # a single device.
     entropy: float = 0.3
     norm: float = 1.0  # largest norm of the gradient
-    settled: int = 5000  # updates after which infeasible placements are not learned from
+    settled: int = 5000  # updates after which infeasible placements are ignored
     colocate: bool = True  # whether the paper's rule of co-location applies
-    controllers: int = 1  # processes that draw placements; with more than one, results depend on how they take turns
-    updates: int | None = None  # of each controller; None: as many as the budget allows
+    controllers: int = 1  # processes that draw placements; with several, results depend on their timing
+    updates: int | None = None  # updates of each controller; None for as many as the budget allows
 
     def place(self, environment: Environment, seed: int) -> None:
-        """Learns to place the environment's problem, from scratch."""
+        """Learns to place the environment's problem from scratch."""
         graph = units(environment.problem, self.colocate)
         with learning.seeded(seed):
             network = Network(graph, self)
@@ -74,7 +75,7 @@ class Network(nn.Module):
         super().__init__()
         hidden, embedding = settings.hidden, settings.embedding
         device_count = graph.supported.shape[1]
-        # Each operation is its type, its output shape and its row of the adjacency matrix.
+        # The features of an operation are its type, its output shape and its row of the adjacency matrix.
         types, type_number = np.unique(graph.main_type, return_inverse=True)
         features = np.concatenate([graph.shapes, graph.adjacency], axis=1).astype(np.float32)
         self.type_number: Tensor
@@ -84,7 +85,7 @@ class Network(nn.Module):
         self.register_buffer("features", torch.from_numpy(features))
         self.register_buffer("supported", torch.from_numpy(graph.supported))
         self.types = nn.Embedding(len(types), embedding)
-        # The last one stands for what comes before the first operation.
+        # The additional last embedding is the decoder's input at the first operation.
         self.devices = nn.Embedding(device_count + 1, embedding)
         self.encoder = nn.LSTM(embedding + SHAPE_DIMENSIONS + graph.size, hidden)
         self.decoder = nn.LSTMCell(embedding + hidden, hidden)
@@ -99,11 +100,11 @@ class Network(nn.Module):
 
         Args:
             batch: number of placements.
-            greedy: takes the likeliest device in each step.
+            greedy: take the most probable device in each step.
 
         Returns:
-            Devices, int64 [batch, units]; their joint log-probability, float32 [batch]; the mean entropy of what they
-            were drawn from, summed over steps, a scalar.
+            Devices, int64 [batch, units]; their joint log-probability, float32 [batch]; the mean entropy of their
+            distributions, summed over steps, a scalar.
         """
         # The encoder reads all operations in topological order.
         states, (h, c) = self.encoder(torch.cat([self.types(self.type_number), self.features], dim=1))
@@ -128,13 +129,13 @@ def learn(network: Network, graph: UnitGraph, measure: Measure, settings: RNN) -
     """Learns until the budget is spent, or for `settings.updates` updates (section 3.1).
 
     Args:
-        network: is changed.
-        graph: of the network.
+        network: the policy, which is changed.
+        graph: the graph of the network.
         measure: measures placements.
-        settings: of the baseline.
+        settings: settings of the baseline.
 
     Raises:
-        BudgetSpent: as `measure` does.
+        BudgetSpent: `measure` raised it.
     """
     optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
     baseline = learning.MovingAverage(settings.decay)
@@ -143,7 +144,7 @@ def learn(network: Network, graph: UnitGraph, measure: Measure, settings: RNN) -
         # Draw a batch of placements, and measure them.
         devices, log_probability, entropy = network(settings.batch)
         costs = measure(graph.expand(devices.numpy()))
-        # The reward is -√(run time), a large constant for what fails, less a moving average.
+        # The reward is -√(run time), or a large negative constant where infeasible, minus a moving average.
         rewards = learning.rewards(costs, graph.reference)
         advantages = learning.scaled(baseline.advantage(rewards), costs)
         if update >= settings.settled:
@@ -155,19 +156,19 @@ def learn(network: Network, graph: UnitGraph, measure: Measure, settings: RNN) -
 
 
 class Distributed:
-    """Controllers in processes of their own, and their worker in this one (section 3.4).
+    """Runs controllers in processes of their own, and their worker in this one (section 3.4).
 
     The controllers update shared parameters without waiting for each other; each has its own moving average. This
-    process owns the environment, and measures what they draw.
+    process owns the environment and measures the placements that they draw.
     """
 
     def __init__(self, environment: Environment, graph: UnitGraph, network: Network, settings: RNN) -> None:
         """
         Args:
-            environment: pays.
-            graph: of the network.
-            network: moves to shared memory and is changed.
-            settings: of the baseline.
+            environment: measures placements.
+            graph: the graph of the network.
+            network: the policy; it is moved to shared memory and changed.
+            settings: settings of the baseline.
         """
         self.served = [0] * settings.controllers  # batches that were measured for each controller
         self._environment = environment
@@ -178,10 +179,10 @@ class Distributed:
         self._context = torch.multiprocessing.get_context("spawn")
 
     def run(self, seed: int) -> None:
-        """Measures what controllers draw until the budget is spent or all have made their updates.
+        """Serves the controllers until the budget is spent or all have made their updates.
 
         Args:
-            seed: of the controllers' draws, together with their numbers.
+            seed: seeds the controllers, together with their numbers.
 
         Raises:
             BudgetSpent: the budget is spent.
@@ -217,13 +218,13 @@ class Distributed:
                 if dead := [n for n in working if processes[n].exitcode not in (None, 0)]:
                     raise RunError(f"controller {dead[0]} ended with {processes[dead[0]].exitcode}") from error
                 continue
-            # What a controller computes counts as processor time of the method.
+            # The processor time of controllers counts against the budget.
             self._environment.charge(seconds - charged[number])
             charged[number] = seconds
             begun.add(number)
             waiting.append((number, placements))
             if len(begun) < len(processes):
-                continue  # a process that starts sooner must not spend the budget alone
+                continue  # a process that starts earlier must not spend the budget alone
             for sender, drawn in waiting:
                 if drawn is None:
                     working.discard(sender)

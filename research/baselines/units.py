@@ -1,4 +1,4 @@
-"""What the learning rivals see of a problem: a graph of the units that they place, and features of these."""
+"""The view of a problem for the learning rivals: a graph of the units that they place, and features of these."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 Floats = NDArray[np.float64]
 
 SHAPE_DIMENSIONS = 5
-"""Dimensions of an output shape among the features, counted from the last."""
+"""Number of dimensions of an output shape among the features, counted from the last: shapes rarely have more."""
 
 SMALLEST_RATIO, LARGEST_RATIO = 1e-2, 1e2
-"""Times and bytes over their means are clipped to this range before logarithms are taken."""
+"""Range to which times and bytes, divided by their means, are clipped before taking logarithms, so that zeros and
+outliers do not dominate."""
 
 
 @dataclass(frozen=True, eq=False)
 class UnitGraph:
-    """A problem by units of placement, numbered in topological order of their first operation."""
+    """A graph of units of placement, numbered in topological order of their first operation."""
 
     problem: PlacementProblem
-    unit: NDArray[np.int64]  # of each colocation group, int64 [groups]
+    unit: NDArray[np.int64]  # unit of each colocation group, int64 [groups]
     size: int  # number of units
-    us: Floats  # time on each device, µs, inf where unsupported, float64 [size, devices]
+    us: Floats  # time of each unit on each device, µs, inf where unsupported, float64 [size, devices]
     edges: NDArray[np.int64]  # producing and consuming unit of each edge, each pair once, no loops, int64 [2, edges]
-    edge_bytes: Floats  # that move along each edge where its ends are on two devices, float64 [edges]
+    edge_bytes: Floats  # bytes transferred along each edge if its ends are on two devices, float64 [edges]
 
     @classmethod
     def of(cls, problem: PlacementProblem, merged: NDArray[np.integer[Any]] | None = None) -> UnitGraph:
-        """Makes the graph.
+        """Makes the graph of a problem.
 
         Args:
-            problem: each of its colocation groups has a device that supports it.
-            merged: a number for each colocation group, the same for those that are placed together, [groups]. None:
-                each by itself.
+            problem: a problem in which each colocation group has a device that supports it.
+            merged: a number for each colocation group, equal for groups of one unit, [groups]; None for one unit each.
         """
         numbers = np.arange(problem.group_count) if merged is None else np.asarray(merged)
         order = topological_groups(problem)
@@ -59,12 +59,12 @@ class UnitGraph:
 
     @cached_property
     def supported(self) -> NDArray[np.bool_]:
-        """Devices that run all of a unit, bool [size, devices]."""
+        """Whether a device supports all of a unit, bool [size, devices]."""
         return np.isfinite(self.us)
 
     @cached_property
     def reference(self) -> float:
-        """Seconds of all units, each on its fastest device: the unit in which costs of different models are alike."""
+        """Sum of the units' times on their fastest devices, s; costs divided by it are comparable between models."""
         return max(float(self.us.min(axis=1).sum()) * 1e-6, 1e-12)
 
     @cached_property
@@ -77,7 +77,7 @@ class UnitGraph:
         """Time of each family of operation types in each unit, µs, float64 [size, TYPE_COLUMNS]."""
         graph = self.problem.graph
         time = self.problem.node_us.mean(axis=1)
-        # Nodes that take no time count as well, but less than any that does; constants last.
+        # Nodes without a time get a tiny one, constants a smaller one, so that each unit has shares.
         least = 1e-6 * max(float(time.max()), 1e-6)
         time = time + np.where(graph.kinds == NodeKind.CONSTANT, 1e-3 * least, least)
         table = np.zeros((self.size, TYPE_COLUMNS))
@@ -97,7 +97,7 @@ class UnitGraph:
 
     @cached_property
     def shapes(self) -> Floats:
-        """Output shape of each unit's last operation, logarithmic, padded with 0, float64 [size, SHAPE_DIMENSIONS]."""
+        """Logarithmic output shape of each unit's last operation, padded with 0, float64 [size, SHAPE_DIMENSIONS]."""
         graph = self.problem.graph
         operations = np.flatnonzero((np.diff(graph.output_ptr) > 0) & (graph.kinds != NodeKind.CONSTANT))
         last = np.full(self.size, -1)
@@ -117,12 +117,12 @@ class UnitGraph:
 
     @cached_property
     def bytes_out(self) -> Floats:
-        """Bytes of what other units read of each, float64 [size]."""
+        """Bytes of each unit that other units read, float64 [size]."""
         return np.bincount(self.edges[0], self.edge_bytes, self.size).astype(np.float64)
 
     @cached_property
     def costs(self) -> Floats:
-        """Times on each device and bytes that others read, as clipped logarithms over their means, [size, D + 1]."""
+        """Logarithms of times on each device and of bytes read by others, relative to their means, [size, D + 1]."""
         fastest = self.us.min(axis=1).mean()
         ratio = np.where(self.supported, self.us, np.inf) / max(fastest, 1e-9)
         out = self.bytes_out / max(self.bytes_out.mean(), 1e-9)
@@ -137,7 +137,7 @@ class UnitGraph:
         return np.asarray(reached)
 
     def expand(self, devices: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        """Placements of units, [..., size], as placements of colocation groups, uint8 [..., groups]."""
+        """Converts placements of units, [..., size], into placements of colocation groups, uint8 [..., groups]."""
         return np.asarray(devices)[..., self.unit].astype(np.uint8)
 
 
@@ -147,7 +147,7 @@ def _edges(problem: PlacementProblem, unit: NDArray[np.int64], size: int) -> tup
     of_tensor = tensors.of_consumer
     source, target = unit[tensors.source[of_tensor]], unit[tensors.consumers]
     crossing = source != target
-    # A tensor that several groups of one unit read moves there once.
+    # A tensor that several groups of one unit read is transferred once.
     rows = np.unique(np.stack([of_tensor[crossing], target[crossing]], axis=1), axis=0)
     keys = unit[tensors.source[rows[:, 0]]] * size + rows[:, 1]
     pairs, edge = np.unique(keys, return_inverse=True)
@@ -158,11 +158,10 @@ def _edges(problem: PlacementProblem, unit: NDArray[np.int64], size: int) -> tup
 def colocated(problem: PlacementProblem) -> NDArray[np.int64]:
     """Joins each colocation group to the only group that consumes its outputs.
 
-    The rule of co-location of Mirhoseini et al., ICML 2017, section 3.3.
+    This is the rule of co-location of Mirhoseini et al., ICML 2017, section 3.3.
 
     Returns:
-        A number for each colocation group, the same for those that are placed together; a device supports all of them.
-        int64 [groups].
+        A number for each colocation group, equal for joined groups, int64 [groups]. Some device supports all of them.
     """
     graph = UnitGraph.of(problem)
     consumers = np.bincount(graph.edges[0], minlength=graph.size)
@@ -172,7 +171,7 @@ def colocated(problem: PlacementProblem) -> NDArray[np.int64]:
     for unit in range(graph.size - 1, -1, -1):
         if consumers[unit] != 1:
             continue
-        # Consumers come later in topological order, so that theirs is a root already.
+        # Consumers come later in topological order, so that they have been joined already.
         target = int(root[consumer[unit]])
         both = supported[unit] & supported[target]
         if target != unit and both.any():
@@ -182,5 +181,5 @@ def colocated(problem: PlacementProblem) -> NDArray[np.int64]:
 
 
 def units(problem: PlacementProblem, colocate: bool) -> UnitGraph:
-    """The units of a problem: its colocation groups, or where `colocate`, what `colocated` joins."""
+    """The units of a problem: its colocation groups, joined by `colocated` if `colocate` is true."""
     return UnitGraph.of(problem, colocated(problem) if colocate else None)

@@ -1,1 +1,1 @@
-"""Real architectures to test, benchmark and train on. Needs the extra `bench` (onnx, torch, transformers)."""
+"""Models of real architectures for tests and training. Needs the extra `bench` (onnx, torch, transformers)."""

@@ -1,7 +1,7 @@
 """The model zoo that tests, benchmarks and the training corpus share.
 
-Architectures come from the onnx wheel, from transformers' configurations and from torch modules written out in this
-package; weights are drawn from a seed, nothing is downloaded. Needs the extra `bench` when a model is built for the
+Architectures come from the onnx wheel, from transformers' configurations and from torch modules in this package;
+weights are drawn from a seed, and nothing is downloaded. The extra `bench` is needed when a model is built for the
 first time; later it is read from a cache.
 
 How models are made: a `ZooModel` (models/base.py) has a recipe, the inputs to infer it with (models/inputs.py) and
@@ -20,7 +20,7 @@ from ov_hsdag.utils.errors import UserError
 from research.zoo.models import formats, onnx_light, other, text, vision
 from research.zoo.models.base import CACHE_VARIABLE, ZooModel, cache_folder
 
-# torch makes this folder once a model is built, in the folder for temporary files if nobody says where.
+# torch makes this folder when a model is built; by default it would be among the temporary files.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "torch"))
 
 __all__ = ["CACHE_VARIABLE", "ZOO", "ZooModel", "cache_folder", "select"]
@@ -41,13 +41,20 @@ ZOO: dict[str, ZooModel] = _registry((*onnx_light.MODELS, *text.MODELS, *vision.
 def select(wanted: Iterable[str]) -> list[ZooModel]:
     """Selects models of the zoo.
 
-    wanted: names of models, else families or tags. In the zoo's order, each once. UserError: a word is none of these.
+    Args:
+        wanted: names of models, families or tags.
+
+    Returns:
+        The models in the zoo's order, each once.
+
+    Raises:
+        UserError: a word is no name, family or tag.
     """
     chosen: set[str] = set()
     for word in wanted:
         alike = {name for name, model in ZOO.items() if word == model.family or word in model.tags}
-        found = {word} if word in ZOO else alike
-        if not found:
+        names = {word} if word in ZOO else alike
+        if not names:
             raise UserError(f"the model zoo has no model, family or tag '{word}'; the names are: {', '.join(ZOO)}")
-        chosen |= found
+        chosen |= names
     return [model for name, model in ZOO.items() if name in chosen]

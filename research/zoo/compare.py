@@ -1,4 +1,4 @@
-"""Outputs of compiled models, for comparisons."""
+"""Computes outputs of compiled models for comparisons."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ __all__ = ["TOLERANCE", "infer", "largest_difference"]
 
 
 def infer(compiled: ov.CompiledModel, input_sets: Sequence[Mapping[str, NDArray[Any]]]) -> list[list[NDArray[Any]]]:
-    """Infers input sets one after the other, in one request: a stateful model carries its state from set to set.
+    """Infers input sets one after the other in one request, so that a stateful model keeps its states between them.
 
-    input_sets: an array for every input of the model, by name. Returns each set's outputs, copies in the model's order.
+    Args:
+        compiled: the model.
+        input_sets: for each inference an array for every input, by name.
+
+    Returns:
+        For each inference copies of the outputs in the model's order.
     """
     request = compiled.create_infer_request()
     results = []
     for inputs in input_sets:
         request.infer(dict(inputs))
-        # Copies: the request writes the next outputs over these.
+        # Copies, as the next inference overwrites the tensors of the request.
         results.append([np.array(request.get_output_tensor(port).data) for port in range(len(compiled.outputs))])
     return results

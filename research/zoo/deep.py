@@ -1,6 +1,6 @@
-"""Models of any number of operations and small weights: a decoder with states, an encoder and a convolutional network.
+"""Builds models with any number of operations and small weights: a stateful decoder, an encoder, a convolutional one.
 
-They are as OpenVINO's converter leaves models: its common transformations find nothing to change.
+They have the form that OpenVINO's converter produces: its common transformations find nothing to change.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import openvino as ov
 from ov_hsdag.kit import decoder as decoders
 from ov_hsdag.utils.lazy import opset13 as ops
 
+# Width, heads and width of the feed-forward network of transformers, and tokens of the encoder; channels and side of
+# the image of the convolutional network. All are small, as only the number of operations matters.
 HIDDEN, HEADS, INNER, TOKENS = 32, 4, 64, 16
 CHANNELS, IMAGE = 16, 32
 
@@ -21,12 +23,12 @@ _NO_OPERATIONS = frozenset({"Constant", "Parameter", "Result"})
 
 
 def operations(model: ov.Model) -> int:
-    """Nodes other than Constants, Parameters and Results."""
+    """The number of nodes other than Constants, Parameters and Results."""
     return sum(node.get_type_name() not in _NO_OPERATIONS for node in model.get_ops())
 
 
 class _Weights:
-    """Small random weights."""
+    """Random weights of a decoder; implements `ov_hsdag.kit.decoder.DecoderWeights`."""
 
     def __init__(self) -> None:
         self._random = np.random.default_rng(0)
@@ -43,9 +45,9 @@ class _Weights:
 
 
 def decoder(layers: int) -> ov.Model:
-    """A stateful decoder in the manner of Llama, with dynamic shapes and two states for each layer."""
+    """A stateful decoder like Llama, with dynamic shapes and two states for each layer."""
     model = decoders.decoder(decoders.DecoderSize(layers, HEADS, HIDDEN // HEADS, INNER, 64), _Weights())
-    # What the transformations merge and rewrite: equal first values of states, equal lengths, a MatMul's constant.
+    # Does what the transformations would do: shares equal initial states and lengths, and transposes MatMul constants.
     nodes = model.get_ordered_ops()
     reads = [node for node in nodes if node.get_type_name() == "ReadValue"]
     for read in reads[1:]:
@@ -65,7 +67,7 @@ def decoder(layers: int) -> ov.Model:
 
 
 def encoder(layers: int) -> ov.Model:
-    """An encoder in the manner of BERT: static shapes."""
+    """An encoder like BERT, with static shapes."""
     random = np.random.default_rng(0)
 
     def linear(x: ov.Node, inputs: int, outputs: int) -> ov.Node:
@@ -88,26 +90,26 @@ def encoder(layers: int) -> ov.Model:
         x = norm(ops.add(x, linear(joined, HIDDEN, HIDDEN)))
         return norm(ops.add(x, linear(ops.gelu(linear(x, HIDDEN, INNER), "ERF"), INNER, HIDDEN)))
 
-    given = ops.parameter([1, TOKENS, HIDDEN], ov.Type.f32, name="hidden")
-    x: ov.Node = given
+    hidden = ops.parameter([1, TOKENS, HIDDEN], ov.Type.f32, name="hidden")
+    x: ov.Node = hidden
     for _ in range(layers):
         x = layer(x)
-    return ov.Model([ops.result(x)], [given], "encoder")
+    return ov.Model([ops.result(x)], [hidden], "encoder")
 
 
 def convolutional(blocks: int) -> ov.Model:
-    """Residual blocks of inverted bottlenecks with squeeze and excitation, in the manner of EfficientNet; static."""
+    """Residual blocks of inverted bottlenecks with squeeze and excitation, like EfficientNet, with static shapes."""
     random = np.random.default_rng(0)
 
     def convolution(x: ov.Node, inputs: int, outputs: int) -> ov.Node:
         weights = random.standard_normal((outputs, inputs, 1, 1), np.float32) / np.float32(np.sqrt(inputs))
-        found = ops.convolution(x, weights, [1, 1], [0, 0], [0, 0], [1, 1])
-        return ops.add(found, random.standard_normal((1, outputs, 1, 1), np.float32))
+        product = ops.convolution(x, weights, [1, 1], [0, 0], [0, 0], [1, 1])
+        return ops.add(product, random.standard_normal((1, outputs, 1, 1), np.float32))
 
     def depthwise(x: ov.Node, channels: int) -> ov.Node:
         weights = random.standard_normal((channels, 1, 1, 3, 3), np.float32) / np.float32(3)
-        found = ops.group_convolution(x, weights, [1, 1], [1, 1], [1, 1], [1, 1])
-        return ops.add(found, random.standard_normal((1, channels, 1, 1), np.float32))
+        product = ops.group_convolution(x, weights, [1, 1], [1, 1], [1, 1], [1, 1])
+        return ops.add(product, random.standard_normal((1, channels, 1, 1), np.float32))
 
     def block(x: ov.Node) -> ov.Node:
         wide = ops.swish(depthwise(ops.swish(convolution(x, CHANNELS, 2 * CHANNELS)), 2 * CHANNELS))
@@ -128,6 +130,6 @@ FAMILIES: Mapping[str, Callable[[int], ov.Model]] = MappingProxyType(
 
 
 def build(family: str, wanted: int) -> ov.Model:
-    """A model of the family with about so many operations, as `operations` counts them; at least of one layer."""
+    """A model of a family with about `wanted` operations, as counted by `operations`, and at least one layer."""
     one, three = (operations(FAMILIES[family](layers)) for layers in (1, 3))
     return FAMILIES[family](max(1, round(1 + 2 * (wanted - one) / (three - one))))

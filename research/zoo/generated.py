@@ -1,8 +1,9 @@
-"""Small random models with everything that makes placing hard.
+"""Generates small random models with all structures that make placing hard.
 
-Every model works on sequences of eight features: branches, multi-output splits, weights in several precisions, shared
-constants, shape arithmetic (ShapeOf … Gather … Concat → Reshape, Broadcast, Slice, Range), attention,
-sub-graphs (If, Loop, TensorIterator, LSTM), variables, and outputs of every kind. Batch and length may be dynamic.
+Every model works on sequences of eight features. It may have branches, multi-output splits, weights in several
+precisions, shared constants, shape arithmetic (ShapeOf … Gather … Concat → Reshape, Broadcast, Slice, Range),
+attention, sub-graphs (If, Loop, TensorIterator, LSTM), variables, and outputs of every kind. Batch and length may be
+dynamic.
 """
 
 from __future__ import annotations
@@ -17,39 +18,39 @@ from numpy.typing import NDArray
 
 from ov_hsdag.utils.lazy import opset13 as ops
 
-FEATURES = 8
-TOKENS = 11
-_BATCH, _LENGTH = 2, 5
-_HEADS = 2
+FEATURES = 8  # width of all tensors of features: small, so that inference takes no time
+TOKENS = 11  # number of different tokens
+_BATCH, _LENGTH = 2, 5  # static batch and length, different so that a swap of the two is noticed
+_HEADS = 2  # heads of attention
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model and what to infer it with."""
+    """A model with inputs for inference."""
 
     model: ov.Model
-    # input sets, which one request runs in this order; each has an array for every input of the model
+    # input sets, which one request infers in this order; each has an array for every input of the model
     inputs: list[list[NDArray[Any]]]
 
 
 def generate(seed: int, steps: int = 12) -> Case:
-    """Returns a model of `steps` random building blocks; the same for the same arguments."""
+    """Generates a model of `steps` random building blocks; equal arguments give equal models."""
     return _Generator(np.random.default_rng(seed)).case(steps)
 
 
 class _Generator:
-    """Keeps the tensors that later blocks can choose from.
+    """A model under construction, with the tensors that later blocks can choose from.
 
-    features f32 [batch, length, 8], pooled f32 [batch, 8], tokens i64 [batch, length].
+    These are features, f32 [batch, length, 8], pooled, f32 [batch, 8], and tokens, i64 [batch, length].
     """
 
     def __init__(self, random: np.random.Generator) -> None:
         self.random = random
-        # Shapes that a stateful model keeps from run to run cannot depend on a batch that changes.
+        # Whether batch and length are dynamic. The batch of a stateful model does not change, as its states have it.
         self.dynamic = (bool(random.random() < 0.3), bool(random.random() < 0.5))
         self.parameters: list[Any] = []
         self.sinks: list[Any] = []
-        self.extra: list[Any] = []  # outputs besides the ends
+        self.extra: list[Any] = []  # outputs in addition to tensors that no node reads
         self.features = [self._parameter(f"features_{i}", ov.Type.f32) for i in range(1 + (random.random() < 0.4))]
         self.tokens = self._parameter("tokens", ov.Type.i64)
         self.pooled: list[Any] = []
@@ -93,7 +94,7 @@ class _Generator:
         batches = (2, 1, 3) if self.dynamic[0] and not self.sinks else (_BATCH,) * 3
         lengths = (5, 3, 8) if self.dynamic[1] else (_LENGTH,) * 3
         varied = batches != (_BATCH,) * 3 or lengths != (_LENGTH,) * 3
-        # A state shows in the second run.
+        # A state has an effect from the second inference on.
         sets = 3 if varied else 2 if self.sinks else 1
         return [
             [self._array(node, batch, length) for node in self.parameters]
@@ -117,7 +118,7 @@ class _Generator:
         return ops.constant(self.random.standard_normal(shape).astype(np.float32) / np.float32(np.sqrt(FEATURES)))
 
     def _weights(self, shape: tuple[int, ...]) -> Any:
-        """As plain f32, as f16 with a Convert, or as int8 with a Convert and a scale."""
+        """Random weights in f32, in f16 with a Convert, or in int8 with a Convert and a scale."""
         kind = self.random.integers(0, 3)
         values = self.random.standard_normal(shape) / np.sqrt(FEATURES)
         if kind == 0:
@@ -128,7 +129,7 @@ class _Generator:
         return ops.multiply(ops.convert(ops.constant(steps), ov.Type.f32), ops.constant(np.float32(1 / 64)))
 
     def _any(self) -> Any:
-        """One of the tensors of features, recent ones more often."""
+        """A random tensor of features, more often a recent one."""
         reach = min(len(self.features), 5) if self.random.random() < 0.8 else len(self.features)
         return self.features[len(self.features) - 1 - int(self.random.integers(0, reach))]
 
@@ -136,10 +137,10 @@ class _Generator:
         return ops.constant(np.int64(value))
 
     def _size(self, tensor: Any, axis: int) -> Any:
-        """i64 [1]: one dimension of a tensor, computed."""
+        """A dimension of a tensor, computed by nodes, i64 [1]."""
         return ops.gather(ops.shape_of(tensor), ops.constant(np.array([axis])), self._axis(0))
 
-    # Blocks: each gives a tensor of features, or None.
+    # The building blocks: each returns a tensor of features, or None.
 
     def unary(self) -> Any:
         function = (ops.relu, ops.tanh, ops.sigmoid, lambda x: ops.gelu(x, "ERF"), ops.abs)[self.random.integers(0, 5)]
@@ -155,8 +156,8 @@ class _Generator:
     def dense(self) -> Any:
         shared = self.random.random() < 0.4
         weights = self.matrix if shared else self._weights((FEATURES, FEATURES))
-        # Of MatMuls that share compressed weights, one transposed and one not, OpenVINO 2026.4's CPU plugin computes
-        # one wrong, on a single device too.
+        # Shared weights are never transposed: the CPU plugin of OpenVINO 2026.4 computes a wrong MatMul, on a single
+        # device too, if two of them share compressed weights and only one transposes them.
         return ops.matmul(self._any(), weights, False, not shared and bool(self.random.random() < 0.5))
 
     def halves(self) -> Any:
@@ -169,7 +170,7 @@ class _Generator:
         return ops.concat([parts.output(0), ops.tanh(parts.output(1)), parts.output(0).get_node().output(2)], 2)
 
     def attention(self) -> Any:
-        """Heads are split off by a computed pattern, which all attentions may share."""
+        """Attention whose heads are split by a computed pattern, which several attentions may share."""
         tensor = self._any()
         if self.pattern is None or self.random.random() < 0.5:
             rest = ops.constant(np.array([_HEADS, FEATURES // _HEADS]))
@@ -188,7 +189,7 @@ class _Generator:
         self.pooled.append(ops.reduce_mean(self._any(), ops.constant(np.array([1])), False))
 
     def spread(self) -> Any:
-        """Pooled features, broadcast to the shape of a tensor."""
+        """Broadcasts pooled features to the shape of a tensor."""
         if not self.pooled:
             self.pool()
         pooled, tensor = self.pooled[self.random.integers(0, len(self.pooled))], self._any()
@@ -198,14 +199,14 @@ class _Generator:
         return ops.gather(self._weights((TOKENS, FEATURES)), self.tokens, self._axis(0))
 
     def positions(self) -> Any:
-        """Rows of a table for 0, 1, … length: a Range of computed length."""
+        """Adds rows of a table for the positions 0, 1, …, by a Range of computed length."""
         tensor = self._any()
         length = ops.squeeze(self._size(tensor, 1), ops.constant(np.array([0])))
         numbers = ops.range(self._axis(0), length, self._axis(1), ov.Type.i64)
         return ops.add(tensor, ops.gather(self._constant((32, FEATURES)), numbers, self._axis(0)))
 
     def window(self) -> Any:
-        """All but the first step, and a step of zeros at the end: Slice and Pad by computed sizes."""
+        """Shifts a tensor by one step, with zeros at the end, by Slice and Pad of computed sizes."""
         tensor = self._any()
         one, axes = ops.constant(np.array([1])), ops.constant(np.array([1]))
         rest = ops.slice(tensor, one, self._size(tensor, 1), one, axes)
@@ -213,7 +214,7 @@ class _Generator:
         return ops.pad(rest, ops.constant(np.array([0, 0, 0])), end, "constant", ops.constant(np.float32(0)))
 
     def largest(self) -> Any:
-        """The four largest features, twice: of two outputs one is used."""
+        """The four largest features, repeated; the second output of TopK is not used."""
         top = ops.topk(self._any(), ops.constant(np.int64(FEATURES // 2)), 2, "max", "value")
         return ops.concat([top.output(0), top.output(0)], 2)
 
@@ -228,13 +229,13 @@ class _Generator:
         return ops.add(ops.multiply(centred, self.vector), self.vector)
 
     def selected(self) -> Any:
-        """Where tokens are even one tensor, elsewhere another."""
+        """Selects between two tensors by whether tokens are even."""
         two = ops.constant(np.int64(2))
         even = ops.equal(ops.mod(self.tokens, two), ops.constant(np.int64(0)))
         return ops.select(ops.unsqueeze(even, ops.constant(np.array([2]))), self._any(), self._any())
 
     def iterated(self) -> Any:
-        """A TensorIterator over the steps, with a state."""
+        """A TensorIterator over the steps with a state."""
         tensor = self._any()
         step = ops.parameter(ov.PartialShape([-1, 1, FEATURES]), ov.Type.f32)
         state = ops.parameter(ov.PartialShape([-1, 1, FEATURES]), ov.Type.f32)
@@ -248,7 +249,7 @@ class _Generator:
         return self._node_of(iterator.get_concatenated_slices(body.get_results()[1].output(0), 0, 1, 1, -1, 1))
 
     def looped(self) -> Any:
-        """A Loop that runs as often as the tensor has steps."""
+        """A Loop with as many iterations as the tensor has steps."""
         tensor = self._any()
         value = ops.parameter(ov.PartialShape([-1, -1, FEATURES]), ov.Type.f32)
         after = ops.tanh(ops.add(value, self._constant((1, 1, FEATURES))))
@@ -261,7 +262,7 @@ class _Generator:
         return self._node_of(loop.get_iter_value(body.get_results()[0].output(0), -1))
 
     def branched(self) -> Any:
-        """An If that the tokens decide."""
+        """An If whose condition depends on the tokens."""
         tensor = self._any()
         total = ops.reduce_sum(self.tokens, ops.constant(np.array([0, 1])), False)
         odd = ops.equal(ops.mod(total, ops.constant(np.int64(2))), ops.constant(np.int64(1)))
@@ -289,7 +290,7 @@ class _Generator:
         return self._node_of(ops.squeeze(sequence.output(0), ops.constant(np.array([1]))).output(0))
 
     def remembered(self) -> Any:
-        """The last run's mean is added, and a new one kept."""
+        """Adds a state of fixed size, which accumulates the means of all inferences."""
         tensor = self._any()
         variable, shape = f"variable_{len(self.sinks)}", [1, 1, FEATURES]
         old = ops.read_value(ops.constant(np.zeros(shape, np.float32)), variable, ov.Type.f32, shape)
@@ -299,7 +300,7 @@ class _Generator:
         return ops.add(tensor, new if self.random.random() < 0.5 else old)
 
     def appended(self) -> Any:
-        """Means of all runs so far, appended to a state that grows, and attended to."""
+        """Attention to a growing state, to which each inference appends its mean."""
         tensor = self._any()
         variable = f"variable_{len(self.sinks)}"
         empty = ops.constant(np.zeros((1, 0, FEATURES), np.float32))
@@ -310,13 +311,13 @@ class _Generator:
         return ops.matmul(weights, new, False, False)
 
     def counted(self) -> Any:
-        """The number of tokens above a threshold as an output: data that decides a shape (NonZero)."""
+        """The tokens above a threshold, and their number, as outputs: a shape that depends on data (NonZero)."""
         where = ops.non_zero(ops.greater(self.tokens, ops.constant(np.int64(TOKENS // 2))), "i64")
         self.extra.append(where)
         self.extra.append(ops.reduce_sum(ops.convert(ops.shape_of(where), ov.Type.f32), self._axis(0), True))
 
     def picked(self) -> Any:
-        """Steps by index, twice in another order: a Gather whose indices are a computed, short vector."""
+        """Adds the mean of the last and first step, from a Gather whose indices are a computed, short vector."""
         tensor = self._any()
         length = self._size(tensor, 1)
         last = ops.subtract(length, ops.constant(np.array([1])))
@@ -325,6 +326,6 @@ class _Generator:
 
     @staticmethod
     def _node_of(output: Any) -> Any:
-        """Blocks hand on nodes; one with several outputs gets a node of its own for the first."""
+        """The node of an output; a node with several outputs gets a Relu behind this one."""
         node = output.get_node()
         return node if node.get_output_size() == 1 else ops.relu(output)

@@ -1,4 +1,4 @@
-"""Random changes of models, like those that tools and users make, and checks that changed models can be placed."""
+"""Changes models at random, as tools and users do, and checks that the changed models can be placed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from research.zoo.compare import TOLERANCE, infer, largest_difference
 from research.zoo.generated import Case
 
 Mutation = Callable[[Case, np.random.Generator], "Case | None"]
-"""Changes the model of a case in place (or gives another); None where the model has nothing that it could change."""
+"""Changes the model of a case in place, or returns another case; None where the model has nothing to change."""
 
 Outputs = list[list[NDArray[Any]]]
-"""The outputs of each input set."""
+"""Outputs of a model for each input set."""
 
 _STATES = ("ReadValue", "Assign")
 
@@ -43,23 +43,23 @@ def _nodes(model: ov.Model, *, but: tuple[str, ...] = ()) -> list[Any]:
 
 
 def _float_edges(model: ov.Model) -> list[Any]:
-    """Inputs of nodes that read f32."""
+    """The input ports of nodes that read f32."""
     return [port for node in _nodes(model, but=_STATES) for port in node.inputs() if _is_f32(port.get_source_output())]
 
 
 def _weights(model: ov.Model) -> set[int]:
-    """Ids of nodes that depend on constants alone.
+    """Ids of nodes that depend on constants only, which mutations leave constant.
 
-    OpenVINO 2026.4's CPU plugin computes nonsense, on a single device too, where weights that are decompressed become
-    something that changes from run to run; so they stay constant.
+    The CPU plugin of OpenVINO 2026.4 computes nonsense, on a single device too, if decompressed weights are not
+    constant.
     """
-    found: set[int] = set()
+    constant_ids: set[int] = set()
     for node in model.get_ordered_ops():
         sources = [value.get_node().get_instance_id() for value in node.input_values()]
-        constant = node.get_type_name() == "Constant" or (bool(sources) and found.issuperset(sources))
+        constant = node.get_type_name() == "Constant" or (bool(sources) and constant_ids.issuperset(sources))
         if constant and node.get_type_name() != "ReadValue":
-            found.add(node.get_instance_id())
-    return found
+            constant_ids.add(node.get_instance_id())
+    return constant_ids
 
 
 def _is_f32(output: Any) -> bool:
@@ -67,7 +67,7 @@ def _is_f32(output: Any) -> bool:
 
 
 def insert_activation(case: Case, random: np.random.Generator) -> Case | None:
-    """A Tanh on one edge."""
+    """Inserts a Tanh on an edge."""
     edge = _some(random, _float_edges(case.model))
     if edge is None:
         return None
@@ -76,7 +76,7 @@ def insert_activation(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def insert_conversions(case: Case, random: np.random.Generator) -> Case | None:
-    """f32 → f16 → f32 on one edge."""
+    """Inserts conversions f32 → f16 → f32 on an edge."""
     edge = _some(random, _float_edges(case.model))
     if edge is None:
         return None
@@ -86,7 +86,7 @@ def insert_conversions(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def insert_reshapes(case: Case, random: np.random.Generator) -> Case | None:
-    """A tensor is flattened and gets its shape back, by a computed pattern."""
+    """Flattens a tensor and restores its shape by a computed pattern."""
     edges = [e for e in _float_edges(case.model) if e.get_source_output().get_partial_shape().rank.is_static]
     edge = _some(random, [e for e in edges if e.get_source_output().get_partial_shape().rank.get_length() > 0])
     if edge is None:
@@ -98,7 +98,7 @@ def insert_reshapes(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def add_branch(case: Case, random: np.random.Generator) -> Case | None:
-    """A side branch beside one edge: x → x + relu(x) · tanh(x)."""
+    """Adds a side branch to an edge: x → x + relu(x) · tanh(x)."""
     edge = _some(random, _float_edges(case.model))
     if edge is None:
         return None
@@ -108,8 +108,8 @@ def add_branch(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def remove_node(case: Case, random: np.random.Generator) -> Case | None:
-    """A node is removed whose output has the shape and type of one of its inputs."""
-    found = []
+    """Removes a node whose output has the shape and type of one of its inputs."""
+    removable = []
     for node in _nodes(case.model, but=(*_STATES, "Result", "Parameter", "Constant")):
         if node.get_output_size() != 1:
             continue
@@ -117,17 +117,17 @@ def remove_node(case: Case, random: np.random.Generator) -> Case | None:
         for value in node.input_values():
             alike = value.get_partial_shape() == output.get_partial_shape()
             if alike and value.get_element_type() == output.get_element_type():
-                found.append((output, value))
-    if not found:
+                removable.append((output, value))
+    if not removable:
         return None
-    output, value = _some(random, found)
+    output, value = _some(random, removable)
     for target in output.get_target_inputs():
         target.replace_source_output(value)
     return case
 
 
 def rename(case: Case, random: np.random.Generator) -> Case | None:
-    """A third of the nodes get other names, some of them odd ones."""
+    """Renames a third of the nodes, some of them to odd names."""
     odd = ('a "quoted", name', "été/層", "<x>&y;", "a\nb", "back\\slash", "affinity", " ")
     for number, node in enumerate(_nodes(case.model)):
         if random.random() < 1 / 3:
@@ -136,7 +136,7 @@ def rename(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def repeat_names(case: Case, random: np.random.Generator) -> Case | None:
-    """Several nodes have the same name, whatever their types."""
+    """Gives several nodes of any types the same name."""
     nodes = _nodes(case.model)
     for index in random.integers(0, len(nodes), 6):
         nodes[index].set_friendly_name(nodes[0].get_friendly_name() if random.random() < 0.3 else "same")
@@ -144,7 +144,7 @@ def repeat_names(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def free_shapes(case: Case, random: np.random.Generator) -> Case | None:
-    """Static dimensions of one input become dynamic, some with bounds."""
+    """Makes static dimensions of an input dynamic, some with bounds."""
     port = _some(random, case.model.inputs)
     if port is None or port.get_partial_shape().rank.is_dynamic:
         return None
@@ -161,7 +161,7 @@ def free_shapes(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def fix_shapes(case: Case, random: np.random.Generator) -> Case | None:
-    """Dynamic inputs get the shapes of one input set."""
+    """Fixes dynamic inputs to the shapes of one input set."""
     if not case.model.is_dynamic() or any(n.get_type_name() == "ReadValue" for n in case.model.get_ops()):
         return None
     arrays = _some(random, case.inputs)
@@ -171,14 +171,14 @@ def fix_shapes(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def _first_dimension(port: Any) -> int | None:
-    """The shape of a float tensor, where it is static."""
+    """The first dimension of a float tensor; None for other tensors, and where it is dynamic."""
     shape = port.get_partial_shape()
     known = _is_f32(port) and shape.rank.is_static and shape.rank.get_length() > 0 and shape[0].is_static
     return int(shape[0].get_length()) if known else None
 
 
 def change_batch(case: Case, random: np.random.Generator) -> Case | None:
-    """The first dimension of every input times two or three."""
+    """Multiplies the first dimension of every input by two or three."""
     if not case.inputs[0] or any(array.ndim == 0 for array in case.inputs[0]):
         return None
     times = int(random.integers(2, 4))
@@ -187,18 +187,18 @@ def change_batch(case: Case, random: np.random.Generator) -> Case | None:
     for port in case.model.inputs:
         shape = port.get_partial_shape()
         if shape.rank.is_static:
-            # Inputs beyond an upper bound are errors; one such model crashed on a single device.
+            # Without upper bounds: larger inputs would be errors, and one such model crashed on a single device.
             shape[0] = ov.Dimension(shape[0].get_length() * times if shape[0].is_static else -1)
         shapes[port] = shape
     case.model.reshape(shapes)
     after = [_first_dimension(port) for port in case.model.outputs]
     if any(size == case.inputs[0][0].shape[0] and new == size for size, new in zip(before, after, strict=True)):
-        return None  # a pattern that was folded holds the old batch: the CPU plugin may crash, on a single device too
+        return None  # a folded pattern has the old batch: the CPU plugin may crash, on a single device too
     return Case(case.model, [[np.concatenate([array] * times) for array in arrays] for arrays in case.inputs])
 
 
 def compress_weights(case: Case, random: np.random.Generator) -> Case | None:
-    """As saving with f16 weights does."""
+    """Compresses weights to f16, as saving does by default."""
     from openvino._offline_transformations import compress_model_transformation
 
     compress_model_transformation(case.model)
@@ -206,7 +206,7 @@ def compress_weights(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def through_a_file(case: Case, random: np.random.Generator) -> Case | None:
-    """Saved and read again, half of the time with f16 weights."""
+    """Saves the model and reads it again, half of the time with f16 weights."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.xml"
         ov.save_model(case.model, path, compress_to_fp16=bool(random.random() < 0.5))
@@ -214,7 +214,7 @@ def through_a_file(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def share_constants(case: Case, random: np.random.Generator) -> Case | None:
-    """Equal constants become one."""
+    """Merges equal constants."""
     first: dict[Any, Any] = {}
     merged = False
     for node in _nodes(case.model):
@@ -230,7 +230,7 @@ def share_constants(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def unshare_constants(case: Case, random: np.random.Generator) -> Case | None:
-    """Each consumer of a shared constant gets its own, with the same name."""
+    """Gives each consumer of a shared constant its own copy, with the same name."""
     changed = False
     for node in _nodes(case.model):
         if node.get_type_name() != "Constant" or node.get_element_type() == ov.Type.string:
@@ -244,16 +244,16 @@ def unshare_constants(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def feed_constant(case: Case, random: np.random.Generator) -> Case | None:
-    """A constant becomes an input."""
+    """Replaces a constant by an input."""
     weights = _weights(case.model)
-    found = []
+    constants = []
     for node in _nodes(case.model):
         if node.get_type_name() == "Constant" and _is_f32(node.output(0)):
             users = {target.get_node().get_instance_id() for target in node.output(0).get_target_inputs()}
             if users and not users & weights:
-                found.append(node)
-    node = _some(random, found)
-    # With an initial value that is computed, the CPU plugin loses states, on a single device too.
+                constants.append(node)
+    node = _some(random, constants)
+    # The CPU plugin loses states whose initial value is not constant, on a single device too.
     if node is None or any(t.get_node().get_type_name() in _STATES for t in node.output(0).get_target_inputs()):
         return None
     value = node.get_data().copy()
@@ -265,7 +265,7 @@ def feed_constant(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def freeze_input(case: Case, random: np.random.Generator) -> Case | None:
-    """An input becomes a constant."""
+    """Replaces an input by a constant."""
     index = int(random.integers(0, len(case.model.inputs))) if len(case.model.inputs) > 1 else None
     if index is None or len({arrays[index].shape for arrays in case.inputs}) > 1:
         return None
@@ -278,14 +278,14 @@ def freeze_input(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def repeat_result(case: Case, random: np.random.Generator) -> Case | None:
-    """One tensor is the output two and three times."""
+    """Makes an output tensor an output once or twice more."""
     port = _some(random, [result.input_value(0) for result in case.model.get_results()])
     case.model.add_results([ops.result(port) for _ in range(random.integers(1, 3))])
     return case
 
 
 def expose_tensor(case: Case, random: np.random.Generator) -> Case | None:
-    """An inner tensor becomes an output, also one of a replicable producer or a constant."""
+    """Makes an inner tensor an output; its producer may be replicable or a constant."""
     nodes = _nodes(case.model, but=("Result", "Assign"))
     ports = [port for node in nodes for port in node.outputs() if port.get_element_type() != ov.Type.string]
     port = _some(random, [port for port in ports if port.get_target_inputs()])
@@ -296,7 +296,7 @@ def expose_tensor(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def remove_result(case: Case, random: np.random.Generator) -> Case | None:
-    """An output is removed, with the nodes that only it needs."""
+    """Removes an output, and the nodes that only it needs."""
     results = case.model.get_results()
     if len(results) < 2:
         return None
@@ -305,7 +305,7 @@ def remove_result(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def pass_input_through(case: Case, random: np.random.Generator) -> Case | None:
-    """A new input is an output at once, or an existing input becomes an output too."""
+    """Makes an existing input, or a new one, an output as well."""
     if random.random() < 0.5 and case.model.get_parameters():
         case.model.add_results([ops.result(_some(random, case.model.get_parameters()))])
         return case
@@ -317,14 +317,14 @@ def pass_input_through(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def add_unused_input(case: Case, random: np.random.Generator) -> Case | None:
-    """An input that nobody reads."""
+    """Adds an input that no node reads."""
     parameter = ops.parameter([2, 3], ov.Type.f32, name=f"unused_{len(case.model.inputs)}")
     case.model.add_parameters([parameter])
     return Case(case.model, [[*arrays, np.zeros((2, 3), np.float32)] for arrays in case.inputs])
 
 
 def preprocess(case: Case, random: np.random.Generator) -> Case | None:
-    """PrePostProcessor: a u8 or f16 tensor with mean and scale in place of an f32 input, f16 for f32 outputs."""
+    """Applies PrePostProcessor: an f32 input becomes u8 or f16 with mean and scale, and maybe an output becomes f16."""
     ports = [index for index, port in enumerate(case.model.inputs) if _is_f32(port)]
     index = _some(random, ports)
     if index is None:
@@ -344,7 +344,7 @@ def preprocess(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def add_state(case: Case, random: np.random.Generator) -> Case | None:
-    """A static tensor is averaged with its value of the last run."""
+    """Adds a state: a static tensor is averaged with the state, which then takes the result."""
     if len({tuple(array.shape for array in arrays) for arrays in case.inputs}) > 1:
         return None
     edges = [edge for edge in _float_edges(case.model) if edge.get_source_output().get_partial_shape().is_static]
@@ -365,7 +365,7 @@ def add_state(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def leave_affinities(case: Case, random: np.random.Generator) -> Case | None:
-    """Some nodes have affinities from an earlier run."""
+    """Sets affinities on some nodes, as an earlier program may have left them."""
     for node in _nodes(case.model):
         if random.random() < 0.3:
             node.get_rt_info()["affinity"] = ("CPU_A", "CPU_B")[random.integers(0, 2)]
@@ -373,7 +373,7 @@ def leave_affinities(case: Case, random: np.random.Generator) -> Case | None:
 
 
 def common_transformations(case: Case, random: np.random.Generator) -> Case | None:
-    """The transformations that converters run at their end."""
+    """Runs the transformations with which converters end."""
     from openvino._offline_transformations import apply_moc_transformations
 
     apply_moc_transformations(case.model, cf=bool(random.random() < 0.5), smart_reshape=bool(random.random() < 0.5))
@@ -394,10 +394,15 @@ MUTATIONS: dict[str, Mutation] = {
 def mutated(case: Case, names: list[str], seed: int) -> tuple[Case, list[str]]:
     """Applies mutations to a copy of a case, one after the other.
 
-    A mutation that makes a model invalid (such as a reshape that the model does not allow) is left out.
+    A mutation that makes the model invalid, such as a reshape that it does not allow, is skipped.
 
-    case: not changed. names: of mutations, keys of `MUTATIONS`. seed: of the mutations. Returns the changed case, and
-    the names of the mutations that changed something.
+    Args:
+        case: the case, which is not changed.
+        names: mutations, by their keys in `MUTATIONS`.
+        seed: seed of the mutations.
+
+    Returns:
+        The changed case, and the names of the mutations that changed something.
     """
     random = np.random.default_rng(seed)
     done = []
@@ -420,22 +425,28 @@ def _wrapped(model: Any) -> ov.Model:
 
 
 class Wrong(Exception):
-    """A placement does not compile, or computes something else than a single device."""
+    """A placement does not compile, or its outputs differ from those of a single device."""
 
 
 @dataclass
 class Checked:
     """The result of a check."""
 
-    nodes: int = 0  # of the model
-    groups: int = 0  # legality groups of the model
-    submodels: list[int] = field(default_factory=list)  # of each placement that compiled
+    nodes: int = 0  # number of nodes of the model
+    groups: int = 0  # number of colocation groups of the model
+    submodels: list[int] = field(default_factory=list)  # number of submodels of each placement that compiled
 
 
 def runs(case: Case, core: ov.Core, device: str) -> Outputs | None:
-    """Returns the outputs of a copy of the case on one device.
+    """Infers a copy of a case on one device, twice.
 
-    None where OpenVINO cannot run the model, where outputs are not finite, and where a second run gives others.
+    Args:
+        case: the case, which is not changed.
+        core: runs it.
+        device: the device.
+
+    Returns:
+        The outputs; None where OpenVINO cannot run the model, outputs are not finite, or the second run differs.
     """
     try:
         compiled = core.compile_model(case.model.clone(), device)
@@ -449,12 +460,21 @@ def runs(case: Case, core: ov.Core, device: str) -> Outputs | None:
 
 
 def check(case: Case, expected: Outputs, core: ov.Core, devices: DeviceSet, seed: int, after: list[str]) -> Checked:
-    """Places a case in every way and compares each with a single device.
+    """Places a case in several ways and compares each with a single device.
 
-    case: a model that runs on the first device; not changed. expected: what it computes there, see `runs`. devices: two
-    or more that infer in f32. seed: of two random legal placements and of the mutations. after: names of mutations of
-    the model that `place` has placed, as users change models that they have read. Raises Wrong: one does not compile,
-    has another number of submodels than predicted, or differs in its outputs.
+    Args:
+        case: a model that runs on the first device; it is not changed.
+        expected: its outputs there, see `runs`.
+        core: runs the placements.
+        devices: two or more devices that infer in f32.
+        seed: seed of two random legal placements and of the mutations.
+        after: names of mutations of the placed model, as users change models that they have read.
+
+    Returns:
+        The numbers of nodes, groups and submodels.
+
+    Raises:
+        Wrong: a placement does not compile, has another number of submodels than predicted, or differs in its outputs.
     """
     checked = Checked()
     for way, placed, wanted, predicted in _placed(case, expected, core, devices, seed, after, checked):
@@ -492,7 +512,7 @@ def _placed(
     assert found.predicted is not None
     yield f"place for {objective}", Case(model, case.inputs), expected, int(found.predicted["submodels"])
 
-    # A placement on both devices, whatever is best, so that there is something to be carried over.
+    # A random placement, so that several devices are used whatever is best, and mutations have something to disturb.
     Placement(devices=devices.names, affinity=problem.affinity(drawn[0])).embed(model)
     remove_affinities(model)
     changed, done = mutated(Case(model, case.inputs), after, seed)

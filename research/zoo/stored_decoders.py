@@ -1,4 +1,4 @@
-"""Stateful decoders of any size with random weights, built without keeping them in memory."""
+"""Writes stateful decoders of any size with random weights, without holding them in memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ov_hsdag.model.clean_up import clean_up
 from ov_hsdag.utils.lazy import op
 from ov_hsdag.utils.lazy import opset13 as ops
 
-GROUP = 128  # weights of a row that share a scale
+GROUP = 128  # weights of a row that share a scale, the usual group size of int4 compression
 
 
 class _Weights:
-    """Random weights in a file that is mapped: the pages of one matrix at a time are in memory."""
+    """Random weights in a memory-mapped file, so that only the pages of one matrix need memory at a time."""
 
     def __init__(self, path: Path, kind: str, count: int) -> None:
         self._random = np.random.default_rng(0)
@@ -34,7 +34,7 @@ class _Weights:
         return ops.constant(np.ones(width, np.float32))
 
     def table(self, *shape: int) -> ov.Node:
-        """[…, columns] f32, decompressed where weights are compressed."""
+        """Weights [..., columns] as f32, with nodes that decompress them where they are compressed."""
         *outer, columns = shape
         rows = math.prod(outer)
         if self._kind in ("f32", "f16"):
@@ -71,12 +71,15 @@ class _Weights:
 
 
 def write_decoder(size: DecoderSize, path: Path, weights: str = "f32") -> Path:
-    """Writes an IR: input_ids, attention_mask, position_ids [batch, tokens], beam_idx [batch] → logits.
+    """Writes the IR of a decoder, see `ov_hsdag.kit.decoder.decoder`, after OpenVINO's common transformations.
 
-    As exporters do, it applies OpenVINO's common transformations first.
+    Args:
+        size: the sizes of the decoder.
+        path: the .xml file; while it is written, the folder also holds a temporary file with all weights.
+        weights: "f32", "f16" (by `openvino.save_model`), "u8" (a scale per row) or "i4" (a scale per `GROUP` weights).
 
-    size: of the decoder. path: of the .xml file; as much again as the model lies in a file beside it for a while.
-    weights: "f32", "f16" (by `openvino.save_model`), "u8" (a scale for a row) or "i4" (one for `GROUP` of a row).
+    Returns:
+        `path`.
     """
     scratch = path.with_suffix(".scratch")
     wide = max(size.experts, 1) * size.inner + (size.common if size.experts else 0)

@@ -20,6 +20,13 @@ class Model:
     """A compiled model with its requests; `infer` waits for an idle one."""
 
     def __init__(self, core: ov.Core, path: Path, device: str) -> None:
+        """Compiles the model for throughput, with as many requests as it asks for.
+
+        Args:
+            core: compiles the model.
+            path: file of the model.
+            device: device string of compile_model.
+        """
         self.compiled = core.compile_model(path, device, {"PERFORMANCE_HINT": "THROUGHPUT"})
         self.idle: asyncio.Queue = asyncio.Queue()
         for _ in range(self.compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")):
@@ -31,12 +38,13 @@ class Model:
         self.inputs = [np.random.default_rng(0).random(shape, np.float32) for shape in shapes]
 
     async def infer(self) -> np.ndarray:
+        """Runs the model once; returns a copy of its first output."""
         request, loop = await self.idle.get(), asyncio.get_running_loop()
         done = loop.create_future()
         request.set_callback(lambda _: loop.call_soon_threadsafe(done.set_result, None), None)
         request.start_async(self.inputs)
         await done
-        request.wait()  # raises what went wrong
+        request.wait()  # raises the error of a failed inference
         output = np.array(request.get_output_tensor(0).data)
         self.idle.put_nowait(request)
         return output

@@ -1,8 +1,8 @@
 """Compile once, run elsewhere: python export_import.py MODEL HETERO:GPU,CPU BLOB.
 
-The blob holds the submodels as the devices compiled them. Who imports it needs neither the model nor ov_hsdag, only the
-same devices and the same release of OpenVINO. With ov_hsdag installed there, the imported model asks for as many
-requests as the compiled one.
+The blob holds the submodels as the devices compiled them. The importing program needs neither the model nor ov_hsdag,
+only the same devices and the same release of OpenVINO. If it has ov_hsdag, the imported model asks for as many requests
+as the compiled one.
 """
 
 import io
@@ -14,18 +14,19 @@ import openvino as ov
 
 
 def example(port: ov.ConstOutput) -> np.ndarray:
-    """Ones for an input; of an open dimension the smallest size that it can have."""
+    """An array of ones for an input; dynamic dimensions get their smallest size."""
     sizes = [max(size.get_min_length(), 1) for size in port.partial_shape]
     return np.ones(sizes, port.element_type.to_dtype())
 
 
 def run(compiled: ov.CompiledModel) -> list[np.ndarray]:
+    """The outputs of the model for inputs of ones."""
     results = compiled([example(port) for port in compiled.inputs])
     return [results[port] for port in compiled.outputs]
 
 
 def requests(compiled: ov.CompiledModel) -> int:
-    """How many requests AsyncInferQueue runs by default."""
+    """The number of requests that AsyncInferQueue runs by default."""
     return len(ov.AsyncInferQueue(compiled))
 
 

@@ -1,8 +1,8 @@
 """Write ResNet-50 as an ONNX file, without any download: python export_resnet50.py OUTPUT.onnx
 
-The onnx wheel carries the real architecture, but fills each weight with a single value; such a network answers the same
-to every input. Here the weights are drawn from a seed, at scales that keep activations near 1, so that outputs can be
-compared.
+The onnx wheel contains the real architecture, but each weight is filled with a single value, so that the network gives
+the same answer to every input. Here the weights are drawn from a seed, at scales that keep activations near 1, so that
+outputs can be compared.
 """
 
 import argparse
@@ -14,12 +14,12 @@ from onnx import numpy_helper
 
 ARCHITECTURE = Path(onnx.__file__).parent / "backend/test/data/light/light_resnet50.onnx"
 
-# What the inputs of an operation are; of all others: "bias".
+# The role of each input of an operation by its port; inputs that are not listed are biases.
 ROLES = {"Conv": {1: "weight"}, "Gemm": {1: "weight"}, "BatchNormalization": {1: "scale", 4: "scale"}}
 
 
 def randomise(model: onnx.ModelProto, seed: int) -> None:
-    """Replace all weights: constants, and those that ConstantOfShape nodes make, by constants of random values."""
+    """Replaces all weights, constants as well as outputs of ConstantOfShape nodes, by constants of random values."""
     random, graph = np.random.default_rng(seed), model.graph
     shapes = {one.name: numpy_helper.to_array(one) for one in graph.initializer}
     roles = {
@@ -28,7 +28,7 @@ def randomise(model: onnx.ModelProto, seed: int) -> None:
         for port, name in enumerate(node.input)
     }
     summed = {name for node in graph.node if node.op_type == "Sum" for name in node.input}
-    # The last normalization of a residual branch: small, so that sums do not grow from block to block.
+    # Scales of the last normalization of each residual branch: smaller, so that sums do not grow from block to block.
     last = {node.input[1] for node in graph.node if node.op_type == "BatchNormalization" and node.output[0] in summed}
 
     def drawn(name: str, shape: tuple[int, ...]) -> onnx.TensorProto:

@@ -19,17 +19,35 @@ from transformers import AutoTokenizer
 
 
 class Stage:
-    """A model with its tokenizer, which does one thing at a time, in a thread."""
+    """A model with its tokenizer; it runs one call at a time, in a thread."""
 
     def __init__(self, kind: type, folder: Path, device: str) -> None:
+        """Loads model and tokenizer.
+
+        Args:
+            kind: class of optimum-intel for the model.
+            folder: the exported model.
+            device: device string of compile_model.
+        """
         self.model, self.tokenizer = kind.from_pretrained(folder, device=device), AutoTokenizer.from_pretrained(folder)
         self.free = asyncio.Lock()
 
     async def run(self, tokens: dict, method: str = "forward", **more: object) -> object:
+        """Calls a method of the model when no other call runs.
+
+        Args:
+            tokens: inputs by name, from `tokens`.
+            method: name of the method.
+            more: further arguments of the method.
+
+        Returns:
+            The result of the method.
+        """
         async with self.free:
             return await asyncio.to_thread(getattr(self.model, method), **tokens, **more)
 
     def tokens(self, *texts: list[str]) -> dict:
+        """Tokenizes texts, or pairs of texts from two lists."""
         return self.tokenizer(*texts, return_tensors="pt", padding=True, truncation=True)
 
 
@@ -52,7 +70,7 @@ async def main() -> None:
         return torch.nn.functional.normalize(rows.sum(1))
 
     async def answered(question: str) -> str:
-        close = (known @ (await embedded([question]))[0]).topk(min(4, len(passages))).indices.tolist()
+        close = (embeddings @ (await embedded([question]))[0]).topk(min(4, len(passages))).indices.tolist()
         pairs = reranker.tokens([question] * len(close), [passages[number] for number in close])
         best = passages[close[int((await reranker.run(pairs)).logits[:, -1].argmax())]]
         prompt = decoder.tokens([f"{best}\n\n{question}\n"])
@@ -61,7 +79,7 @@ async def main() -> None:
         return f"{question!r}: {decoder.tokenizer.decode(found[0, prompt['input_ids'].shape[1] :])!r}, from {best!r}"
 
     passages = args.passages.read_text(encoding="utf-8").splitlines()
-    known, begin = await embedded(passages), time.perf_counter()
+    embeddings, begin = await embedded(passages), time.perf_counter()
     print(*await asyncio.gather(*map(answered, args.questions)), sep="\n")
     print(f"{len(args.questions) / (time.perf_counter() - begin):.2f} answers per second on {args.device}")
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 cache = {"CACHE_DIR": os.environ["CACHE_DIR"]} if "CACHE_DIR" in os.environ else {}
 compiled = ov.Core().compile_model(os.environ["MODEL"], os.environ.get("DEVICE", "HETERO:GPU,CPU"), cache)
-# A model that was placed for throughput asks for requests enough for all of its devices.
+# A model that was placed for throughput asks for enough requests to keep all of its devices busy.
 optimal = compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
 idle: Queue = Queue(int(os.environ.get("REQUESTS", optimal)))
 for _ in range(idle.maxsize):
@@ -42,7 +42,7 @@ def about() -> dict:
 def infer(given: Inputs) -> dict:
     if len(given.inputs) != len(compiled.inputs):
         raise HTTPException(422, f"the model has {len(compiled.inputs)} inputs, got {len(given.inputs)}")
-    request = idle.get()  # waits where all are busy
+    request = idle.get()  # waits while all requests are busy
     try:
         arrays = [
             np.array(value, port.element_type.to_dtype())

@@ -13,13 +13,13 @@ import time
 import numpy as np
 import openvino as ov
 
-TOLERANCE = 1e-3  # of the largest value of an output
+TOLERANCE = 1e-3  # accepted difference of outputs, as a share of the largest value: far above rounding errors in f32
 
-UNEVEN = 1.3  # how much faster the fastest round may be than the slowest
+UNEVEN = 1.3  # ratio of the fastest to the slowest round above which a warning is printed
 
 
 def random_inputs(compiled: ov.CompiledModel) -> list[np.ndarray]:
-    """One array per input; dynamic dimensions are 1, integers 0 or 1 (valid as ids and as masks)."""
+    """One random array per input; dynamic dimensions are 1, integers are 0 or 1 (valid as ids and as masks)."""
     random = np.random.default_rng(0)
     arrays = []
     for port in compiled.inputs:
@@ -33,7 +33,7 @@ def random_inputs(compiled: ov.CompiledModel) -> list[np.ndarray]:
 
 
 def difference(outputs: list[np.ndarray], reference: list[np.ndarray]) -> float:
-    """Largest difference of any output, relative to the largest value of that output."""
+    """The largest difference of any output, relative to the largest value of that output."""
     return max(
         float(np.max(np.abs(ours - theirs)) / max(np.max(np.abs(theirs)), 1e-30))
         for ours, theirs in zip(outputs, reference, strict=True)
@@ -41,6 +41,16 @@ def difference(outputs: list[np.ndarray], reference: list[np.ndarray]) -> float:
 
 
 def inferences_per_second(queue: ov.AsyncInferQueue, inputs: list[np.ndarray], seconds: float) -> float:
+    """Measures a rate with all requests of a queue in flight.
+
+    Args:
+        queue: the requests.
+        inputs: an array for each input of the model.
+        seconds: time during which inferences are started.
+
+    Returns:
+        Inferences per second, including the time until the last one has ended.
+    """
     start = time.perf_counter()
     count = 0
     while time.perf_counter() - start < seconds:
@@ -51,6 +61,7 @@ def inferences_per_second(queue: ov.AsyncInferQueue, inputs: list[np.ndarray], s
 
 
 def submodels(compiled: ov.CompiledModel) -> int:
+    """The number of submodels that HETERO made; 1 for other devices."""
     try:
         return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
     except RuntimeError:  # not a HETERO device
@@ -75,7 +86,7 @@ def main() -> int:
     differences = {device: difference(outputs[device], outputs[options.devices[-1]]) for device in options.devices}
 
     asked = [model.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") for model in compiled.values()]
-    requests = options.requests or max(*asked, 4)  # the same for all, so that nothing but the device differs
+    requests = options.requests or max(*asked, 4)  # the same for all, so that only the device differs
     queues = {device: ov.AsyncInferQueue(model, requests) for device, model in compiled.items()}
     rates: dict[str, list[float]] = {device: [] for device in options.devices}
     turns = [(device, queue) for _ in range(options.rounds) for device, queue in queues.items()]

@@ -20,7 +20,7 @@ bool has_device(ov::Core& core, const std::string& device) {
     return true;
 }
 
-// The devices that the call asks for; none where it leaves them open.
+// The devices that the call, its properties or the Core name for HETERO; empty if none of them does.
 std::vector<std::string> requested(ov::Core& core, const std::string& device, const ov::AnyMap& properties) {
     std::vector<std::string> names = hetero_devices(device);
     if (!names.empty()) return names;
@@ -54,7 +54,7 @@ ov::CompiledModel compile_model(ov::Core& core, const std::shared_ptr<const ov::
                 say(name + " is not available here and is left out");
             }
         }
-        // Where none is left, OpenVINO says what is missing.
+        // If no device is left, compiling below throws OpenVINO's error about the missing ones.
         if (!devices.empty()) placement.map_to(devices).apply(placed);
     } catch (const std::exception& error) {
         say(std::string("the model is compiled without its placement: ") + error.what());
@@ -65,19 +65,19 @@ ov::CompiledModel compile_model(ov::Core& core, const std::shared_ptr<const ov::
         return core.compile_model(placed, device, properties);
     }
     ov::AnyMap others = properties;
-    others.erase(ov::device::priorities.name());  // the device string has them now
+    others.erase(ov::device::priorities.name());  // the device string has the list of devices
     return core.compile_model(placed, "HETERO:" + joined(devices, ","), others);
 }
 
 std::uint32_t requests_in_flight(const ov::CompiledModel& compiled) {
-    // As in ov_hsdag.devices.requests.
+    // These numbers are the same as in ov_hsdag.devices.requests.
     constexpr std::uint32_t kPerDevice = 3;
     constexpr std::uint32_t kPerSubmodel = 2;
     constexpr std::uint32_t kMost = 16;
     const std::uint32_t reported = compiled.get_property(ov::optimal_number_of_infer_requests);
     const auto devices = static_cast<std::uint32_t>(compiled.get_property(ov::execution_devices).size());
     if (devices < 2) return reported;
-    // A Core that has compiled unplaced models with unused inputs counts too few from then on, below 0 as well.
+    // HETERO's count is too low, even negative, once its Core has compiled an unplaced model with unused inputs.
     const auto counted = compiled.get_property("HETERO_NUMBER_OF_SUBMODELS").as<std::uint64_t>();
     const auto submodels =
         static_cast<std::uint32_t>(counted < (1u << 31) ? std::min<std::uint64_t>(counted, kMost) : 0);

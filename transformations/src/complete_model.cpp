@@ -10,7 +10,7 @@
 namespace ov_hsdag {
 namespace {
 
-// HETERO's rule in the OpenVINO that this process runs.
+// HETERO's splitting rule in the OpenVINO of this process.
 SplitRule rule_here() { return split_rule_of(ov::get_openvino_version().buildNumber); }
 
 std::vector<std::int32_t> known_devices(const ov::NodeVector& nodes, const KnownDevice& known) {
@@ -25,7 +25,7 @@ DeviceOfNode by_node(const ov::NodeVector& nodes, const std::vector<std::uint8_t
     return result;
 }
 
-// Friendly names that are taken, and new ones beside them.
+// The friendly names in use; makes new ones.
 class Names {
 public:
     explicit Names(const ov::NodeVector& nodes) {
@@ -42,7 +42,7 @@ private:
     std::unordered_set<std::string> taken_;
 };
 
-// HETERO finds nodes by name.
+// Makes friendly names unique, as HETERO finds nodes by name.
 void make_names_unique(const ov::NodeVector& nodes) {
     Names names(nodes);
     std::unordered_set<std::string> seen;
@@ -61,7 +61,7 @@ std::shared_ptr<ov::Node> copy_of(const std::shared_ptr<ov::Node>& node, const o
     return copy;
 }
 
-// Copies of a node that rests on constants alone and of all that it rests on, in topological order.
+// Copies a node that depends on constants only, together with these. Returns the copies in topological order.
 ov::NodeVector copy_constants(const std::shared_ptr<ov::Node>& node) {
     ov::NodeVector copies;
     std::unordered_map<const ov::Node*, std::shared_ptr<ov::Node>> made;
@@ -76,8 +76,8 @@ ov::NodeVector copy_constants(const std::shared_ptr<ov::Node>& node) {
     return copies;
 }
 
-// Makes the copies of a replication, gives them names of their own, and feeds their consumers by them. Returns the home
-// of every node of the changed model.
+// Makes the copies of a replication with new names, and connects their consumers with them. Returns the home of every
+// node of the changed model.
 std::unordered_map<const ov::Node*, std::int32_t> replicate(const ModelGraph& model, const Replication& plan) {
     std::unordered_map<const ov::Node*, std::int32_t> home;
     for (std::size_t node = 0; node < model.nodes.size(); ++node)
@@ -102,7 +102,7 @@ std::unordered_map<const ov::Node*, std::int32_t> replicate(const ModelGraph& mo
     return home;
 }
 
-// `nodes` gives those that there are, in topological order.
+// Completes the nodes that `nodes` returns, in topological order; it is called again after nodes were copied.
 DeviceOfNode complete(const std::function<ov::NodeVector()>& nodes, const KnownDevice& known, std::int32_t devices) {
     make_names_unique(nodes());
     ModelGraph graph(nodes());

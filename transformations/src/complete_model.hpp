@@ -1,5 +1,5 @@
-// A legal device for every node of an OpenVINO model, from those of the nodes that are known. What to do is said by the
-// native core's complete.hpp, as it is to ov_hsdag.model.complete in Python; here nodes are copied.
+// Finds a legal device for every node of an OpenVINO model from those of known nodes. The native core's complete.hpp
+// has the rules, for ov_hsdag.model.complete in Python as well; this file makes the copies of nodes.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@
 
 namespace ov_hsdag {
 
-// Number of a node's device, -1 where it is not known.
+// Returns the number of a node's device, -1 if it is not known.
 using KnownDevice = std::function<std::int32_t(const ov::Node&)>;
 
 using DeviceOfNode = std::unordered_map<const ov::Node*, std::uint8_t>;
 
-// Replicable producers with consumers on several devices are copied: the model is changed. Friendly names become
-// unique.
+// Completes a model of `devices` devices. Replicable producers with consumers on several devices are copied, and
+// friendly names become unique, so the model is changed. Returns the device of each node.
 DeviceOfNode complete(const std::shared_ptr<ov::Model>& model, const KnownDevice& known, std::int32_t devices);
 
-// The same for all nodes above a Result, and the Result.
+// Completes a Result and all nodes above it in the same way.
 DeviceOfNode complete_above(const std::shared_ptr<ov::Node>& result, const KnownDevice& known, std::int32_t devices);
 
-// The same for nodes that must stay as they are. nodes: in topological order, with all that they are connected to.
+// Completes nodes that must not be changed. nodes: all connected nodes, in topological order.
 DeviceOfNode complete_as_is(const ov::NodeVector& nodes, const KnownDevice& known, std::int32_t devices);
 
 }  // namespace ov_hsdag

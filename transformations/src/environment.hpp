@@ -1,4 +1,4 @@
-// What the environment says: the variables of the Python package, and one of the library's own.
+// Reads environment variables: those of the Python package, and one of the library.
 #pragma once
 
 #include <string>
@@ -6,14 +6,14 @@
 
 namespace ov_hsdag {
 
-// OV_HSDAG_DISABLE is set to anything but "" and "0": placed models are ordinary models.
+// Whether OV_HSDAG_DISABLE is set to anything but "" and "0", so that placements are ignored.
 bool disabled();
 
-// OV_HSDAG_DEVICE=HETERO:GPU,CPU: the devices on which models that the extension library reads follow their placements.
-// None where it leaves them open.
+// The devices in OV_HSDAG_DEVICE, such as HETERO:GPU,CPU, on which models that the extension library reads follow their
+// placements. Empty if the variable names none.
 std::vector<std::string> devices_for_reading();
 
-// The names in OV_HSDAG_VIRTUAL_DEVICES, which Python registers.
+// The names in OV_HSDAG_VIRTUAL_DEVICES, which the Python package registers as devices.
 std::vector<std::string> virtual_devices();
 
 }  // namespace ov_hsdag

@@ -13,15 +13,15 @@
 namespace ov_hsdag {
 namespace {
 
-// The attribute of a layer that has the tag. It is OpenVINO's: of all runtime information of a node, it writes only
-// "PrimitivesPriority" and this one into the file as text, whoever saves the model.
+// The attribute of a layer that has the tag. Whatever program saves a model, OpenVINO writes only this attribute and
+// "PrimitivesPriority" of a node's runtime information into the file as text.
 constexpr const char* kTagAttribute = "alt_width";
 
 std::shared_ptr<ov::Node> make_result(const ov::OutputVector& inputs, ov::AttributeVisitor&) {
     return PlacedResult::make(inputs.at(0));
 }
 
-// As the reader makes operations of its own opsets.
+// Makes an operation in the same way as the reader makes those of its own opsets.
 template <typename T>
 std::shared_ptr<ov::Node> make(const ov::OutputVector& inputs, ov::AttributeVisitor& visitor) {
     const auto node = std::make_shared<T>();
@@ -30,7 +30,7 @@ std::shared_ptr<ov::Node> make(const ov::OutputVector& inputs, ov::AttributeVisi
     return node;
 }
 
-// Reads an operation that OpenVINO knows itself; the reader asks extensions first.
+// Reads an operation that OpenVINO has as well; the reader asks extensions first.
 class OutputExtension : public ov::BaseOpExtension {
 public:
     using Make = std::shared_ptr<ov::Node> (*)(const ov::OutputVector&, ov::AttributeVisitor&);
@@ -61,7 +61,7 @@ private:
 
 OV_HSDAG_EXPORT void ov_hsdag_create_extensions(std::vector<ov::Extension::Ptr>& extensions) {
     using namespace ov_hsdag;
-    constexpr int kOpsets = 20;  // some tools write the newest opset for all
+    constexpr int kOpsets = 20;  // some tools write the newest opset for all operations
     for (int opset = 1; opset <= kOpsets; ++opset) {
         extensions.push_back(std::make_shared<OutputExtension>("Result", opset, &make_result));
         extensions.push_back(std::make_shared<OutputExtension>("Parameter", opset, &make<ov::op::v0::Parameter>));

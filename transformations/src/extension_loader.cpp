@@ -1,7 +1,8 @@
-// libov_hsdag_extension.so: what programs give to ov::Core::add_extension and `benchmark_app -extensions`.
+// libov_hsdag_extension.so, which programs pass to ov::Core::add_extension and `benchmark_app -extensions`.
 //
-// C++ code belongs to one release of OpenVINO, so this library uses none of it: it loads the part that was built for
-// the OpenVINO that calls it (libov_hsdag_extension.so.2641 for libopenvino.so.2641), or says that there is none.
+// Compiled C++ code fits only one release of OpenVINO, so this library does not use OpenVINO. It loads the part that
+// was built for the OpenVINO that calls it (libov_hsdag_extension.so.2641 for libopenvino.so.2641), or throws an error
+// if there is none.
 #include <stdexcept>
 #include <string>
 
@@ -14,7 +15,7 @@ using Create = void (*)(void*);
 Create load(const void* caller) {
     const std::string here = ov_hsdag::library_of(reinterpret_cast<const void*>(&load));
     const std::string part = here + "." + ov_hsdag::openvino_release(caller);
-    // It stays loaded: models that were read with it may outlive the Core.
+    // The part stays loaded, as models that were read with it may outlive the Core.
     std::string reason;
     void* create = ov_hsdag::find_function(part, "ov_hsdag_create_extensions", reason);
     if (create == nullptr) {

@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* kHeteroLibrary = "openvino_hetero_plugin";
 
-// `ov::Model::clone() const` in the C++ ABI of Linux (Itanium).
+// The mangled name of `ov::Model::clone() const` in the C++ ABI of Linux (Itanium).
 constexpr const char* kCloneSymbol = "_ZNK2ov5Model5cloneEv";
 
 std::shared_ptr<const Reading> reading_of(const ov::Model& model) {
@@ -35,24 +35,24 @@ std::shared_ptr<const Reading> reading_of(const ov::Model& model) {
     return nullptr;
 }
 
-// HETERO finds a node's device by its name.
+// Whether all friendly names are different, by which HETERO finds the devices of nodes.
 bool has_unique_names(const ov::NodeVector& nodes) {
     std::unordered_set<std::string> names;
     return std::all_of(nodes.begin(), nodes.end(),
                        [&](const auto& node) { return names.insert(node->get_friendly_name()).second; });
 }
 
-// The placement of a model, with devices that programs gave to its nodes themselves behind its own. Throws
-// std::invalid_argument where these are too many.
+// The placement of a model. Devices that programs have set on its nodes are added at the end of its list. Throws
+// std::invalid_argument if there are too many devices.
 StoredPlacement placement_of(const Reading* reading, const ov::Model& model, const ov::NodeVector& nodes) {
     StoredPlacement placement;
     if (reading != nullptr) {
         placement = reading->placement;
-    } else {  // none of the outputs that were read is left
+    } else {  // the program has removed all outputs that were read
         try {
             placement = on_devices_here(StoredPlacement::of(model));
         } catch (const std::exception&) {
-            placement = {};  // the affinities are what is left of it
+            placement = {};  // only the affinities of the nodes are known
         }
     }
     for (const auto& node : nodes) {
@@ -66,7 +66,7 @@ StoredPlacement placement_of(const Reading* reading, const ov::Model& model, con
 void complete_copy(const std::shared_ptr<ov::Model>& copy) {
     const ov::NodeVector nodes = copy->get_ordered_ops();
     const auto placed = std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return has_affinity(*node); });
-    if (placed == 0) return;  // no placement, or somebody removed it
+    if (placed == 0) return;  // no placement, or the program removed it
     const auto reading = reading_of(*copy);
     const bool is_ours = reading != nullptr || StoredPlacement::is_in(*copy);
     const bool is_complete = static_cast<std::size_t>(placed) == nodes.size();
@@ -76,8 +76,8 @@ void complete_copy(const std::shared_ptr<ov::Model>& copy) {
     placement_of(reading.get(), *copy, nodes).apply(copy);
 }
 
-// What HETERO calls instead of ov::Model::clone: the same for the caller, as a member function's object is its first
-// argument.
+// The function that HETERO calls instead of ov::Model::clone. A call is the same for both, as the object of a member
+// function is its first argument.
 std::shared_ptr<ov::Model> clone_for_hetero(const ov::Model* model) {
     std::shared_ptr<ov::Model> copy = model->clone();
     if (disabled()) return copy;
@@ -91,7 +91,7 @@ std::shared_ptr<ov::Model> clone_for_hetero(const ov::Model* model) {
 
 void redirect_hetero() {
     ov::Core core;
-    core.get_versions("HETERO");  // which loads the plugin
+    core.get_versions("HETERO");  // loads the plugin
     const std::string openvino = library_of(reinterpret_cast<const void*>(&ov::get_openvino_version));
     std::string reason;
     const void* clone = find_function(openvino, kCloneSymbol, reason);
@@ -106,7 +106,7 @@ void complete_copies_of_hetero() noexcept {
     static std::once_flag once;
     try {
         std::call_once(once, &redirect_hetero);
-    } catch (const std::exception&) {  // no HETERO: nobody will read affinities
+    } catch (const std::exception&) {  // without HETERO nothing reads affinities
     }
 }
 

@@ -96,7 +96,7 @@ private:
             const char escaped = next();
             if (escaped == 'u') {
                 std::uint32_t code = hex4();
-                if (code >= 0xD800 && code < 0xDC00) {  // a surrogate pair: beyond 16 bits
+                if (code >= 0xD800 && code < 0xDC00) {  // the first half of a surrogate pair
                     if (next() != '\\' || next() != 'u') fail();
                     const std::uint32_t low = hex4();
                     if (low < 0xDC00 || low > 0xDFFF) fail();

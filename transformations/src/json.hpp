@@ -1,4 +1,4 @@
-// The little JSON that a stored placement is made of: strings in lists, and lists in one object.
+// Parses the subset of JSON in stored placements: lists of strings, and one object of such lists.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 namespace ov_hsdag {
 
 using StringList = std::vector<std::string>;
-// In the order of the text.
+// Names and lists in the order of the text.
 using StringLists = std::vector<std::pair<std::string, StringList>>;
 
-// ["a", "b"]. Throws std::invalid_argument for anything else.
+// Parses ["a", "b"]. Throws std::invalid_argument for anything else.
 StringList parse_list(std::string_view text);
-// {"a": ["b", "c"]}. Throws std::invalid_argument for anything else.
+// Parses {"a": ["b", "c"]}. Throws std::invalid_argument for anything else.
 StringLists parse_lists(std::string_view text);
 
 }  // namespace ov_hsdag

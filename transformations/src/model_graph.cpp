@@ -18,10 +18,10 @@
 namespace ov_hsdag {
 namespace {
 
-// What an unbounded dimension counts as: ov_hsdag.model.graph has the same.
+// Sizes assumed for unbounded dimensions, the same as in ov_hsdag.model.graph.
 constexpr std::int64_t kUnboundedBatch = 1;
 constexpr std::int64_t kUnboundedDimension = 128;
-// Tensors of more elements are data, and no dimensions.
+// Largest number of elements of a tensor of dimensions; larger ones are data.
 constexpr std::size_t kDimensions = 32;
 
 NodeKind kind_of(const std::string& type) {
@@ -37,8 +37,9 @@ std::string variable_of(const std::shared_ptr<ov::Node>& node) {
     return {};
 }
 
-// HETERO connects submodels with tensors that are empty at first, and cannot hand over strings. `known` is the shape
-// that the submodel which computes the tensor has at least: ov_hsdag.model.graph says more.
+// Whether HETERO can pass a tensor between submodels: it connects them with tensors that are empty at first, and cannot
+// pass strings. `known` is the shape that is known at least in the submodel that computes the tensor. See
+// ov_hsdag.model.graph.
 bool is_movable(const ov::Output<ov::Node>& output, const ov::PartialShape& known) {
     if (output.get_element_type() == ov::element::string) return false;
     if (known.is_static()) return true;
@@ -51,7 +52,7 @@ bool is_movable(const ov::Output<ov::Node>& output, const ov::PartialShape& know
     return true;
 }
 
-// Whether a node computes what may become dimensions: few integers.
+// Whether a node computes few integers, which may become dimensions.
 bool holds_dimensions(const ov::Node& node) {
     const std::string type = node.get_type_name();
     if (type == "Parameter" || type == "ShapeOf" || node.get_output_size() == 0) return false;
@@ -60,7 +61,7 @@ bool holds_dimensions(const ov::Node& node) {
     return ov::shape_size(shape.to_shape()) <= kDimensions;
 }
 
-// Whether a node takes dimensions without bounds, and no others, of a tensor: ov_hsdag.model.graph has the same.
+// Whether a node takes dimensions of a tensor, all without bounds, as in ov_hsdag.model.graph.
 bool takes_open_lengths(const ov::Node& node) {
     if (node.get_type_name() != std::string("Gather")) return false;
     const ov::Node* shape_of = node.get_input_node_ptr(0);
@@ -76,7 +77,7 @@ bool takes_open_lengths(const ov::Node& node) {
     });
 }
 
-// Nodes whose values plugins do not follow to where they become dimensions: ov_hsdag.model.graph says more.
+// Nodes whose values plugins do not propagate to the dimensions that depend on them, see ov_hsdag.model.graph.
 std::unordered_set<const ov::Node*> lost_values(const ov::NodeVector& nodes) {
     std::unordered_set<const ov::Node*> lost;
     for (const auto& node : nodes) {
@@ -108,7 +109,7 @@ ov::PartialShape static_shape(const ov::PartialShape& shape) {
     return ov::PartialShape(std::move(dimensions));
 }
 
-// The size that a state counts with, nothing where it does not grow: ov_hsdag.model.graph says more.
+// The size that is assumed for a state; nothing if the state does not grow. See ov_hsdag.model.graph.
 std::optional<ov::PartialShape> state_shape(const ov::PartialShape& declared, const ov::PartialShape& start) {
     if (declared.is_static() || declared.rank().is_dynamic()) return std::nullopt;
     std::vector<ov::Dimension> dimensions;
@@ -120,7 +121,7 @@ std::optional<ov::PartialShape> state_shape(const ov::PartialShape& declared, co
     return ov::PartialShape(std::move(dimensions));
 }
 
-// The arrays that Graph is made of, for a list of nodes.
+// The arrays for the constructor of Graph, made from a list of nodes.
 struct Arrays {
     std::vector<NodeKind> kinds;
     std::vector<std::int32_t> input_ptr{0}, inputs, output_ptr{0};
@@ -137,7 +138,7 @@ Arrays arrays_of(const ov::NodeVector& nodes) {
             arrays.inputs.push_back(arrays.output_ptr[source] + static_cast<std::int32_t>(value.get_index()));
         }
         arrays.input_ptr.push_back(static_cast<std::int32_t>(arrays.inputs.size()));
-        // HETERO sees a Result as a place, not as a tensor of its own.
+        // For HETERO a Result has no tensor of its own.
         const bool result = arrays.kinds.back() == NodeKind::kResult;
         arrays.output_ptr.push_back(arrays.output_ptr.back() +
                                     (result ? 0 : static_cast<std::int32_t>(node->get_output_size())));
@@ -152,7 +153,7 @@ Graph graph_of(Arrays arrays) {
             std::move(arrays.output_ptr), std::move(output_bytes),     std::move(weight_bytes)};
 }
 
-// The outputs of all nodes but Results, in their order.
+// The outputs of all nodes except Results, in their order.
 ov::OutputVector outputs_of(const ov::NodeVector& nodes) {
     ov::OutputVector outputs;
     for (const auto& node : nodes) {
@@ -162,17 +163,17 @@ ov::OutputVector outputs_of(const ov::NodeVector& nodes) {
     return outputs;
 }
 
-// A copy of nodes, Results left out: its outputs, and what owns them.
+// A copy of nodes without Results: its outputs, and the nodes that must be kept alive for them.
 struct Copy {
     ov::OutputVector outputs;  // [outputs]
     ov::NodeVector kept;
 };
 
-// For the outputs of a node that a Parameter takes the place of, its shape.
+// Returns the shape of the Parameter that replaces an output; nothing if the output is not replaced.
 using ShapeOfParameter = std::function<std::optional<ov::PartialShape>(const ov::Output<ov::Node>&)>;
 
-// Nothing where the shapes do not fit together.
-// size_states: Parameters of static shapes take the places of states that grow.
+// Copies nodes, and replaces outputs for which `shape_of` returns a shape by Parameters. size_states: states that grow
+// are replaced by Parameters of static shapes. Returns nothing if the shapes do not fit together.
 std::optional<Copy> copy_of(const ov::NodeVector& nodes, const ShapeOfParameter& shape_of, bool size_states = false) {
     Copy made;
     std::unordered_map<const ov::Node*, ov::OutputVector> copies;
@@ -205,7 +206,7 @@ std::optional<Copy> copy_of(const ov::NodeVector& nodes, const ShapeOfParameter&
                 outputs.push_back(
                     std::make_shared<ov::op::v0::Parameter>(node->get_output_element_type(0), shape)->output(0));
             }
-            if (outputs.empty() && type == "Assign") {  // a copy of it would change the variable that both share
+            if (outputs.empty() && type == "Assign") {  // a copy would change the variable, which both would share
                 outputs = node->outputs();
             } else if (outputs.empty()) {
                 ov::OutputVector inputs;
@@ -225,7 +226,8 @@ std::optional<Copy> copy_of(const ov::NodeVector& nodes, const ShapeOfParameter&
     return made;
 }
 
-// The nodes with static inputs; nothing where all is static already, or the inputs' defaults do not fit together.
+// Copies the nodes with static inputs. Returns nothing if everything is static already, or the assumed sizes of inputs
+// do not fit together.
 std::optional<Copy> with_static_inputs(const ov::NodeVector& nodes, const ov::OutputVector& outputs) {
     const bool is_static = std::all_of(outputs.begin(), outputs.end(), [](const ov::Output<ov::Node>& output) {
         return output.get_partial_shape().is_static();
@@ -240,10 +242,10 @@ std::optional<Copy> with_static_inputs(const ov::NodeVector& nodes, const ov::Ou
         true);
 }
 
-// The nodes without values that plugins lose; nothing where there are none, or an operation needs to know them.
+// Copies the nodes without the values that plugins lose. Returns nothing if there are none, or an operation needs them.
 std::optional<Copy> without_lost_values(const ov::NodeVector& nodes) {
     auto lost = lost_values(nodes);
-    // Of open lengths a submodel knows nothing where they are its inputs.
+    // A submodel does not know the values of open lengths that are its inputs.
     for (const auto& node : nodes) {
         if (takes_open_lengths(*node)) lost.insert(node.get());
     }

@@ -10,8 +10,8 @@
 namespace ov_hsdag {
 namespace {
 
-// An object begins with the address of its class's first virtual function. Before that stand, by the C++ ABI of Linux
-// (Itanium), the type information and the object's offset.
+// An object begins with the address of the first entry in its class's table of virtual functions. In the C++ ABI of
+// Linux (Itanium), two entries precede that one: the object's offset and the type information.
 using Table = const void* const*;
 constexpr std::size_t kBefore = 2;
 
@@ -21,15 +21,15 @@ Table table_of(const ov::Node& node) {
     return table;
 }
 
-// The table of PlacedResult with the type information of Result. Null where the system cannot tell how long it is, and
-// always on Windows, whose tables look otherwise.
+// A copy of PlacedResult's table of virtual functions with the type information of Result. Null if the length of the
+// table is unknown, and always on Windows, where tables have another layout.
 Table disguised(const PlacedResult& example) {
-    // Never freed: nodes may be destroyed after everything static.
+    // It is never freed, as nodes may be destroyed after all static objects.
     static const std::vector<const void*>& entries = *[&] {
         auto* copy = new std::vector<const void*>();
         const ov::op::v0::Result plain;
         const Table result = table_of(plain);
-        // PlacedResult adds no virtual function: both tables have the same length.
+        // PlacedResult adds no virtual function, so that both tables have the same length.
         const std::size_t length = entries_of_table(result, "_ZTVN2ov2op2v06ResultE");
         if (length == 0) return copy;
         const Table first = table_of(example) - kBefore;

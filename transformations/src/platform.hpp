@@ -1,7 +1,7 @@
-// What the extension library asks of the operating system. The rest of the library is the same everywhere; one of
-// platform_linux.cpp and platform_windows.cpp is compiled.
+// The functions of the extension library that depend on the operating system. Either platform_linux.cpp or
+// platform_windows.cpp is compiled; the rest of the library is the same everywhere.
 //
-// Windows: compiled by MinGW, never run.
+// The code for Windows has been compiled by MinGW, but has never been run.
 #pragma once
 
 #include <cstddef>
@@ -22,22 +22,22 @@
 
 namespace ov_hsdag {
 
-// The file of the library that contains the address, in UTF-8; "" where there is none.
+// The file of the library that contains the address, in UTF-8; "" if there is none.
 std::string library_of(const void* address);
 
-// "2641" where the address is inside of the library of OpenVINO 2026.4.1; "" elsewhere.
+// The release of the OpenVINO library that contains the address: "2641" for OpenVINO 2026.4.1; "" for other addresses.
 std::string openvino_release(const void* address);
 
-// A function of a library, which is loaded for good. Null where there is none; `reason` says why then.
+// Loads a library, which stays loaded, and returns one of its functions. Null if there is none; `reason` is then set.
 void* find_function(const std::string& library, const char* function, std::string& reason);
 
-// How many entries the table of virtual functions has, those before its first function included; 0 where the system
-// does not tell, or it is that of another class. `mangled` is the table's name in the C++ ABI of Linux.
+// The number of entries in a table of virtual functions, including those before its first function. 0 if it is not
+// known, or the table is that of another class. mangled: the table's name in the C++ ABI of Linux.
 std::size_t entries_of_table(const void* table, const char* mangled);
 
-// Makes loaded libraries with this in their file name call `replacement` where they call the imported function
-// `mangled`, as far as that is `function`: libraries of another OpenVINO in the same process call another. Such
-// libraries stay loaded. Whether there is one; never on Windows.
+// Makes loaded libraries call `replacement` instead of the imported function `mangled`. It concerns libraries with
+// `library` in their file name in which that function is `function`; in a library of another OpenVINO in the same
+// process it is another one. Such libraries stay loaded. Returns whether there was one; always false on Windows.
 bool redirect_import(const char* library, const char* mangled, const void* function, const void* replacement);
 
 }  // namespace ov_hsdag

@@ -18,7 +18,7 @@ namespace {
 struct LoadedLibrary {
     std::string path;
     std::uintptr_t base = 0;
-    std::uintptr_t protected_begin = 0, protected_end = 0;  // what is read-only since the library was loaded
+    std::uintptr_t protected_begin = 0, protected_end = 0;  // the part that is read-only since the library was loaded
     const ElfW(Dyn) * dynamic = nullptr;
 };
 
@@ -44,7 +44,7 @@ std::vector<LoadedLibrary> loaded_libraries() {
     return libraries;
 }
 
-// An address or a size in a library's dynamic section; 0 where it has none.
+// An address or a size in a library's dynamic section; 0 if it has no such entry.
 std::uintptr_t dynamic_entry(const LoadedLibrary& library, ElfW(Sxword) tag) {
     for (const ElfW(Dyn)* entry = library.dynamic; entry != nullptr && entry->d_tag != DT_NULL; ++entry) {
         if (entry->d_tag == tag) return entry->d_un.d_ptr;
@@ -52,13 +52,14 @@ std::uintptr_t dynamic_entry(const LoadedLibrary& library, ElfW(Sxword) tag) {
     return 0;
 }
 
-// glibc has made these addresses absolute, other C libraries leave them relative to the library.
+// An absolute address from a library's dynamic section. glibc has made these addresses absolute; other C libraries
+// leave them relative to the library.
 std::uintptr_t dynamic_address(const LoadedLibrary& library, ElfW(Sxword) tag) {
     const std::uintptr_t address = dynamic_entry(library, tag);
     return address != 0 && address < library.base ? library.base + address : address;
 }
 
-// Where a library keeps the address of an imported function that it calls; null where it does not import it.
+// The memory in which a library keeps the address of an imported function; null if it does not import the function.
 void** import_slot(const LoadedLibrary& library, std::string_view mangled) {
     const auto* symbols = reinterpret_cast<const ElfW(Sym)*>(dynamic_address(library, DT_SYMTAB));
     const auto* names = reinterpret_cast<const char*>(dynamic_address(library, DT_STRTAB));
@@ -78,7 +79,7 @@ void** import_slot(const LoadedLibrary& library, std::string_view mangled) {
     return nullptr;
 }
 
-// Writes an import slot, in a page that the loader may have protected once all was bound (RELRO).
+// Writes an import slot, whose page the loader may have protected after binding all functions (RELRO).
 bool write_slot(const LoadedLibrary& library, void** slot, const void* value) {
     const auto address = reinterpret_cast<std::uintptr_t>(slot);
     const bool is_protected = address >= library.protected_begin && address < library.protected_end;

@@ -14,7 +14,7 @@ HMODULE module_of(const void* address) {
     return GetModuleHandleExW(flags, static_cast<const wchar_t*>(address), &module) != 0 ? module : nullptr;
 }
 
-// What OpenVINO's function get_openvino_version returns.
+// The result of OpenVINO's function get_openvino_version.
 struct Version {
     const char* build;  // "2026.4.1-22982-…"
     const char* description;
@@ -24,7 +24,7 @@ struct Version {
 
 std::string library_of(const void* address) {
     const HMODULE module = module_of(address);
-    std::vector<wchar_t> path(32768);  // the most that Windows has
+    std::vector<wchar_t> path(32768);  // the longest path on Windows
     const DWORD length = GetModuleFileNameW(module, path.data(), static_cast<DWORD>(path.size()));
     if (module == nullptr || length == 0) return "";
     const int wide = static_cast<int>(length);
@@ -35,7 +35,7 @@ std::string library_of(const void* address) {
     return name;
 }
 
-// openvino.dll has no release in its name.
+// The name of openvino.dll has no release, so it is asked for its version.
 std::string openvino_release(const void* address) {
     const HMODULE module = module_of(address);
     if (module == nullptr) return "";

@@ -19,7 +19,7 @@
 namespace ov_hsdag {
 namespace {
 
-// "ov_hsdag:<version>:<id>:<number>/<count>:<placement>", the last part empty in all tags but one.
+// The parsed tag "ov_hsdag:<version>:<id>:<number>/<count>:<placement>"; all tags but one have no placement.
 struct Tag {
     int version = 0;
     std::string id;
@@ -65,8 +65,8 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// Whether OpenVINO has a device here. The program's Core is out of sight, so what a program registers by itself has to
-// be named in the environment.
+// Whether OpenVINO has a device on this machine. The program's Core is not known here, so that devices that a program
+// registers must be named in the environment.
 bool is_here(const std::string& device, const std::vector<std::string>& named) {
     static std::mutex mutex;
     static std::map<std::string, bool> known;
@@ -86,8 +86,8 @@ bool is_here(const std::string& device, const std::vector<std::string>& named) {
     return here;
 }
 
-// All nodes of the model that these are in, as far as they are connected, in the order of Model::get_ordered_ops: the
-// order decides where a repair begins, and it shall begin where Python's does.
+// All nodes that are connected with these, in the order of Model::get_ordered_ops. A repair begins with the first ones,
+// so that the order must be the same as in Python.
 ov::NodeVector connected(const ov::NodeVector& start) {
     std::unordered_set<const ov::Node*> seen;
     ov::NodeVector stack = start;
@@ -108,7 +108,7 @@ ov::NodeVector connected(const ov::NodeVector& start) {
     }
     ov::NodeVector roots;
     for (ov::NodeVector* kind : {&results, &sinks, &parameters}) {
-        // As they were made, which is as the file has them.
+        // Sorted in the order of their creation, which is that of the file.
         std::sort(kind->begin(), kind->end(),
                   [](const auto& a, const auto& b) { return a->get_instance_id() < b->get_instance_id(); });
         roots.insert(roots.end(), kind->begin(), kind->end());
@@ -116,7 +116,7 @@ ov::NodeVector connected(const ov::NodeVector& start) {
     return ordered(roots);
 }
 
-// Gives a device to an output and to all above it that have none: by name, else from producers, else from consumers.
+// Gives a device to an output and to all nodes above it without one: by name, else from producers, else from consumers.
 void assign(const std::shared_ptr<ov::Node>& output, const StoredPlacement& placement) {
     ov::NodeVector fresh;
     std::vector<std::pair<std::shared_ptr<ov::Node>, std::size_t>> stack{{output, 0}};
@@ -159,7 +159,7 @@ ov::NodeVector outputs_of(const Reading& reading) {
     return outputs;
 }
 
-// A number that changes with the shapes of all tensors above the outputs.
+// A hash of the shapes of all tensors above the outputs.
 std::size_t shapes_above(const ov::NodeVector& outputs) {
     std::size_t sum = 0;
     std::unordered_set<const ov::Node*> seen;
@@ -169,7 +169,7 @@ std::size_t shapes_above(const ov::NodeVector& outputs) {
         const ov::Node* node = stack.back();
         stack.pop_back();
         if (!seen.insert(node).second) continue;
-        std::size_t one = node->get_instance_id();  // shapes that two nodes exchange are a change, too
+        std::size_t one = node->get_instance_id();  // so that two nodes that swap their shapes change the hash
         const auto add = [&one](std::int64_t value) { one = one * 1099511628211U + static_cast<std::size_t>(value); };
         for (std::size_t port = 0; port < node->get_output_size(); ++port) {
             const ov::PartialShape& shape = node->get_output_partial_shape(port);
@@ -202,7 +202,7 @@ void settle(Reading& reading) {
     reading.shapes = shapes_above(outputs);
 }
 
-// The same for a model that has its affinities and other shapes than before; a program may have set them itself.
+// Makes affinities legal again for a model whose shapes have changed; a program may have set some of them itself.
 void settle_again(Reading& reading, const PlacedResult& result) {
     const ov::NodeVector outputs = outputs_of(reading);
     const bool is_copy =
@@ -214,8 +214,8 @@ void settle_again(Reading& reading, const PlacedResult& result) {
     const ov::NodeVector nodes = connected(outputs);
     const auto placed = std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return has_affinity(*node); });
     if (placed == 0) return;
-    // Transformations infer shapes when old nodes are still beside the new ones, whose rules would say nothing of the
-    // model that is to be: its copy is settled.
+    // Transformations infer shapes while the model has both old and new nodes, for which the rules would be wrong. The
+    // copy is made legal later.
     if (static_cast<std::size_t>(placed) < nodes.size()) {
         reading.settled = false;
         return;
@@ -226,7 +226,7 @@ void settle_again(Reading& reading, const PlacedResult& result) {
     for (const auto& node : nodes) node->get_rt_info()[kAffinity] = devices[device.at(node.get())];
 }
 
-// Models that this thread reads or has read last.
+// The models that this thread is reading, or has read most recently.
 std::vector<std::shared_ptr<Reading>>& readings() {
     constexpr std::size_t kMost = 8;
     thread_local std::vector<std::shared_ptr<Reading>> recent;
@@ -239,8 +239,8 @@ std::vector<std::shared_ptr<Reading>>& readings() {
     return recent;
 }
 
-// Parameters without a tag that this thread has read last. Most will have consumers; those whose consumers were
-// removed after the model was placed can be reached from no output.
+// The Parameters without a tag that this thread has read most recently. Most will have consumers; those whose consumers
+// were removed after the model was placed cannot be reached from any output.
 std::vector<std::weak_ptr<ov::Node>>& loose_parameters() {
     constexpr std::size_t kMost = 4096;
     thread_local std::vector<std::weak_ptr<ov::Node>> loose;
@@ -258,7 +258,7 @@ void assign_loose_parameters(const StoredPlacement& placement) {
     loose_parameters().clear();
 }
 
-// Follows a placement as far as its model has come.
+// Applies a placement to the nodes that have been read so far.
 void follow(Reading& reading, const std::shared_ptr<ov::Node>& node) {
     if (node->get_input_size() > 0) assign_loose_parameters(reading.placement);
     if (reading.outputs.size() == reading.count) {
@@ -267,13 +267,13 @@ void follow(Reading& reading, const std::shared_ptr<ov::Node>& node) {
     }
     for (const auto& [number, output] : reading.outputs) {
         const auto pending = output.lock();
-        // A Parameter has its name only after this call.
+        // A Parameter gets its name only after this call.
         const bool unnamed = pending == node && node->get_input_size() == 0;
         if (pending && !unnamed && !has_affinity(*pending)) assign(pending, reading.placement);
     }
 }
 
-// HETERO refuses a model that is placed in part.
+// Removes all affinities of a model, as HETERO refuses one that is partly placed.
 void forget(Reading& reading, const std::shared_ptr<ov::Node>& node) {
     reading.placement = {};
     for (const auto& one : connected({node})) one->get_rt_info().erase(kAffinity);
@@ -310,7 +310,7 @@ void note_tagged(const std::shared_ptr<ov::Node>& node, const Tag& tag) {
     }
 }
 
-// An output that the model did not have when it was placed.
+// Processes an output that the model did not have when it was placed.
 void note_untagged(const std::shared_ptr<ov::Node>& node) {
     if (node->get_input_size() == 0) {
         loose_parameters().push_back(node);
@@ -335,10 +335,10 @@ void note_untagged(const std::shared_ptr<ov::Node>& node) {
     }
 }
 
-// A node and its copy.
+// Pairs of a node and its copy.
 using Twins = std::vector<std::pair<const ov::Node*, ov::Node*>>;
 
-// All above a Result and its copy; empty where the one is no copy of the other.
+// The pairs of nodes above a Result and its copy; empty if it is not a copy.
 Twins twins_above(const ov::Node& original, const ov::Node& copy) {
     Twins twins{{original.get_input_node_ptr(0), copy.get_input_node_ptr(0)}};
     std::unordered_set<const ov::Node*> seen{twins.front().second};
@@ -377,14 +377,14 @@ void complete_copied_nodes(const PlacedResult& original, const ov::Node& copy) {
     if (twins.empty() || !(missing || unsettled)) return;
     const ov::NodeVector nodes = connected({std::const_pointer_cast<ov::Node>(original.shared_from_this())});
     const auto reading = original.reading ? original.reading : reading_of(nodes);
-    // Where nothing has an affinity any more, somebody removed them.
+    // If no node has an affinity any more, the program has removed them.
     if (!reading || std::none_of(nodes.begin(), nodes.end(), [](const auto& node) { return has_affinity(*node); })) {
         return;
     }
     const auto& devices = reading->placement.devices;
     if (devices.empty()) return;
     const auto count = static_cast<std::int32_t>(devices.size());
-    // A device that the placement lacks comes from the program, as ov_hsdag::compile_model's do.
+    // The program has set affinities with a device that the placement lacks, as ov_hsdag::compile_model does.
     const auto set = [&](ov::Node& node, std::uint8_t device) {
         const bool ours = has_affinity(node) && contains(devices, affinity_of(node));
         if (!has_affinity(node) || (unsettled && ours)) node.get_rt_info()[kAffinity] = devices[device];
@@ -394,7 +394,7 @@ void complete_copied_nodes(const PlacedResult& original, const ov::Node& copy) {
         for (const auto& [one, other] : twins) set(*other, device.at(one));
         return;
     }
-    // All of the copy is there, so that constants that layers share can be copied in it.
+    // The copy is complete, so that constants that layers share can be copied in it.
     std::unordered_set<const ov::Node*> cloned;
     for (const auto& [one, other] : twins) cloned.insert(other);
     const auto result = std::const_pointer_cast<ov::Node>(copy.shared_from_this());
@@ -409,8 +409,8 @@ void complete_copied_nodes(const PlacedResult& original, const ov::Node& copy) {
 
 }  // namespace
 
-// HETERO takes affinities whatever devices it is given, and its list comes when the model has been read. So the list
-// that counts is the placement's own, or the environment's.
+// HETERO accepts affinities whatever its list of devices is, and its list is known only after the model has been read.
+// So the list is the placement's, or that in the environment.
 StoredPlacement on_devices_here(const StoredPlacement& placement) {
     const std::vector<std::string> named = devices_for_reading();
     std::vector<std::string> here;

@@ -1,14 +1,15 @@
-// What the extension library does while OpenVINO reads a model, and when it copies one.
+// Sets affinities while OpenVINO reads a model, and when it copies one.
 //
-// The reader hands over one layer after the other and does not say when it is done. The outputs of a placed model
-// (Results, Assigns, and Parameters without consumers) therefore carry tags: which of how many outputs they are, and
-// one of them has the placement. Every output that comes gives its inputs their affinities; the last one settles all.
+// The reader creates one layer after the other and does not signal the end. Therefore the outputs of a placed model
+// (Results, Assigns, and Parameters without consumers) carry tags: the number of the output, the number of all outputs,
+// and, in one of them, the placement. When an output is read, the nodes above it get affinities; with the last output
+// the affinities of the whole model are made legal.
 //
-// Nodes that are added later (preprocessing) get theirs when the model is copied, which HETERO does before it looks at
-// affinities: a Result of ours sees its copy, with all of the copied nodes above it, and what else there may be is
-// settled when HETERO has its copy (hetero_copy.hpp). And where the model that was read
-// gets other shapes (Model::reshape), it becomes legal for these at once: a Result of ours infers its shape anew then.
-// Where a transformation adds nodes and changes shapes (openvino.genai's paged attention), the copy alone is settled.
+// Nodes that are added later (preprocessing) get affinities when the model is copied, which HETERO does before it reads
+// affinities. A PlacedResult is notified of its copy and completes the copied nodes above it; all others are completed
+// when HETERO has its copy (hetero_copy.hpp). When the model that was read gets other shapes (Model::reshape), its
+// affinities are made legal for these at once, as a PlacedResult infers its shape again. If a transformation adds nodes
+// and changes shapes (openvino.genai's paged attention), only the copy is made legal.
 #pragma once
 
 #include <cstddef>
@@ -23,36 +24,35 @@
 
 namespace ov_hsdag {
 
-// One model that is read, or was.
+// One model that is being read, or was read.
 struct Reading {
-    std::string id;
-    std::size_t count = 0;                                   // outputs that the placed model has
-    std::map<std::size_t, std::weak_ptr<ov::Node>> outputs;  // by number
+    std::string id;                                          // id of the placed model, from its tags
+    std::size_t count = 0;                                   // number of outputs of the placed model
+    std::map<std::size_t, std::weak_ptr<ov::Node>> outputs;  // its outputs by number
     std::vector<std::weak_ptr<ov::Node>> others;             // outputs that the placed model did not have
-    bool came = false;                                       // the tag with the placement
-    StoredPlacement placement;                               // for the devices that are here; none known: no devices
-    bool settled = false;                                    // all outputs came, affinities are legal
-    std::size_t shapes = 0;                                  // what they are legal for
+    bool came = false;                                       // the tag with the placement has been read
+    StoredPlacement placement;                               // for available devices; no devices: not known
+    bool settled = false;                                    // all outputs were read, and affinities are legal
+    std::size_t shapes = 0;                                  // hash of the shapes for which they are legal
 };
 
-// The placement for the devices of OV_HSDAG_DEVICE, or its own, as far as they are here. Throws std::invalid_argument
-// where none is.
+// The placement for the available devices of OV_HSDAG_DEVICE, or of its own list. Throws std::invalid_argument if none
+// of them is available.
 StoredPlacement on_devices_here(const StoredPlacement& placement);
 
-// HETERO's list of devices comes only when the model is compiled, and HETERO does not hold affinities against it: while
-// reading, the placement's own devices count, as far as they are here, or those of OV_HSDAG_DEVICE. With
-// OV_HSDAG_DISABLE nothing is done.
+// Processes an output that was read. Call it for each Result, Assign and Parameter, with its tag, "" for none.
 //
-// To be called for each Result, Assign and Parameter that is read, with its tag (empty: none). Throws nothing: what
-// cannot be done is said in one line, and the model stays as it is.
+// HETERO's list of devices is known only when the model is compiled, and HETERO does not check affinities against it.
+// So the devices are those of OV_HSDAG_DEVICE, or else of the placement, as far as they are available. With
+// OV_HSDAG_DISABLE nothing is done. Errors are printed in one line, and the model is left as it is.
 void note_output(const std::shared_ptr<ov::Node>& node, const std::string& tag) noexcept;
 
-// Gives devices to the nodes above a copied Result that have none. The originals are only looked at: other threads may
-// do so, too.
+// Gives devices to the nodes above a copied Result that have none. The originals are only read, so that other threads
+// may do the same.
 void complete_copies(const PlacedResult& original, const ov::Node& copy) noexcept;
 
-// Makes affinities legal once more where shapes above the outputs of the model that was read have changed. Nodes
-// without an affinity get none.
+// Makes affinities legal again if shapes above the outputs of the model that was read have changed. Nodes without an
+// affinity do not get one.
 void note_shapes(const PlacedResult& result) noexcept;
 
 }  // namespace ov_hsdag

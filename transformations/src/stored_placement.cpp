@@ -18,14 +18,14 @@ std::string text_of(const ov::Model& model, const char* key) {
     return model.get_rt_info<std::string>(std::string(kEntry), std::string(key));
 }
 
-// "GPU" of "GPU.1".
+// The kind of a device: "GPU" for "GPU.1".
 std::string kind_of(const std::string& device) { return device.substr(0, device.find('.')); }
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
     return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// OpenVINO's "GPU" is "GPU.0".
+// Whether two names mean the same device; "GPU" is "GPU.0".
 bool same_device(const std::string& a, const std::string& b) {
     return a == b || (kind_of(a) == kind_of(b) && (a == kind_of(a) || b == kind_of(b)) &&
                       (a == kind_of(a) + ".0" || b == kind_of(b) + ".0"));
@@ -64,7 +64,7 @@ StoredPlacement StoredPlacement::of(const ov::Model& model) {
             for (const std::string& name : parse_list(text_of(model, "default_nodes"))) {
                 placement.numbers[name] = static_cast<std::uint8_t>(usual);
             }
-        } else {  // written by a tool that stores no more than the format asks for
+        } else {  // a tool that writes only the required parts of the format
             for (const auto& node : model.get_ops()) {
                 placement.numbers.emplace(node->get_friendly_name(), static_cast<std::uint8_t>(usual));
             }
@@ -117,7 +117,8 @@ StoredPlacement StoredPlacement::map_to(const std::vector<std::string>& availabl
                 target = *twin;
                 taken.insert(target);
             } else {
-                // The next in our own list comes first; what only the requested list has follows, then the ones before.
+                // Later devices in the placement's list come first, then those only in the requested list, then earlier
+                // ones.
                 std::vector<std::string> ranked(devices.begin() + static_cast<std::ptrdiff_t>(number) + 1,
                                                 devices.end());
                 for (const std::string& name : targets) {
@@ -182,7 +183,7 @@ std::vector<std::string> hetero_devices(const std::string& device) {
 
 void say(const std::string& text) {
     std::string line = "ov_hsdag: " + text;
-    // Names in files of others may have what commands a terminal.
+    // Control characters in names could command the terminal.
     for (char& c : line) {
         if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
     }

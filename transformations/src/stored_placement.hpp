@@ -1,4 +1,4 @@
-// A placement as it travels with a model.
+// The placement that is stored in a model.
 #pragma once
 
 #include <cstddef>
@@ -15,50 +15,50 @@
 
 namespace ov_hsdag {
 
-// The newest form of an embedded placement that this code reads; ov_hsdag.model.placement.VERSION.
+// The newest version of the format that this code reads; it is ov_hsdag.model.placement.VERSION in Python.
 inline constexpr int kVersion = 1;
 
-inline constexpr std::size_t kMostDevices = 255;  // numbers of devices are bytes
+inline constexpr std::size_t kMostDevices = 255;  // numbers of devices are stored as bytes
 
 class StoredPlacement {
 public:
     std::vector<std::string> devices;                       // in HETERO's order
     std::unordered_map<std::string, std::uint8_t> numbers;  // friendly name of a node → number of its device
 
-    // Whether the model's rt_info has one.
+    // Whether the model's rt_info has a placement.
     static bool is_in(const ov::Model& model);
-    // From the model's rt_info. None (no devices) where the model carries none. Throws std::invalid_argument where it
-    // cannot be read.
+    // Reads the placement in the model's rt_info; it has no devices if there is none. Throws std::invalid_argument if
+    // it cannot be read.
     static StoredPlacement of(const ov::Model& model);
-    // From the tag of a Result: {"devices": […], "on 0": [names], "on 1": […]}. Throws as above.
+    // Reads the placement in the tag of a Result: {"devices": […], "on 0": [names], "on 1": […]}. Throws as `of` does.
     static StoredPlacement of_tag(std::string_view text);
 
-    // The placement with every device that is not among `available` replaced: by one of the same kind that has no
-    // nodes yet, else by the next in the list. Prints a line for each. Throws std::invalid_argument where none is left.
+    // The placement with each device that is not among `available` replaced: by one of the same kind without nodes,
+    // else by the next in the list. Prints a line for each. Throws std::invalid_argument if no device is left.
     [[nodiscard]] StoredPlacement map_to(const std::vector<std::string>& available) const;
 
-    // Sets the affinity of every node of a model, whose nodes are completed (complete_model.hpp).
+    // Completes a model (complete_model.hpp), and sets the affinity of every node.
     void apply(const std::shared_ptr<ov::Model>& model) const;
 
     [[nodiscard]] bool has(const std::string& device) const { return number_of(device) >= 0; }
 
-    // For complete(): by the affinity that a node has, else by its name.
+    // The function for complete() that finds a node's device by its affinity, else by its name.
     [[nodiscard]] KnownDevice known() const;
 
 private:
     [[nodiscard]] std::int32_t number_of(const std::string& device) const;
 };
 
-// "HETERO:GPU,CPU" (or "GPU,CPU") → names.
+// The names in "HETERO:GPU,CPU" or "GPU,CPU".
 std::vector<std::string> device_list(const std::string& text);
-// The same of a device string; none for "HETERO", which leaves the devices open.
+// The names in a device string of HETERO; empty for "HETERO" alone.
 std::vector<std::string> hetero_devices(const std::string& device);
 
 std::string joined(const std::vector<std::string>& names, const std::string& separator);
 
-// One line on standard error.
+// Prints one line on standard error.
 void say(const std::string& text);
-// The same, once in a process.
+// Prints a line, but only once in a process.
 void say_once(const std::string& text);
 
 inline constexpr const char* kAffinity = "affinity";

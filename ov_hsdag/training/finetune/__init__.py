@@ -1,24 +1,25 @@
 """Fine-tuning of the policy on one model and one machine, with measured placements.
 
-A measurement takes seconds, so much is made of each one: a placement is measured once; the measurements correct the
-simulator's costs, and refinement and REINFORCE work on the corrected costs; the policy imitates the best measured
-placements. The corrections (`ov_hsdag.calibration.correction`) are drawn from their posterior
-(Thompson sampling: Thompson 1933, Biometrika 25; Russo et al. 2018, "A Tutorial on Thompson Sampling",
-arXiv:1707.02038), so that uncertain regions are explored.
+A measurement takes seconds, so each one is used in several ways. A placement is measured once. The measurements correct
+the simulator's costs, and refinement and REINFORCE work on the corrected costs. The policy imitates the best measured
+placements. The corrections (`ov_hsdag.calibration.correction`) are drawn from their posterior (Thompson sampling:
+Thompson 1933, Biometrika 25; Russo et al. 2018, "A Tutorial on Thompson Sampling", arXiv:1707.02038), so that uncertain
+regions are explored.
 
-In the order of a run:
+The modules, in the order of a run:
 
-    settings    what decides a run, and when it stops
-    state       what a run carries from measurement to measurement, its checkpoint, and what stays the same
-    proposals   the next placement to measure
-    loop        `run`: fit, learn, propose and measure; then the best again, the choice, and record.json
-    model       `finetune`: from a model to its placed IR; `Simulated`, the stand-in for measuring
+    settings    the settings of a run, and the budget that ends it
+    state       the data that a run carries from measurement to measurement, its checkpoint, and its constant data
+    proposals   the choice of the next placement to measure
+    loop        `run`: fits, learns, proposes, measures; in the end measures the best again, chooses, writes the record
+    model       `finetune`: from a model to its placed IR; `Simulated`, which simulates instead of measuring
 
-A run is a function of its settings and its measurements: everything random follows from the seed and the number of
-measurements. So a simulated run that was killed and resumed, from the checkpoint after each, ends as one that was not.
+A run is a function of its settings and its measurements: all random numbers follow from the seed and the number of
+measurements. A checkpoint is written after each measurement. So a simulated run that was killed and resumed ends like
+one that was not.
 
-The output folder holds checkpoint.safetensors, TensorBoard files and, in the end, record.json, the policy
-folder policy/, the placed model model.xml and model.bin, and its placement placement.json.
+The output folder has checkpoint.safetensors, TensorBoard files and, in the end, record.json, the policy folder policy/,
+the placed model model.xml and model.bin, and its placement placement.json.
 """
 
 from ov_hsdag.training.finetune.loop import Report as Report

@@ -1,4 +1,4 @@
-"""The fine-tuning loop, from top to bottom: fit the corrections, learn, propose, measure; in the end, choose."""
+"""The fine-tuning loop: it fits the corrections, learns, proposes and measures, and in the end chooses."""
 
 from __future__ import annotations
 
@@ -33,26 +33,39 @@ from ov_hsdag.training.run import CHECKPOINT, SummaryWriter, follow, read_metada
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The placement that a run chose."""
+    """The placement that a run chose.
 
-    name: str  # of the placer that found it ("hsdag", "search"), a device, or `HETERO_DEFAULT`
-    placement: NDArray[np.uint8]  # uint8 [groups]
-    measurement: Measurement  # of the placement; of a proposed one, both of its measurements together
-    entry: int  # index of its entry
+    Attributes:
+        name: name of the placer that found it ("hsdag", "search"), a device, or `HETERO_DEFAULT`.
+        placement: the placement, uint8 [groups].
+        measurement: its measurement; for a proposed placement, both of its measurements together.
+        entry: index of its entry in `State.entries`.
+    """
+
+    name: str
+    placement: NDArray[np.uint8]
+    measurement: Measurement
+    entry: int
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run chose."""
+    """The result of a run.
 
-    record: dict[str, Any]  # JSON-able, see `make_record`
+    Attributes:
+        record: the record, JSON-able, see `make_record`.
+        choice: the chosen placement.
+        state: the state of the run at its end.
+    """
+
+    record: dict[str, Any]
     choice: Choice
-    state: states.State  # where the run stands
+    state: states.State
 
 
 Report = Callable[[int, float, states.Entry, float], None]
-"""Called after each measurement with the number of measurements, the share of the budget that is spent, the latest
-entry, and the best ratio so far."""
+"""Called after each measurement with the number of measurements, the spent share of the budget, the latest entry, and
+the best ratio so far."""
 
 
 def run(
@@ -67,13 +80,25 @@ def run(
 ) -> Outcome:
     """Runs or continues a fine-tuning; writes everything but the placed model.
 
-    problem: the model on the devices, with the profile's costs. judge_of: makes the judge, given the reference that the
-    run has measured against so far; None: it finds one. network: the policy to begin with; None: the run in `output` is
-    continued. budget: of all parts of the run together; None: the continued run's own. settings, about: of a new run;
-    the latter goes into checkpoint and record.
+    Args:
+        output: the run's folder.
+        problem: the model on the devices, with the profile's costs.
+        judge_of: makes the judge from the name of the reference that the run has used so far; with None, the judge
+            finds a reference.
+        network: policy to begin a new run with; None to continue the run in `output`.
+        budget: budget of all parts of the run together; by default a continued run keeps its own, and a new one ends
+            when nothing is left to measure.
+        settings: settings of a new run; a continued run keeps its own.
+        about: description of a new run, which goes into checkpoint and record, JSON-able.
+        report: called after each measurement.
 
-    Raises UserError: there is no run to continue, one of another problem, or one already where a new one was asked for;
-    RunError: neither a device alone nor HETERO runs the model.
+    Returns:
+        The chosen placement, the record and the state.
+
+    Raises:
+        UserError: there is no run to continue, it has another problem, or there is already a run where a new one shall
+            begin.
+        RunError: neither a device alone nor HETERO runs the model.
     """
     begin, path = time.monotonic(), output / CHECKPOINT
     if network is None:
@@ -122,33 +147,34 @@ def run(
 
 @dataclass
 class _Run:
-    """A run that is going on: its state, its judge (made when it is first needed), its clock and its checkpoint."""
+    """An ongoing run: its state, its judge, its clock and its checkpoint."""
 
-    path: Path
+    path: Path  # file of the checkpoint
     problem: PlacementProblem
     judge_of: Callable[[str | None], Judge]
     state: states.State
     settings: Settings
     budget: Budget
     about: Mapping[str, Any]
-    fingerprint: str
-    begin: float  # as if all parts of the run were one
+    fingerprint: str  # of the problem
+    begin: float  # time of `time.monotonic` at which the run would have begun if its parts had followed without pause
 
     @cached_property
     def judge(self) -> Judge:
-        """Made here, as measuring the reference takes a while that a run with nothing left to measure can spare."""
+        """The judge, made on first use: measuring the reference takes time, which an exhausted run need not spend."""
         return self.judge_of(self.state.reference or None)
 
     def seconds(self) -> float:
-        """Wall time of all parts of the run."""
+        """The wall time of all parts of the run, seconds."""
         return time.monotonic() - self.begin
 
     def spent(self, closing: bool = True) -> float:
-        """The share of the budget that is spent, by default with what one more measurement and the finalists take."""
+        """The spent share of the budget; with `closing`, as if one more measurement and the finalists were measured."""
         more = closing_seconds(self.state, self.settings) if closing else 0.0
         return self.budget.share(len(self.state.measured), self.seconds() + more)
 
     def why_idle(self) -> str:
+        """Words for the reason why nothing was measured in this part of the run."""
         made, before, budget = len(self.state.measured), self.state.seconds, self.budget
         if made >= budget.measurements:
             why = f"{made} of {budget.measurements:g} measurements were made before"
@@ -161,7 +187,7 @@ class _Run:
         return f"{why}; a budget counts all parts of a run, so give a larger one"
 
     def measure_singles(self) -> None:
-        """Begins a new run with the single devices, the best of which is the reference."""
+        """Measures the single devices where the run is new; the best of them is the reference."""
         if self.state.entries:
             return
         self.state.reference = self.judge.reference
@@ -172,7 +198,7 @@ class _Run:
 
     def measure(self, proposal: Proposal) -> states.Entry:
         """Measures a proposal; returns its entry."""
-        # A lucky best must not cut short all that follow.
+        # Ratios are lowered by their errors here: otherwise one lucky measurement would cut short all later ones.
         worth = max(entry.measurement.sure for entry in self.state.good)
         measurement = self.judge.measure(self.problem.affinity(proposal.placement), worth=worth)
         entry = states.Entry(proposal.placement, measurement, proposal.source, proposal.predicted)
@@ -181,6 +207,7 @@ class _Run:
         return entry
 
     def measure_finalists(self) -> None:
+        """Measures the best placements again."""
         for index in finalists(self.state, self.settings):
             entry = self.state.entries[index]
             again = self.judge.measure(self.problem.affinity(entry.placement), rounds=self.settings.final_rounds)
@@ -188,28 +215,38 @@ class _Run:
             self.save()
 
     def measure_hetero_default(self) -> None:
-        """Measures HETERO's own choice, unless it has been measured."""
-        own = states.simple_placement(self.problem, HETERO_DEFAULT)
-        if any(np.array_equal(own, entry.placement) for entry in self.state.entries):
+        """Measures HETERO's own choice, unless it has been measured already."""
+        placement = states.simple_placement(self.problem, HETERO_DEFAULT)
+        if any(np.array_equal(placement, entry.placement) for entry in self.state.entries):
             return
-        measurement = self.judge.measure(self.problem.affinity(own), rounds=self.settings.final_rounds)
-        self.state.entries.append(states.Entry(own, measurement, HETERO_DEFAULT, None))
+        measurement = self.judge.measure(self.problem.affinity(placement), rounds=self.settings.final_rounds)
+        self.state.entries.append(states.Entry(placement, measurement, HETERO_DEFAULT, None))
         self.save()
 
     def save(self) -> None:
+        """Writes the checkpoint."""
         self.state.seconds = self.seconds()
         states.save_checkpoint(self.path, self.state, self.settings, self.about, self.fingerprint)
 
 
-_NEGLIGIBLE = 1e-6  # placements with a smaller weight are not imitated
+_NEGLIGIBLE = 1e-6  # weight below which a placement is not imitated, as it would not change the target
 
 
 def learn(state: states.State, task: states.Task, settings: Settings, fit: Fit) -> dict[str, float]:
-    """Updates the policy from everything measured so far; the last update's scalars, by their names in TensorBoard.
+    """Updates the policy from all measurements so far.
 
-    The loss of an update is that of imitation, of edge scores, of entropy and of REINFORCE (Williams 1992, Machine
-    Learning 8). Measured placements are imitated, weighted by their rewards; REINFORCE's samples are judged by the
-    simulator with corrected costs (their posterior is `fit`), as measuring them would take days.
+    The loss of an update is the sum of the losses of imitation, edge scores, entropy and REINFORCE (Williams 1992,
+    Machine Learning 8). Measured placements are imitated, weighted by their rewards. The samples of REINFORCE are
+    scored by the simulator with corrected costs, as measuring them would take days.
+
+    Args:
+        state: state of the run; network and optimizer are updated.
+        task: constant data of the run.
+        settings: settings of the run.
+        fit: posterior of the corrections.
+
+    Returns:
+        Scalars of the last update, by their names in TensorBoard; empty where only search proposes.
     """
     if settings.proposer == "search":
         return {}
@@ -220,7 +257,7 @@ def learn(state: states.State, task: states.Task, settings: Settings, fit: Fit) 
     generator = torch.Generator().manual_seed(int(np.random.default_rng([settings.seed, 2, step]).integers(2**62)))
     scalars: dict[str, float] = {}
     for update in range(settings.updates):
-        # As placing does: clusters as parsed, and every coarse group for itself.
+        # Updates alternate between the two clusterings that placing uses: parsed clusters, and single coarse groups.
         policy = run_policy(state.network, example, levels=None if update % 2 == 0 else 0)
         imitation, edges, entropy = imitation_loss(policy, example), edge_loss(policy, example), policy.entropy
         loss = imitation + settings.edge_coef * edges - settings.ent_coef * entropy
@@ -238,9 +275,18 @@ def learn(state: states.State, task: states.Task, settings: Settings, fit: Fit) 
 
 
 def imitation_target(state: states.State, task: states.Task, settings: Settings) -> NDArray[np.float32]:
-    """What the policy imitates: the mean of the good measured placements; sum 1, float32 [coarse, devices].
+    """The placement that the policy imitates: the weighted mean of good measured placements.
 
-    Weights are a softmax of log ratios; placements that disagree with the best one have none.
+    Weights are a softmax of log ratios. Placements that disagree with the best one get no weight, as a mean of such
+    placements would be no placement.
+
+    Args:
+        state: state of the run.
+        task: constant data of the run.
+        settings: settings of the run.
+
+    Returns:
+        The share of each coarse group's weight on each device, with a total of 1, float32 [coarse, devices].
     """
     good, best = state.good, state.best()
     rewards = np.log([entry.measurement.ratio for entry in good])
@@ -255,20 +301,32 @@ def imitation_target(state: states.State, task: states.Task, settings: Settings)
 
 
 def closing_seconds(state: states.State, settings: Settings) -> float:
-    """About how many seconds one more measurement, and then measuring the finalists again, will take."""
+    """About the time, seconds, of one more measurement and of measuring the finalists again."""
     known = [entry.measurement.seconds for entry in state.measured]
     return (1 + 2 * settings.finalists) * statistics.median(known) if known else 0.0
 
 
 def finalists(state: states.State, settings: Settings) -> list[int]:
-    """Entries to measure again, as the best of many measurements is partly luck: the best that beat the reference."""
+    """Indices of the entries to measure again: the best ones that beat the reference.
+
+    The best of many measurements is partly luck, which a second measurement removes.
+    """
     ranking = sorted(state.proposed, key=lambda index: -state.entries[index].measurement.ratio)
     best = [index for index in ranking[: settings.finalists] if state.entries[index].measurement.ratio > 1]
     return [index for index in best if index not in state.final]
 
 
 def pooled(first: Measurement, second: Measurement, objective: str) -> Measurement:
-    """Both measurements of a placement as one; reference and failure are the second's."""
+    """Combines two measurements of a placement into one.
+
+    Args:
+        first: the first measurement.
+        second: the second one, which supplies the reference, and counts alone where it failed.
+        objective: "latency" or "throughput".
+
+    Returns:
+        The measurement with the ratios of both.
+    """
     if second.failed:
         return second
     ratio = statistics.median((*first.ratios, *second.ratios))
@@ -277,11 +335,18 @@ def pooled(first: Measurement, second: Measurement, objective: str) -> Measureme
 
 
 def choose(state: states.State, problem: PlacementProblem, settings: Settings) -> Choice:
-    """The best finalist that surely beats the simple placements, and by the margin; else the best of these.
+    """Chooses the best finalist that surely beats the baselines and by the margin; otherwise the best baseline.
 
-    Surely: by the 95% interval of all its measurements.
+    A finalist surely beats a baseline where the 95% interval of all its measurements is above it. Baselines are the
+    best single device and, where it was measured, HETERO's own choice.
 
-    Simple placements are the best single device and, where it was measured, HETERO's own choice.
+    Args:
+        state: state of the run.
+        problem: problem of the model.
+        settings: settings of the run, which supply the margin.
+
+    Returns:
+        The chosen placement.
     """
     known = [entry.measurement.reference for entry in state.good if math.isfinite(entry.measurement.reference)]
     value = statistics.median(known) if known else math.nan
@@ -305,14 +370,25 @@ def choose(state: states.State, problem: PlacementProblem, settings: Settings) -
 def make_record(
     state: states.State, task: states.Task, settings: Settings, about: Mapping[str, Any], fit: Fit, choice: Choice
 ) -> dict[str, Any]:
-    """The record of a run, JSON-able.
+    """Makes the record of a run.
 
-    Measurements are counted from 1, without the simple placements, as budget, progress and table of `ov-hsdag finetune`
-    do: `number` of an entry, the keys of `final`, `measurement` of `best`. Ratios are to `reference`. `name` of an
-    entry is that of its device, or of HETERO's own choice, and null for other placements.
+    Measurements are counted from 1, without the baselines, as in the budget, the progress and the table of
+    `ov-hsdag finetune`. These numbers are "number" of an entry, the keys of "final", and "measurement" of "best".
+    Ratios are to "reference". "name" of an entry is that of its device, or of HETERO's own choice, and null for others.
+
+    Args:
+        state: state of the run.
+        task: constant data of the run.
+        settings: settings of the run.
+        about: description of the run.
+        fit: posterior of the corrections.
+        choice: the chosen placement.
+
+    Returns:
+        The record, JSON-able.
     """
     numbers = {index: number for number, index in enumerate(state.proposed, start=1)}
-    # A device's name for what is both.
+    # Devices come last, so that a placement that is also HETERO's own choice gets the device's name.
     names = (HETERO_DEFAULT, *reversed(task.problem.devices))
     simple = {states.simple_placement(task.problem, name).tobytes(): name for name in names}
     best_so_far = accumulate((entry.measurement.ratio for entry in state.measured), max, initial=1.0)

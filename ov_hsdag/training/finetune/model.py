@@ -1,4 +1,4 @@
-"""Fine-tuning from a model to its placed IR."""
+"""Fine-tuning of the policy on a model, from the model to its placed IR."""
 
 from __future__ import annotations
 
@@ -56,33 +56,48 @@ def finetune(
     report: Report | None = None,
     trial_seconds: float = TRIAL_SECONDS,
 ) -> tuple[dict[str, Any], Placement]:
-    """Fine-tunes the policy on a model and writes the model with the best measured placement, which it now carries.
+    """Fine-tunes the policy on a model, and writes the model with the best measured placement.
 
-    Of a new run: objective ("latency" or "throughput"), policy (to begin with; see `initial_network`), simulated (judge
-    placements by the profile instead of measuring), settings and shapes (example shapes of dynamic inputs, by any of
-    their names; a resumed run refuses others). resume: continue the run in `output`, with its own ones.
+    A resumed run keeps its own objective, policy, settings and shapes, and whether it is simulated.
 
-    model: any; normalized and annotated in place. device: "HETERO:GPU,CPU". budget: of all parts of the run together;
-    None: the continued run's own. Without any it ends when nothing is left to measure. profile: speeds of the devices;
-    built-in profiles by default. compress_to_fp16: how the placed model's weights are saved. trial_seconds: of a trial
-    of a placement, and of its reference.
+    Args:
+        model: any model; it is normalized and annotated in place, and carries the placement.
+        device: the devices, in order of preference: "HETERO:GPU,CPU".
+        output: the run's folder.
+        objective: "latency" or "throughput", of a new run.
+        budget: budget of all parts of the run together; by default a resumed run keeps its own. Without a budget, the
+            run ends when nothing is left to measure.
+        profile: speeds of the devices, or the path of a profile's file; built-in profiles by default.
+        policy: policy to begin a new run with, see `initial_network`.
+        simulated: whether a new run simulates placements with the profile's costs instead of measuring them.
+        resume: whether to continue the run in `output`.
+        settings: settings of a new run.
+        core: Core of the devices; a new one by default.
+        shapes: example shapes of dynamic inputs, by any of their names. A resumed run accepts only its own.
+        compress_to_fp16: whether weights of the placed model are saved in f16.
+        report: called after each measurement.
+        trial_seconds: time of a trial of a placement, and of one of its reference, seconds.
 
-    Returns the record of the run, and the placement. Raises UserError: bad input, or a device that this machine lacks
-    where it is to be measured; RunError: neither a device alone nor HETERO runs the model.
+    Returns:
+        The record of the run, and the placement.
+
+    Raises:
+        UserError: bad input, or a device that shall be measured is not on this machine.
+        RunError: neither a device alone nor HETERO runs the model.
     """
     devices = DeviceSet.parse(device)
     check_outputs(output)
-    examples = _by_input(model, shapes or {})
+    examples = _shapes_by_input(model, shapes or {})
     if resume:
         metadata = read_metadata(output / CHECKPOINT, FORMAT)
         with readable_checkpoint(output / CHECKPOINT):
             about = dict(metadata["about"])
             objective, simulated = str(about["objective"]), bool(about["simulated"])
-            known = about.get("shapes") or {}
-        if examples not in ({}, known):
-            listed = ", ".join(f"{name}={sizes}" for name, sizes in known.items()) or "no example shapes"
+            run_shapes = about.get("shapes") or {}
+        if examples not in ({}, run_shapes):
+            listed = ", ".join(f"{name}={sizes}" for name, sizes in run_shapes.items()) or "no example shapes"
             raise UserError(f"the run in '{output}' began with {listed}: leave out --shape or begin another run")
-        examples = known
+        examples = run_shapes
     else:
         refuse_existing(output)
     if core is None:
@@ -106,6 +121,7 @@ def finetune(
         }
 
     def judge_of(reference: str | None) -> Judge:
+        """Makes the judge that compares placements with a reference; with None, it finds one."""
         if simulated:
             return Simulated(problem, reference)
         return Measurer(model, devices, objective, core, reference=reference, shapes=examples, seconds=trial_seconds)
@@ -114,12 +130,12 @@ def finetune(
     if not simulated and outcome.state.measured:
         try:
             tuned.keep(output / "policy", core, devices.names)
-        except OSError as error:  # the run's own folder has it
+        except OSError as error:  # the run's own folder has the policy anyway
             warnings.warn(f"later placings do not find the policy of this run: {error}", stacklevel=2)
-    given: dict[str, Any] = {"shapes": {name: list(shape) for name, shape in examples.items()}} if examples else {}
+    recorded: dict[str, Any] = {"shapes": {name: list(shape) for name, shape in examples.items()}} if examples else {}
     if virtual := definition(devices.names):
-        given["virtual_devices"] = virtual
-    placement = replace(_placement(outcome, problem), settings={"command": "finetune", **given})
+        recorded["virtual_devices"] = virtual
+    placement = replace(_placement(outcome, problem), settings={"command": "finetune", **recorded})
     placement = replace(placement, affinity=set_affinities(model, placement.affinity))
     placement.embed(model)
     save_model_atomically(model, output / "model.xml", compress_to_fp16=compress_to_fp16)
@@ -128,15 +144,30 @@ def finetune(
 
 
 def initial_network(policy: str | PathLike[str] | None, problem: PlacementProblem, seed: int) -> HSDAGNetwork:
-    """The network to begin with: of a policy by name or folder, or untrained (`SCRATCH`). Raises UserError."""
+    """The network that a new run begins with.
+
+    Args:
+        policy: name or folder of a policy; the shipped one by default, and an untrained network for `SCRATCH`.
+        problem: the problem, which determines the numbers of features of an untrained network.
+        seed: seed of the weights of an untrained network.
+
+    Returns:
+        The network.
+
+    Raises:
+        UserError: there is no such policy, or its folder is damaged.
+    """
     if policy != SCRATCH:
         return load(bundle.find(policy))
     torch.manual_seed(seed)
     return HSDAGNetwork(HSDAGConfig.base(Widths.of(policy_input(problem))))
 
 
-def _by_input(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-    """The example shapes by friendly names of inputs, so that those of two calls can be compared. Raises UserError."""
+def _shapes_by_input(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+    """The given example shapes by friendly names of inputs, so that those of two calls can be compared.
+
+    Raises UserError where a shape does not fit its input.
+    """
     sizes = input_shapes(model, shapes)
     named: dict[str, list[int]] = {}
     for port, size in zip(model.inputs, sizes, strict=True):
@@ -147,9 +178,9 @@ def _by_input(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str,
 
 
 def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
-    """The chosen placement, with figures of itself and of single devices: measured in the same rounds, or predicted.
+    """The chosen placement, with predicted and measured figures of itself and of single devices.
 
-    The predicted gain is the one by which the placement was proposed, on corrected costs.
+    The predicted gain is the one by which the placement was proposed, with corrected costs.
     """
     key, sign = ("throughput_ips", 1) if problem.objective == "throughput" else ("latency_us", -1)
     chosen = outcome.choice.measurement
@@ -157,7 +188,7 @@ def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
     singles = outcome.record["singles"]
 
     def figures_of(value: float, ratio: float, interval: Sequence[float] | None, submodels: int) -> dict[str, Any]:
-        """Of `Placement.measured`; times over the best single device where the reference is one."""
+        """Figures for `Placement.measured`; where the reference is a device, ratios are over the best single device."""
         ends = None if interval is None else list(interval)
         over_single = outcome.record["reference"] in problem.devices
         single = {"times_best_single": ratio, "times_best_single_ci": ends} if over_single else {}
@@ -177,21 +208,32 @@ def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
         policy=Path(outcome.record["about"]["policy"]).name,
         chosen=outcome.choice.name,
     )
-    corrected, own = outcome.state.entries[outcome.choice.entry].predicted, placement.predicted_gain(placement.chosen)
-    if measured and corrected and own and placement.predicted:
-        figures = {**placement.predicted, key: placement.predicted[key] * (corrected / own) ** sign}
+    corrected = outcome.state.entries[outcome.choice.entry].predicted
+    simulated_gain = placement.predicted_gain(placement.chosen)
+    if measured and corrected and simulated_gain and placement.predicted:
+        figures = {**placement.predicted, key: placement.predicted[key] * (corrected / simulated_gain) ** sign}
         placement = replace(placement, predicted=figures)
     return placement
 
 
 class Simulated:
-    """A `Judge` that simulates instead of measuring: with the problem's own costs, or others that stand for reality.
+    """A `Judge` that simulates placements with a problem's costs instead of measuring them.
 
-    reference: a device or `HETERO_DEFAULT`; singles: measurements of it, and of each device that can hold the model.
+    Attributes:
+        reference: name of the reference, a device or `HETERO_DEFAULT`.
+        singles: simulated measurements of the reference and of each device that holds the model, by name.
     """
 
     def __init__(self, problem: PlacementProblem, reference: str | None = None) -> None:
-        """reference: None: the best single device. RunError: neither one nor HETERO's choice keeps within memory."""
+        """Simulates the baselines.
+
+        Args:
+            problem: the problem, whose costs stand for reality.
+            reference: name of the reference; by default the best single device, or HETERO's own choice without one.
+
+        Raises:
+            RunError: the reference does not keep within the devices' memory.
+        """
         self._problem = problem
         names = [*problem.devices, HETERO_DEFAULT]
         scores = problem.scores(np.stack([simple_placement(problem, name) for name in names]))
@@ -209,7 +251,16 @@ class Simulated:
         }
 
     def measure(self, affinity: Mapping[str, str], *, worth: float = 0.0, rounds: int | None = None) -> Measurement:
-        """See `Judge.measure`; `worth` and `rounds` make no difference."""
+        """Simulates a placement, see `Judge.measure`.
+
+        Args:
+            affinity: device of each node, by friendly name.
+            worth: ignored.
+            rounds: ignored.
+
+        Returns:
+            The simulated figures; a failed measurement where the placement is infeasible.
+        """
         result = self._problem.evaluate(self._problem.placement_of(affinity))
         us = float(result.score(self._problem.objective)[0])
         if not math.isfinite(us):
@@ -218,7 +269,7 @@ class Simulated:
         return Measurement(ratio, *self._values(us), (ratio,), int(result.submodels[0]), bounds=(ratio, ratio))
 
     def _values(self, us: float) -> tuple[float, float]:
-        """The placement's and the reference's value in the unit of a `Measurement`."""
+        """The value of a placement, given as a score in µs, and of the reference, as a `Measurement` has them."""
         if self._problem.objective == "latency":
             return us, self._reference_us
         return 1e6 / us, 1e6 / self._reference_us

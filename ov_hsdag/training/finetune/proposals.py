@@ -1,9 +1,8 @@
-"""The next placement to measure: Thompson sampling over what the policy proposes and what refinement makes of it.
+"""Proposes the next placement to measure, by Thompson sampling over placements of the policy and of search.
 
-Settings may name search alone in the policy's place.
-
-The costs are corrected by factors drawn from the posterior (every other time by the most likely ones), candidates are
-refined and ranked on the corrected simulator, and the best one that was not measured yet is proposed.
+The costs are corrected by factors drawn from the posterior, and every other time by the most likely factors. Candidates
+are refined and ranked by the simulator with corrected costs, and the best one that has not been measured is proposed.
+The settings say whether the policy, search or both propose candidates.
 """
 
 from __future__ import annotations
@@ -16,11 +15,9 @@ from numpy.typing import NDArray
 
 from ov_hsdag.calibration.correction import Fit
 from ov_hsdag.devices.cpu import usable_cores
-from ov_hsdag.placers.base import Placer
-from ov_hsdag.placers.contiguous import Contiguous
-from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placers.refine import refine
+from ov_hsdag.placers.registry import tuning_placers
 from ov_hsdag.policy import placer
 from ov_hsdag.policy.placer import ClusterLogits
 from ov_hsdag.problem.problem import PlacementProblem
@@ -31,37 +28,54 @@ from ov_hsdag.training.rollout import parse
 
 Placements = NDArray[np.uint8]
 
-_LEADERS = 3  # best measured placements that refinement starts from
+_LEADERS = 3  # number of the best measured placements that refinement starts from as well
 
-# Least distance (`Task.distance`) from all measured placements of one that is worth a measurement, if any has it.
+# Least distance (`Task.distance`) of a proposal from all measured placements, if any candidate has it: closer ones
+# would tell little that is new.
 _DIFFERENT = 0.003
 
-_RANDOM = 64  # random placements that are tried where nothing else is new
+_RANDOM = 64  # number of random placements that are tried where all other candidates have been measured
 
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
-    """A placement to measure."""
+    """A placement to measure.
 
-    placement: Placements  # uint8 [groups]
-    source: str  # see `Entry.source`
-    predicted: float  # the ratio to the reference that the most likely correction predicts
+    Attributes:
+        placement: the placement, uint8 [groups].
+        source: see `Entry.source`.
+        predicted: the ratio to the reference that the most likely correction predicts.
+    """
+
+    placement: Placements
+    source: str
+    predicted: float
 
 
 def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal | None:
-    """The most promising placement that was not measured yet; None where nothing new is found."""
+    """Proposes the most promising placement that has not been measured.
+
+    Args:
+        state: state of the run.
+        task: constant data of the run.
+        settings: settings of the run.
+        fit: posterior of the corrections.
+
+    Returns:
+        The proposal; None where no new placement is found.
+    """
     step = len(state.measured)
     generator = np.random.default_rng([settings.seed, 1, step])
     factors = fit.mean if step % settings.certain == 0 else fit.draw(generator)
     believed = task.corrector.apply(factors)
 
-    fresh, origins, scores = _proposed(believed, state, task, settings, generator)
-    candidates, sources, scores = _refined(believed, fresh, origins, scores, state, settings, generator)
-    known = np.stack([entry.placement for entry in state.entries])
-    index = _first_new(task, candidates, np.argsort(scores, kind="stable"), known)
+    fresh, origins, scores = _propose_candidates(believed, state, task, settings, generator)
+    candidates, sources, scores = _refine_candidates(believed, fresh, origins, scores, state, settings, generator)
+    measured = np.stack([entry.placement for entry in state.entries])
+    index = _first_unmeasured(task, candidates, np.argsort(scores, kind="stable"), measured)
     if index is None:
         candidates, sources = task.problem.random(generator, _RANDOM), ["random"] * _RANDOM
-        index = _first_new(task, candidates, np.arange(_RANDOM), known)
+        index = _first_unmeasured(task, candidates, np.arange(_RANDOM), measured)
         if index is None:
             return None
     placement = candidates[index]
@@ -72,10 +86,20 @@ def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal 
 def policy_placements(
     network: HSDAGNetwork, task: Task, settings: Settings, generator: np.random.Generator
 ) -> Placements:
-    """Single devices, then what the policy proposes, as the placer `hsdag` does; uint8 [proposals, groups]."""
+    """Placements that the policy proposes in the same way as the placer `hsdag`, after the single devices.
+
+    Args:
+        network: the policy.
+        task: constant data of the run.
+        settings: settings of the run, which supply the number of samples.
+        generator: source of the random numbers.
+
+    Returns:
+        The placements, uint8 [proposals, groups].
+    """
     problem, x = task.problem, task.x
     example = task.example(problem, np.zeros((len(x.node_x), len(problem.devices)), np.float32), 1.0)
-    found = [problem.singles]
+    batches = [problem.singles]
     with torch.no_grad():
         h, edge_score = network.encode(example.inputs)
         for levels in dict.fromkeys((network.config.levels, 0)):
@@ -83,23 +107,27 @@ def policy_placements(
             logits = network.logits(example.inputs, h, edge_score, cluster).numpy()
             choices = np.concatenate([placer.lean(logits), placer.sample(logits, settings.draws, generator)])
             clusters = ClusterLogits.of(logits, cluster.numpy(), x, network.config.residual)
-            found.append(clusters.expanded(problem, choices))
-    return np.concatenate(found)
+            batches.append(clusters.expanded(problem, choices))
+    return np.concatenate(batches)
 
 
-def _proposed(
+def _propose_candidates(
     believed: PlacementProblem, state: State, task: Task, settings: Settings, generator: np.random.Generator
 ) -> tuple[Placements, list[str], NDArray[np.float64]]:
-    """What the proposers find, each once, with source and score; where none is feasible, repaired and random ones."""
-    found: dict[str, Placements] = {}
+    """Placements of the proposers, each once; where none is feasible, repaired and random placements.
+
+    Returns:
+        The placements, uint8 [candidates, groups], the source of each, and their scores with the believed costs, µs.
+    """
+    by_proposer: dict[str, Placements] = {}
     if settings.proposer in ("search", "both"):
-        placers: list[Placer] = [MinCut(), Contiguous()]
+        placers = tuning_placers()
         placers += [Multilevel(seed=seed) for seed in generator.integers(2**31, size=2).tolist()]
-        found["search"] = np.stack([*believed.singles, *(placer.place(believed) for placer in placers)])
+        by_proposer["search"] = np.stack([*believed.singles, *(placer.place(believed) for placer in placers)])
     if settings.proposer in ("policy", "both"):
-        found["policy"] = policy_placements(state.network, task, settings, generator)
-    fresh, first = np.unique(np.concatenate(list(found.values())), axis=0, return_index=True)
-    origins = [name for name, placements in found.items() for _ in placements]
+        by_proposer["policy"] = policy_placements(state.network, task, settings, generator)
+    fresh, first = np.unique(np.concatenate(list(by_proposer.values())), axis=0, return_index=True)
+    origins = [name for name, placements in by_proposer.items() for _ in placements]
     fresh, origins = fresh[np.argsort(first)], [origins[index] for index in np.sort(first).tolist()]
     scores = believed.scores(fresh, usable_cores())
     if not np.isfinite(scores).any():
@@ -110,7 +138,7 @@ def _proposed(
     return fresh, origins, scores
 
 
-def _refined(
+def _refine_candidates(
     believed: PlacementProblem,
     fresh: Placements,
     origins: list[str],
@@ -119,26 +147,36 @@ def _refined(
     settings: Settings,
     generator: np.random.Generator,
 ) -> tuple[Placements, list[str], NDArray[np.float64]]:
-    """Refined placements, then `fresh`: uint8 [candidates, groups], the source of each, and their scores in µs."""
+    """Refines some of the fresh placements and the best measured ones.
+
+    Returns:
+        The refined placements, then `fresh`, uint8 [candidates, groups]; the source of each, and their scores with the
+        believed costs, µs.
+    """
     leaders = sorted(state.good, key=lambda entry: -entry.measurement.ratio)[:_LEADERS]
     order = np.argsort(scores, kind="stable")
-    # Most starts are the best by the simulator; some are any, as it may be wrong.
+    # Most starts are the best by the simulator; two are random ones, as the simulator may be wrong.
     chosen = order[: max(settings.refined - 2, 1)]
-    others = generator.permutation(order[len(chosen) :])[: settings.refined - len(chosen)]
-    starts = np.concatenate([fresh[chosen], fresh[others], np.stack([entry.placement for entry in leaders])])
-    own = [origins[index] for index in (*chosen.tolist(), *others.tolist())]
-    sources = [*own, *["measured"] * len(leaders), *origins]
+    random_picks = generator.permutation(order[len(chosen) :])[: settings.refined - len(chosen)]
+    starts = np.concatenate([fresh[chosen], fresh[random_picks], np.stack([entry.placement for entry in leaders])])
+    start_sources = [origins[index] for index in (*chosen.tolist(), *random_picks.tolist())]
+    sources = [*start_sources, *["measured"] * len(leaders), *origins]
     refined, refined_scores = refine(believed, starts, threads=usable_cores(), seed=int(generator.integers(2**31)))
     return np.concatenate([refined, fresh]), sources, np.concatenate([refined_scores, scores])
 
 
-def _first_new(task: Task, candidates: Placements, ranking: NDArray[np.int64], known: Placements) -> int | None:
-    """The first candidate of the ranking that is at a distance from all known ones, else the first that is new."""
+def _first_unmeasured(
+    task: Task, candidates: Placements, ranking: NDArray[np.int64], measured: Placements
+) -> int | None:
+    """Index of the first new candidate in the ranking that differs enough from all known ones, else of the first new.
+
+    None where all candidates are known.
+    """
     second: int | None = None
     for index in ranking.tolist():
-        if (known == candidates[index]).all(axis=1).any():
+        if (measured == candidates[index]).all(axis=1).any():
             continue
-        if task.distance(candidates[index], known).min() >= _DIFFERENT:
+        if task.distance(candidates[index], measured).min() >= _DIFFERENT:
             return index
         second = index if second is None else second
     return second

@@ -1,4 +1,4 @@
-"""What a fine-tuning run carries from measurement to measurement, its checkpoint, and what stays the same in it."""
+"""The state of a fine-tuning run, its checkpoint, and the data that stay the same in a run."""
 
 from __future__ import annotations
 
@@ -25,43 +25,59 @@ from ov_hsdag.training.run import ANEW, read_metadata, readable_checkpoint, rest
 from ov_hsdag.utils.errors import UserError
 
 FORMAT = "finetune-1"
+"""Kind and version of the checkpoints of fine-tuning."""
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A measured placement."""
+    """A measured placement.
 
-    placement: NDArray[np.uint8]  # uint8 [groups]
+    Attributes:
+        placement: the placement, uint8 [groups].
+        measurement: its measurement.
+        source: "single"; "hetero", HETERO's own choice; the proposer, "policy", "search" or "random"; or "measured",
+            where a measured placement was refined.
+        predicted: the ratio that the simulator predicted with corrected costs; None for baselines.
+    """
+
+    placement: NDArray[np.uint8]
     measurement: Measurement
-    # "single", "hetero" (HETERO's own choice), the proposer ("policy", "search", "random"), or "measured" (refined)
     source: str
-    predicted: float | None  # the ratio that the corrected simulator predicted; None for simple placements
+    predicted: float | None
 
     @property
     def simple(self) -> bool:
-        """Whether it needed no search: such entries do not count against the budget."""
+        """Whether the placement is a baseline; baselines do not count against the budget."""
         return self.source in ("single", HETERO_DEFAULT)
 
     def to_dict(self) -> dict[str, Any]:
-        """The entry without its placement, JSON-able."""
+        """The entry without its placement, as JSON-able values."""
         return {"measurement": self.measurement.to_dict(), "source": self.source, "predicted": self.predicted}
 
 
 @dataclass
 class State:
-    """Everything that a run carries from measurement to measurement."""
+    """Everything that a run carries from measurement to measurement.
+
+    Attributes:
+        network: the policy.
+        optimizer: its optimizer.
+        reference: name of the reference of all ratios: a device, or `HETERO_DEFAULT`.
+        entries: all measured placements, in order.
+        final: both measurements of each finalist together, by index of its entry.
+        seconds: wall time of all parts of the run so far, seconds.
+    """
 
     network: HSDAGNetwork
     optimizer: torch.optim.Adam
-    reference: str = ""  # what ratios are relative to: a device, or `HETERO_DEFAULT`
-    entries: list[Entry] = field(default_factory=list)  # all measured placements, in order
-    # second measurements of the finalists, pooled with the first, by their entries
+    reference: str = ""
+    entries: list[Entry] = field(default_factory=list)
     final: dict[int, Measurement] = field(default_factory=dict)
-    seconds: float = 0.0  # wall time of all parts of the run so far
+    seconds: float = 0.0
 
     @property
     def proposed(self) -> list[int]:
-        """Indices of the entries that count against the budget: all but the simple placements."""
+        """Indices of the entries that count against the budget: all but the baselines."""
         return [index for index, entry in enumerate(self.entries) if not entry.simple]
 
     @property
@@ -85,7 +101,15 @@ def new_state(network: HSDAGNetwork, settings: Settings) -> State:
 
 
 def save_checkpoint(path: Path, state: State, settings: Settings, about: Mapping[str, Any], fingerprint: str) -> None:
-    """Writes the state, which has an entry at least, as one file; about: what the run began with, JSON-able."""
+    """Writes a checkpoint.
+
+    Args:
+        path: its file.
+        state: state of the run, with at least one entry.
+        settings: settings of the run.
+        about: description of the run, JSON-able.
+        fingerprint: fingerprint of the problem, see `fingerprint_of`.
+    """
     metadata = {
         "format": FORMAT,
         "fingerprint": fingerprint,
@@ -102,7 +126,19 @@ def save_checkpoint(path: Path, state: State, settings: Settings, about: Mapping
 
 
 def load_checkpoint(path: Path, problem: PlacementProblem, settings: Settings) -> State:
-    """The state of a run that is to be continued on `problem`. Raises UserError for another problem, or damage."""
+    """Reads the state of a run from a checkpoint.
+
+    Args:
+        path: its file.
+        problem: problem of the run.
+        settings: settings of the run.
+
+    Returns:
+        The state.
+
+    Raises:
+        UserError: the checkpoint belongs to another problem, or is damaged.
+    """
     metadata = read_metadata(path, FORMAT)
     if metadata.get("fingerprint") != fingerprint_of(problem):
         raise UserError(
@@ -129,7 +165,7 @@ def load_checkpoint(path: Path, problem: PlacementProblem, settings: Settings) -
 
 
 def fingerprint_of(problem: PlacementProblem) -> str:
-    """A digest of what a checkpoint belongs to: graph, devices, objective and every array of the problem."""
+    """A digest of a problem: its graph, devices, objective and all of its arrays."""
     graph = problem.graph
     digest = hashlib.sha256()
     for text in (*problem.devices, problem.objective, str(problem.rule), *graph.types):
@@ -143,24 +179,41 @@ def fingerprint_of(problem: PlacementProblem) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What stays the same in a run."""
+    """The data that stay the same in a run.
 
-    problem: PlacementProblem  # with the profile's costs
-    x: PolicyInput  # its features, the same that the policy sees when the model is placed later
-    weight: NDArray[np.float64]  # how much the device of each group matters, sum 1, float64 [groups]
-    corrector: Corrector  # of the costs
-    reference: NDArray[np.uint8]  # the reference's placement, uint8 [groups]
-    # of the simulator for measured placements, by the placements' bytes; a cache
+    Attributes:
+        problem: the problem, with the profile's costs.
+        x: its features, the same that the policy sees when the model is placed later.
+        weight: how much the device of each group matters, see `impact`; sum 1, float64 [groups].
+        corrector: corrects the problem's costs by measurements.
+        reference: the reference's placement, uint8 [groups].
+        terms: cache of the simulator's terms of measured placements, by the placements' bytes.
+    """
+
+    problem: PlacementProblem
+    x: PolicyInput
+    weight: NDArray[np.float64]
+    corrector: Corrector
+    reference: NDArray[np.uint8]
     terms: dict[bytes, Terms] = field(default_factory=dict)
 
     @classmethod
     def of(cls, problem: PlacementProblem, config: HSDAGConfig, reference: str) -> Task:
-        """The task of a problem with the profile's costs; reference: a device, or `HETERO_DEFAULT`."""
+        """Computes the data of a problem.
+
+        Args:
+            problem: the problem, with the profile's costs.
+            config: settings of the network; they are not used.
+            reference: name of the reference, a device or `HETERO_DEFAULT`.
+
+        Returns:
+            The data.
+        """
         placement = simple_placement(problem, reference)
         return cls(problem, policy_input(problem), impact(problem), Corrector(problem, placement), placement)
 
     def fit(self, state: State) -> Fit:
-        """The posterior of the corrections given everything measured so far."""
+        """The posterior of the corrections, given all measurements so far."""
         measured = [entry.measurement for entry in state.good]
         for entry in state.good:
             if (key := entry.placement.tobytes()) not in self.terms:
@@ -170,14 +223,26 @@ class Task:
         return self.corrector.fit(terms, np.array([measurement.ratio for measurement in measured]), uncertain)
 
     def distance(self, placement: NDArray[np.uint8], others: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """How much of a placement, by `weight`, is elsewhere in each of the others; 0 to 1, float64 [others]."""
+        """The distance of a placement from each of the others, float64 [others].
+
+        It is the share of the groups, by `weight`, whose devices differ: 0 to 1.
+        """
         return np.asarray((others != placement) @ self.weight)
 
     def example(self, problem: PlacementProblem, target: NDArray[np.float32], reference: float) -> Example:
-        """The problem (costs corrected) as an example. target: to imitate, float32 [coarse, devices]; reference: µs."""
+        """Makes an example of the problem with other costs.
+
+        Args:
+            problem: the problem with corrected costs.
+            target: placement to imitate, as weights of devices, float32 [coarse, devices].
+            reference: score of the reference with these costs, µs.
+
+        Returns:
+            The example.
+        """
         return Example.of(problem, self.x, target[None], reference, reference)
 
 
 def simple_placement(problem: PlacementProblem, name: str) -> NDArray[np.uint8]:
-    """Everything on the device `name`, or HETERO's own choice for `HETERO_DEFAULT`; uint8 [groups]."""
+    """The placement of a baseline, uint8 [groups]: everything on the device `name`, or HETERO's own choice."""
     return next(placer for placer in simple_placers(problem) if placer.name == name).place(problem)

@@ -1,1 +1,1 @@
-"""How the zoo's models are made: inputs, recipes, cache, and one list of models per domain."""
+"""The zoo's inputs, recipes and cache, and one list of models per domain."""

@@ -1,4 +1,4 @@
-"""A model of the zoo, and the cache of its converted IR."""
+"""The class of the zoo's models, and the cache of their converted IRs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from numpy.typing import NDArray
 from research.zoo.models.inputs import Inputs
 
 CACHE_VARIABLE = "OV_HSDAG_ZOO_CACHE"
-SEED = 0
+SEED = 0  # of all weights, so that a model is the same in each process
 
 
 class Recipe(Protocol):
-    """How a model is made. `repr` must tell apart two recipes that make different models."""
+    """A way to make a model. The `repr` of recipes that make different models must differ, as the cache uses it."""
 
-    def convert(self, inputs: Inputs, seed: int) -> ov.Model: ...
+    def convert(self, inputs: Inputs, seed: int) -> ov.Model:
+        """Makes the model. inputs: its inputs; seed: of its weights."""
+        ...
 
     def sources(self) -> tuple[Path, ...]:
-        """Files whose text decides what `convert` makes."""
+        """The source files that determine the result of `convert`."""
         ...
 
 
@@ -36,10 +38,14 @@ class Recipe(Protocol):
 class ZooModel:
     """A real architecture with seeded random weights.
 
-    name: unique, e.g. "bert-small". family: what must not be split between training and held-out models, e.g. "bert".
-    inputs: seed → input sets, each a dict of arrays by input name. dynamic: some input dimension is dynamic.
-    tags: "quick" (converts in seconds, at most a few megabytes to infer with; what the tests use) and "full" (the real
-        size of the published model); some models are both. "stateful": has ReadValue and Assign.
+    Attributes:
+        name: unique name, such as "bert-small".
+        family: group of models that must not be split between training and held-out models, such as "bert".
+        recipe: makes the model.
+        inputs: called with a seed, returns input sets, each a dict of arrays by input name.
+        tags: "quick" (converts in seconds, and needs a few megabytes; used by tests), "full" (the size of the published
+            model; may be quick as well), "stateful" (has ReadValue and Assign).
+        dynamic: whether an input dimension is dynamic.
     """
 
     name: str
@@ -53,7 +59,7 @@ class ZooModel:
         object.__setattr__(self, "dynamic", isinstance(self.inputs, Inputs) and self.inputs.dynamic)
 
     def build(self) -> ov.Model:
-        """The model, read from the cache after the first time. The same weights each time, in each process."""
+        """The model, from the cache after the first time. Its weights are the same in all processes."""
         folder = cache_folder() / f"{self.name}-{self._key()}"
         if not (folder / "model.xml").exists():
             self._convert_into(folder)
@@ -69,7 +75,7 @@ class ZooModel:
             ov.save_model(model, temporary / "model.xml", compress_to_fp16=False)
             temporary.rename(folder)
         except OSError:
-            # Another process may have been quicker: its folder holds the same model.
+            # Another process may have been faster; its folder has the same model.
             if not (folder / "model.xml").exists():
                 raise
         finally:
@@ -85,12 +91,23 @@ class ZooModel:
 
 
 def model(name: str, family: str, recipe: Recipe, inputs: Inputs, *tags: str) -> ZooModel:
-    """A zoo entry; without tags it is a quick one."""
+    """Makes a model of the zoo.
+
+    Args:
+        name: unique name.
+        family: group of models that training and held-out models must not share.
+        recipe: makes the model.
+        inputs: inputs to infer it with.
+        tags: see `ZooModel`; "quick" by default.
+
+    Returns:
+        The model.
+    """
     return ZooModel(name, family, recipe, inputs, frozenset(tags or ("quick",)))
 
 
 def cache_folder() -> Path:
-    """Where converted models are kept: $OV_HSDAG_ZOO_CACHE, else a folder in the user's cache."""
+    """The folder of converted models: $OV_HSDAG_ZOO_CACHE, else a folder in the user's cache."""
     if folder := os.environ.get(CACHE_VARIABLE):
         return Path(folder)
     if sys.platform == "win32":
@@ -99,10 +116,10 @@ def cache_folder() -> Path:
 
 
 def _versions() -> tuple[tuple[str, str], ...]:
-    found = []
+    versions = []
     for package in ("openvino", "onnx", "torch", "transformers"):
         try:
-            found.append((package, metadata.version(package)))
+            versions.append((package, metadata.version(package)))
         except metadata.PackageNotFoundError:
-            found.append((package, ""))
-    return tuple(found)
+            versions.append((package, ""))
+    return tuple(versions)

@@ -1,4 +1,4 @@
-"""Recipes on top of others: the same architecture with quantised or compressed weights, or for beam search."""
+"""Recipes that change the model of another recipe: by quantising, by compressing weights, or for beam search."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import openvino as ov
 from research.zoo.models.base import Recipe
 from research.zoo.models.inputs import Inputs
 
-# Sets of random inputs that NNCF sees; it takes ranges of activations from them.
+# Sets of random inputs from which NNCF takes the ranges of activations: a few suffice for random weights.
 _CALIBRATION_SETS = 8
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """Weights and activations in int8, by NNCF's post-training quantisation on random data."""
+    """Quantises weights and activations to int8 by NNCF's post-training quantisation on random data."""
 
     base: Recipe
     transformer: bool = False
@@ -42,7 +42,7 @@ class Quantised:
 
 @dataclass(frozen=True)
 class CompressedWeights:
-    """Weights alone in a smaller type: f16 as ovc writes them, or int8 or int4 by NNCF, as language models have."""
+    """Compresses weights: to f16 as ovc does, or to int8 or int4 by NNCF, as is usual for language models."""
 
     base: Recipe
     type: Literal["f16", "int8", "int4"]
@@ -67,9 +67,9 @@ class CompressedWeights:
 
 @dataclass(frozen=True)
 class BeamSearch:
-    """A stateful decoder whose states are reordered first, as decoders for beam search are deployed.
+    """Makes a stateful decoder reorder its states before using them, as deployed decoders for beam search do.
 
-    The input `beams`, the last one, says for each beam which one it goes on from; int64 [beams].
+    The last input, `beams`, has for each beam the index of the beam that it continues, int64 [beams].
     """
 
     base: Recipe
@@ -97,7 +97,7 @@ class BeamSearch:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """NNCF draws progress bars and tables on standard output, and logs what it does."""
+    """Redirects NNCF's progress bars and tables to standard error inside the block, and suppresses its log."""
     logging.getLogger("nncf").setLevel(logging.ERROR)
     with redirect_stdout(sys.stderr):
         yield

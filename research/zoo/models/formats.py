@@ -1,4 +1,4 @@
-"""The same and other architectures as deployment has them: quantised, compressed, from other formats, odd inputs."""
+"""Models as they are deployed: quantised, compressed, from other formats, with unusual inputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLAIN = {one.name: one for one in (*text.MODELS, *vision.MODELS, *other.MODELS)
 
 
 def _derived(base: str, ending: str, recipe: type[Any], **options: Any) -> ZooModel:
-    """Another form of a model of the zoo, of the same family and with the same inputs."""
+    """A model of the zoo changed by another recipe, with the same family and inputs."""
     plain = _PLAIN[base]
     assert isinstance(plain.inputs, Inputs)
     made: Recipe = recipe(plain.recipe, **options)
@@ -25,12 +25,12 @@ def _beams() -> ZooModel:
     step = _PLAIN["llama-stateful"]
     assert isinstance(step.inputs, Inputs)
     beams = 2
-    # Those of one beam, for several.
-    given = tuple(
+    # The inputs of the decoder for one beam, with a larger batch.
+    decoder_inputs = tuple(
         Input(one.name, (beams, *one.shape[1:]), one.kind, one.high, one.low, one.state) for one in step.inputs.specs
     )
     order = Input("beams", (beams,), "tokens", beams)
-    given_inputs = inputs(*given, order, sizes=step.inputs.sizes)
+    given_inputs = inputs(*decoder_inputs, order, sizes=step.inputs.sizes)
     return model("llama-beams", "llama", BeamSearch(step.recipe), given_inputs, "quick", "stateful")
 
 
@@ -45,9 +45,9 @@ MODELS: tuple[ZooModel, ...] = (
     ),
     *(_derived(name, "int8-weights", CompressedWeights, type="int8") for name in ("gpt2-small", "llama-stateful")),
     *(_derived(name, "int4-weights", CompressedWeights, type="int4") for name in ("llama-small", "qwen2-small")),
-    # States that are reordered before they are used
+    # A decoder that reorders its states before using them
     _beams(),
-    # Operations and inputs that the converter from torch does not make
+    # Operations and inputs that the converter for torch does not produce
     model(
         "nms-detector", "nms", Written("onnx", "nms_detector"), inputs(Input("image", (1, 3, 64, 64))), "quick", "onnx"
     ),

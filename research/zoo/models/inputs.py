@@ -1,4 +1,4 @@
-"""Seeded input tensors for a model, and the shapes that it is converted with."""
+"""Seeded input tensors for a model, and the shapes for its conversion."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ Kind = Literal["normal", "uniform", "tokens", "mask", "ones", "positions", "flag
 class Input:
     """One input tensor.
 
-    shape: sizes; a string is a dynamic dimension, whose size each input set gives by that name.
-    kind: "normal" and "uniform" (0 to 1) are float32; "tokens" int64 in [low, high); "mask" int64, 1 except for the
-        last quarter of the last dimension (padding); "ones" int64; "positions" int64, 0, 1, … along the last dimension;
-        "flag" boolean, drawn.
-    state: index of the output that holds this input's next value. The pair becomes a variable (ReadValue and Assign) of
-        a stateful model, which then has neither of the two.
+    Attributes:
+        name: name of the input.
+        shape: sizes; a string is a dynamic dimension, whose size each input set gives by that name.
+        kind: "normal" and "uniform" (0 to 1) are float32; "tokens" is int64 in [low, high); "mask" is int64, 1 except
+            in the last quarter of the last dimension (padding); "ones" is int64; "positions" is int64, 0, 1, … along
+            the last dimension; "flag" is random booleans.
+        high: upper limit of "tokens", excluded.
+        low: lower limit of "tokens".
+        state: index of the output with this input's next value. Input and output become a variable (ReadValue and
+            Assign) of a stateful model, and no longer exist then.
     """
 
     name: str
@@ -50,13 +54,13 @@ class Input:
         return (along < shape[-1] - shape[-1] // 4).astype(np.int64)
 
     def partial_shape(self) -> PartialShape:
-        """The shape to convert with; dynamic where a size has a name."""
+        """The shape for the conversion, dynamic where a size is a string."""
         return PartialShape([Dimension(-1) if isinstance(size, str) else Dimension(size) for size in self.shape])
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """All inputs of a model, in the order of its parameters, and the dynamic dimensions' sizes in each input set."""
+    """All inputs of a model in the order of its parameters, and the sizes of dynamic dimensions in each input set."""
 
     specs: tuple[Input, ...]
     sizes: tuple[Mapping[str, int], ...] = ({},)
@@ -73,7 +77,7 @@ class Inputs:
         return [{spec.name: spec.draw(random, sizes) for spec in given} for sizes in self.sizes]
 
     def examples(self, seed: int) -> dict[str, NDArray[Any]]:
-        """A first set to convert with, the states included."""
+        """An input set for the conversion, including states."""
         random = np.random.default_rng(seed)
         return {spec.name: spec.draw(random, self.sizes[0]) for spec in self.specs}
 
@@ -83,18 +87,38 @@ def inputs(*specs: Input, sizes: tuple[Mapping[str, int], ...] = ({},)) -> Input
 
 
 def image(height: int, width: int | None = None, *, channels: int = 3, name: str = "pixel_values") -> Inputs:
-    """One normalized image, [1, channels, height, width]."""
+    """Inputs of a model that takes one normalized image, [1, channels, height, width].
+
+    Args:
+        height: pixels.
+        width: pixels; None for as many as `height`.
+        channels: number of channels.
+        name: name of the input.
+
+    Returns:
+        The inputs.
+    """
     return Inputs((Input(name, (1, channels, height, width or height)),))
 
 
 def text(length: int, vocabulary: int, *, batch: int = 1, mask: bool = True) -> Inputs:
-    """Token ids and, unless `mask` is off, an attention mask with padding, [batch, length]."""
+    """Inputs of a model that takes text: token ids and an attention mask with padding, [batch, length].
+
+    Args:
+        length: tokens.
+        vocabulary: number of different tokens.
+        batch: number of texts.
+        mask: whether there is an attention mask.
+
+    Returns:
+        The inputs.
+    """
     ids = Input("input_ids", (batch, length), "tokens", vocabulary, 3)
     return Inputs((ids, Input("attention_mask", (batch, length), "mask")) if mask else (ids,))
 
 
 def dynamic_text(vocabulary: int, *, mask: bool = True) -> Inputs:
-    """As `text`, with dynamic batch and length, and three input sets of different sizes."""
+    """Inputs like those of `text` with dynamic batch and length, and three input sets of different sizes."""
     ids = Input("input_ids", ("batch", "length"), "tokens", vocabulary, 3)
     return Inputs(
         (ids, Input("attention_mask", ("batch", "length"), "mask")) if mask else (ids,),

@@ -1,4 +1,4 @@
-"""ONNX models written out node by node: operations that converters from torch do not make."""
+"""ONNX models written node by node, with operations that the converter for torch does not produce."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import onnx
 
-_OPSET = 18
-# A version of the format that every onnx of the last years reads and writes.
+_OPSET = 18  # of ONNX; it has all operations of these models
+# A version of the format that all releases of onnx in the last years read and write.
 _IR_VERSION = 9
 
 
 class _Graph:
-    """Nodes and weights of an ONNX graph that grows; weights are drawn from a seed. Names begin with `prefix`."""
+    """An ONNX graph under construction; weights are drawn from a seed, and names begin with `prefix`."""
 
     def __init__(self, seed: int, prefix: str = "") -> None:
         self.prefix = prefix
@@ -25,7 +25,7 @@ class _Graph:
         self.weights: list[onnx.TensorProto] = []
 
     def add(self, type_name: str, *inputs: str, outputs: int = 1, **attributes: Any) -> Any:
-        """Name of the node's output; a tuple where it has several."""
+        """Adds a node; returns the name of its output, or a tuple of names if it has several."""
         from onnx import helper
 
         names = [f"{self.prefix}{type_name.lower()}_{len(self.nodes)}_{index}" for index in range(outputs)]
@@ -40,7 +40,7 @@ class _Graph:
         return name
 
     def weight(self, *shape: int) -> str:
-        """Normal, of a scale that keeps what a layer puts out near 1; channels that it puts out come first."""
+        """Adds random weights at a scale that keeps outputs near 1; the first dimension is output channels."""
         deviation = np.sqrt(2 / np.prod(shape[1:]))
         return self.constant((self.random.standard_normal(shape) * deviation).astype(np.float32))
 
@@ -58,7 +58,10 @@ class _Graph:
     def model(
         self, inputs: dict[str, list[int]], outputs: dict[str, tuple[str, int]], booleans: tuple[str, ...] = ()
     ) -> onnx.ModelProto:
-        """Inputs: shape by name. Outputs: name in the graph and rank, by name outside. All float32 but `booleans`."""
+        """Finishes the model; all tensors are float32, except the inputs named in `booleans`.
+
+        inputs: shape by name; outputs: name of the tensor in the graph, and rank, by name of the output.
+        """
         from onnx import TensorProto, helper
 
         nodes = [
@@ -90,7 +93,7 @@ def nms_detector(seed: int) -> onnx.ModelProto:
     cells, classes = 64, 3
     flat = graph.constant(np.array([1, -1, cells], np.int64))
 
-    # Each of the 8 × 8 cells has a box: where its centre is, and how large it is.
+    # Each of the 8 × 8 cells has a box, given by its centre and size.
     offsets = graph.add("Conv", x, graph.weight(4, 32, 1, 1))
     offsets = graph.add("Transpose", graph.add("Reshape", offsets, flat), perm=[0, 2, 1])
     moved, grown = graph.add("Split", offsets, graph.constant(np.array([2, 2])), outputs=2, axis=2)
@@ -167,10 +170,10 @@ def masked_pooling(seed: int) -> onnx.ModelProto:
     graph = _Graph(seed)
     x = graph.add("Relu", graph.add("MatMul", "sequence", graph.weight(24, 48)))
     score = graph.add("MatMul", x, graph.weight(48, 1))
-    apart = graph.add("Unsqueeze", "counts", graph.constant(np.array([2])))
-    masked = graph.add("Where", apart, score, graph.constant(np.array(-100, np.float32)))
+    counts = graph.add("Unsqueeze", "counts", graph.constant(np.array([2])))
+    masked = graph.add("Where", counts, score, graph.constant(np.array(-100, np.float32)))
     pooled = graph.add("ReduceSum", graph.add("Mul", graph.add("Softmax", masked, axis=1), x), _axis(graph), keepdims=0)
-    counted = graph.add("Where", apart, x, graph.constant(np.array(0, np.float32)))
+    counted = graph.add("Where", counts, x, graph.constant(np.array(0, np.float32)))
     largest = graph.add("ReduceMax", counted, _axis(graph), keepdims=0)
     some = graph.add("ReduceMax", graph.add("Cast", "counts", to=1), _axis(graph), keepdims=1)
     none = graph.add("Not", graph.add("Cast", some, to=9))

@@ -1,4 +1,4 @@
-"""Models written out in OpenVINO's own operations, for what no framework's converter makes."""
+"""Models written in OpenVINO's operations, with operations that no framework's converter produces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def string_classifier(seed: int) -> ov.Model:
     texts = ops.parameter([-1], ov.Type.string, name="texts")
     begins, ends, symbols = ops.string_tensor_unpack(texts).outputs()
     embedded = ops.gather(_weight(random, 256, 16), ops.convert(symbols, "i32"), np.int32(0))
-    # Sums of each text are differences of a running sum at its ends.
+    # The sum of each text is the difference of the running sum at its ends.
     running = ops.pad(ops.cum_sum(embedded, np.int32(0)), [1, 0], [0, 0], "constant", np.float32(0))
     sums = ops.subtract(ops.gather(running, ends, np.int32(0)), ops.gather(running, begins, np.int32(0)))
     length = ops.unsqueeze(ops.convert(ops.subtract(ends, begins), "f32"), np.int32(1))

@@ -41,8 +41,8 @@ _TOKENS = inputs(Input("input_ids", (1, 24), "tokens", 200))
 _DYNAMIC_TOKENS = inputs(Input("input_ids", (1, "length"), "tokens", 200), sizes=({"length": 24}, {"length": 9}))
 
 
-def _speech(name: str, family: str, cls: str, given: Inputs = _WAVE, **config: Any) -> ZooModel:
-    return model(name, family, Transformers(cls, {**_WAV2VEC2, **config}, "logits"), given)
+def _speech(name: str, family: str, cls: str, model_inputs: Inputs = _WAVE, **config: Any) -> ZooModel:
+    return model(name, family, Transformers(cls, {**_WAV2VEC2, **config}, "logits"), model_inputs)
 
 
 def _states(stateful: bool) -> tuple[Input, ...]:
@@ -87,7 +87,7 @@ MODELS: tuple[ZooModel, ...] = (
     _speech("wavlm-small", "wavlm", "WavLMForCTC"),
     _speech("unispeech-small", "wav2vec2", "UniSpeechForCTC"),
     _speech("data2vec-audio-small", "data2vec", "Data2VecAudioForCTC"),
-    # Not 4 steps, as many as heads: see timesformer-small.
+    # The number of steps must not be 4, that of heads: see timesformer-small.
     _speech(
         "sew-small",
         "sew",

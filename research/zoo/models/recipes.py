@@ -1,8 +1,8 @@
-"""Recipes: a transformers architecture from its configuration, a torch module of ours, an ONNX light model.
+"""Recipes: a transformers architecture from its configuration, a module of `torch_modules`, an ONNX light model.
 
-All weights are drawn from a seed, at scales that keep activations near 1 in every layer: the libraries' own
-initialisation, and the constants of the ONNX light models, lead to outputs that hardly depend on the input, with which
-comparing two placements would prove nothing.
+All weights are drawn from a seed, at scales that keep activations near 1 in every layer. With the libraries' own
+initialisation, or with the constants of the ONNX light models, outputs would hardly depend on the input, and comparing
+two placements would prove nothing.
 """
 
 from __future__ import annotations
@@ -30,10 +30,14 @@ if TYPE_CHECKING:
 class Transformers:
     """A class of transformers, built from a configuration.
 
-    model: name of the class. config: arguments of its configuration. output: attribute(s) of what it returns that
-    become the model's outputs, or "" for what it returns. part: dotted path of the submodule to convert, "" for all of
-    it. call: further arguments of its forward. keep_linear: keep the library's own Linear and Embedding weights (T5
-    relies on them, as it does not scale its attention).
+    Attributes:
+        model: name of the class.
+        config: arguments of its configuration.
+        output: attributes of its result that become the model's outputs; "" for the result itself.
+        part: dotted path of the submodule to convert; "" for the whole model.
+        call: further arguments of its forward method.
+        keep_linear: keep the library's own Linear and Embedding weights; T5 relies on them, as it does not scale its
+            attention.
     """
 
     model: str
@@ -85,10 +89,12 @@ class Torch:
 
 @dataclass(frozen=True)
 class OnnxLight:
-    """One of the real architectures that the onnx wheel carries (backend/test/data/light).
+    """One of the real architectures in the onnx wheel (backend/test/data/light).
 
-    file: its name without "light_". branch: scale of the last normalization of each residual branch; below 1 it keeps
-    dozens of sums from growing out of range, where the softmax at the end would saturate.
+    Attributes:
+        file: name of its file without "light_".
+        branch: scale of the last normalization of each residual branch; a value below 1 keeps the activations from
+            growing over dozens of sums until the final softmax saturates.
     """
 
     file: str
@@ -111,16 +117,21 @@ class OnnxLight:
 
 
 def onnx_light_file(name: str) -> Path:
-    """Path of light_<name>.onnx in the installed onnx wheel. Its weights are constants: see `randomise_onnx`."""
+    """The path of light_<name>.onnx in the installed onnx wheel. Its weights are constants, see `randomise_onnx`."""
     import onnx
 
     return Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"light_{name}.onnx"
 
 
 def randomise_onnx(proto: onnx.ModelProto, seed: int, branch: float) -> None:
-    """Replace every float weight of the model, in place, by seeded random values of a scale that suits its role.
+    """Replaces every float weight of a model, in place, by random values at a scale that suits its role.
 
-    The light models fill their weights by ConstantOfShape nodes, one value each; those nodes become initializers.
+    The light models fill their weights by ConstantOfShape nodes with one value each; these nodes become initializers.
+
+    Args:
+        proto: the model.
+        seed: seed of the values.
+        branch: scale of the last normalization of each residual branch.
     """
     from onnx import numpy_helper
 
@@ -144,7 +155,7 @@ def randomise_onnx(proto: onnx.ModelProto, seed: int, branch: float) -> None:
 
 
 def _onnx_roles(graph: onnx.GraphProto) -> dict[str, str]:
-    """Role of each weight by its consumer: "weight", "bias", "scale" (near 1) or "branch scale"."""
+    """The role of each weight by its consumer: "weight", "bias", "scale" (near 1) or "branch scale"."""
     summed = {name for node in graph.node if node.op_type == "Sum" for name in node.input}
     by_port = {
         "Conv": {1: "weight", 2: "bias"},
@@ -175,7 +186,13 @@ def _draw(random: np.random.Generator, role: str, shape: tuple[int, ...], branch
 
 
 def tame(module: torch.nn.Module, seed: int, *, keep_linear: bool = False) -> None:
-    """Draw the module's weights anew, in place, so that every layer's output has a scale near 1 and matters."""
+    """Draws the weights of a module, in place, so that the output of every layer has a scale near 1 and matters.
+
+    Args:
+        module: the module.
+        seed: seed of the weights.
+        keep_linear: keep the weights of Linear and Embedding.
+    """
     import torch
     from torch import nn
 
@@ -214,16 +231,25 @@ def tame(module: torch.nn.Module, seed: int, *, keep_linear: bool = False) -> No
                 elif "bias" in name and tensor.ndim == 1:
                     normal(tensor, 0.1)
                 elif tensor.numel() > 1 and bool((tensor == tensor.flatten()[0]).all()):
-                    normal(tensor, 0.1)  # class tokens, position tables and the like, which start as zeros
+                    normal(tensor, 0.1)  # class tokens, position tables and similar, which are initialised with zeros
 
 
 def from_torch(module: torch.nn.Module, inputs: Inputs, seed: int) -> ov.Model:
-    """Convert by tracing (or as it is, when scripted); the model's inputs get the names and shapes of `inputs`."""
+    """Converts a module, by tracing unless it is scripted.
+
+    Args:
+        module: the module.
+        inputs: names and shapes of the model's inputs, and which of them become states.
+        seed: seed of the example inputs.
+
+    Returns:
+        The model.
+    """
     import torch
 
     example = tuple(torch.from_numpy(array) for array in inputs.examples(seed).values())
     with torch.no_grad():
-        module(*example)  # some modules compute tables when they first run, which would confuse the tracer
+        module(*example)  # some modules compute tables in their first run, which would confuse the tracer
         model = ov.convert_model(module, example_input=example, input=[spec.partial_shape() for spec in inputs.specs])
     _name_inputs(model, inputs)
     for index, output in enumerate(model.outputs):
@@ -247,7 +273,7 @@ def _name_inputs(model: ov.Model, inputs: Inputs) -> None:
 def _by_name(
     module: torch.nn.Module, names: tuple[str, ...], call: Mapping[str, Any], output: str | tuple[str, ...]
 ) -> torch.nn.Module:
-    """Wrap a module that is called with keywords and returns an object into one with positional tensors."""
+    """Wraps a module that takes keywords and returns an object into one with positional tensors."""
     import torch
 
     class ByName(torch.nn.Module):
@@ -266,7 +292,7 @@ def _by_name(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Converters and transformers warn about tracing and about configurations at length; nothing in it is for users."""
+    """Suppresses the warnings of converters and transformers inside the block; none of them concerns users."""
     import transformers
 
     verbosity = transformers.logging.get_verbosity()

@@ -9,7 +9,7 @@ from research.zoo.models.base import ZooModel, model
 from research.zoo.models.inputs import Input, Inputs, dynamic_text, inputs, text
 from research.zoo.models.recipes import Torch, Transformers
 
-_VOCABULARY = 500
+_VOCABULARY = 500  # different tokens of small models
 _TEXT = text(32, _VOCABULARY)
 _DYNAMIC = dynamic_text(_VOCABULARY)
 
@@ -50,9 +50,9 @@ _TRANSLATION = inputs(
 
 
 def _encoder(
-    name: str, family: str, cls: str, given: Inputs = _TEXT, base: Mapping[str, Any] = _ENCODER, **config: Any
+    name: str, family: str, cls: str, model_inputs: Inputs = _TEXT, base: Mapping[str, Any] = _ENCODER, **config: Any
 ) -> ZooModel:
-    return model(name, family, Transformers(cls, {**base, **config}), given)
+    return model(name, family, Transformers(cls, {**base, **config}), model_inputs)
 
 
 def _decoder(name: str, family: str, cls: str, config: Mapping[str, Any] | None = None, **more: Any) -> ZooModel:
@@ -68,7 +68,7 @@ def _translator(name: str, family: str, cls: str, **config: Any) -> ZooModel:
 
 
 def _past(layers: int, heads: int, size: int, past: int, *, stateful: bool) -> Inputs:
-    """A token and the keys and values of what came before it; `stateful` keeps those inside of the model."""
+    """Inputs of a decoder's step: a token, and keys and values of earlier tokens, as states if `stateful` is true."""
     names = [f"past_{layer}_{kind}" for layer in range(layers) for kind in ("key", "value")]
     shape: tuple[int | str, ...] = (1, heads, "past", size)
     states = tuple(Input(name, shape, state=1 + index if stateful else None) for index, name in enumerate(names))
@@ -142,7 +142,7 @@ MODELS: tuple[ZooModel, ...] = (
         "funnel",
         "FunnelModel",
         base={
-            # The default, "relative_shift", is wrong on one CPU device already (docs/facts.md).
+            # The default, "relative_shift", is wrong on one CPU device already (docs/reference/facts.md).
             "attention_type": "factorized",
             "vocab_size": _VOCABULARY,
             "d_model": 64,

@@ -1,4 +1,4 @@
-"""TensorFlow Lite models, written out operator by operator in the format's schema (packages tflite, flatbuffers)."""
+"""TensorFlow Lite models, written operator by operator in the format's schema (packages tflite, flatbuffers)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mobile_net(seed: int) -> bytes:
 
 
 class _Graph:
-    """Tensors, buffers and operators of a model's only subgraph. Channels are last. A tensor is its number."""
+    """The only subgraph of a model under construction. Tensors are given by their numbers; channels are last."""
 
     def __init__(self, seed: int) -> None:
         import flatbuffers
@@ -35,7 +35,7 @@ class _Graph:
         self.builder = flatbuffers.Builder(1 << 16)
         self.shapes: list[list[int]] = []
         self._tensors: list[int] = []
-        self._buffers = [self._buffer(b"")]  # the first is that of tensors without content
+        self._buffers = [self._buffer(b"")]  # the format's first buffer is for tensors without content
         self._codes: list[int] = []
         self._operators: list[int] = []
         self._inputs: list[int] = []
@@ -81,7 +81,7 @@ class _Graph:
         return self._operator("ADD", "AddOptions", lambda _: None, [a, b], self.shapes[a])
 
     def mean(self, x: int) -> int:
-        """Over height and width."""
+        """Adds a mean over height and width."""
         axes = self._constant(np.array([1, 2], np.int32))
         return self._operator(
             "MEAN", "ReducerOptions", lambda _: None, [x, axes], [self.shapes[x][0], self.shapes[x][-1]]
@@ -101,7 +101,7 @@ class _Graph:
         return self._operator("SOFTMAX", "SoftmaxOptions", options, [x], self.shapes[x])
 
     def finish(self, outputs: list[int]) -> bytes:
-        """The file's content."""
+        """Finishes the model and returns the content of its file. outputs: tensors."""
         import tflite
 
         builder = self.builder
@@ -178,7 +178,7 @@ class _Graph:
         return self._table("Buffer", values)
 
     def _table(self, name: str, values: dict[str, Any]) -> int:
-        """Writes a table of the schema; what its values refer to must have been written before."""
+        """Writes a table of the schema; objects to which its values refer must have been written before."""
         import tflite
 
         getattr(tflite, f"{name}Start")(self.builder)
@@ -187,7 +187,7 @@ class _Graph:
         return int(getattr(tflite, f"{name}End")(self.builder))
 
     def _offsets(self, offsets: Sequence[int]) -> int:
-        """A vector of tables; vectors are written from their end."""
+        """Writes a vector of tables, from its end as flatbuffers demands."""
         self.builder.StartVector(4, len(offsets), 4)
         for offset in reversed(offsets):
             self.builder.PrependUOffsetTRelative(offset)

@@ -1,4 +1,4 @@
-"""Architectures written out here because no installed package builds them from a configuration."""
+"""Architectures as torch modules, which no installed package builds from a configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,19 @@ def conv_bn(
     *,
     valid: bool = False,
 ) -> nn.Module:
-    """Convolution (same padding unless `valid`), batch norm, ReLU."""
+    """Makes a block of convolution, batch norm and ReLU.
+
+    Args:
+        inputs: input channels.
+        outputs: output channels.
+        kernel: side of the kernel, or (height, width).
+        stride: stride in both directions.
+        groups: groups of channels.
+        valid: no padding; otherwise stride 1 keeps the size.
+
+    Returns:
+        The block.
+    """
     height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
     padding = (0, 0) if valid else (height // 2, width // 2)
     return nn.Sequential(
@@ -127,6 +139,13 @@ class UNet(nn.Module):
     """U-Net (Ronneberger et al., 2015): contracting and expanding path with long skips."""
 
     def __init__(self, width: int = 16, depth: int = 3, classes: int = 4) -> None:
+        """Makes the network.
+
+        Args:
+            width: channels at full resolution; they double at each level.
+            depth: number of times that the resolution is halved.
+            classes: output channels.
+        """
         super().__init__()
         widths = [width << level for level in range(depth + 1)]
         self.first = nn.Sequential(conv_bn(3, width), conv_bn(width, width))
@@ -188,9 +207,16 @@ class DiffusionUNet(nn.Module):
 
 
 class TimedBlock(nn.Module):
-    """Residual block whose activations a time embedding shifts."""
+    """Residual block with activations shifted by a time embedding."""
 
     def __init__(self, inputs: int, outputs: int, time: int) -> None:
+        """Makes the block.
+
+        Args:
+            inputs: input channels.
+            outputs: output channels.
+            time: width of the time embedding.
+        """
         super().__init__()
         self.enter = nn.Sequential(nn.GroupNorm(8, inputs), nn.SiLU(), nn.Conv2d(inputs, outputs, 3, padding=1))
         self.shift = nn.Linear(time, outputs)
@@ -305,7 +331,7 @@ class YoloLike(nn.Module):
         coarse = self.reduce(self.stage3(fine))
         coarse = self.join(torch.cat([coarse] + [pool(coarse) for pool in self.pools], 1))
         merged = self.merge(torch.cat([fine, functional.interpolate(coarse, scale_factor=2.0, mode="nearest")], 1))
-        found = []
+        boxes = []
         for head, features in zip(self.heads, (merged, coarse), strict=True):
             raw = head(features)
             height, width = raw.shape[2], raw.shape[3]
@@ -313,12 +339,22 @@ class YoloLike(nn.Module):
             grid = torch.stack([columns, rows]).float()[None]
             xy, wh, rest = raw.split([2, 2, 1 + self.classes], 1)
             decoded = torch.cat([(xy.sigmoid() + grid) / width, wh.tanh().exp(), rest.sigmoid()], 1)
-            found.append(decoded.flatten(2).transpose(1, 2))
-        return torch.cat(found, 1)
+            boxes.append(decoded.flatten(2).transpose(1, 2))
+        return torch.cat(boxes, 1)
 
 
 class SiluConv(nn.Module):
+    """Convolution, batch norm and SiLU."""
+
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int = 1) -> None:
+        """Makes the block.
+
+        Args:
+            inputs: input channels.
+            outputs: output channels.
+            kernel: side of the kernel.
+            stride: stride in both directions.
+        """
         super().__init__()
         self.conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
         self.norm = nn.BatchNorm2d(outputs)
@@ -352,6 +388,15 @@ class ResNeXt(nn.Module):
     def __init__(
         self, width: int = 32, blocks: int = 3, groups: int = 8, squeeze: bool = False, classes: int = 10
     ) -> None:
+        """Makes the network.
+
+        Args:
+            width: channels of all blocks.
+            blocks: number of blocks.
+            groups: groups of channels in the grouped convolutions.
+            squeeze: add squeeze-and-excitation.
+            classes: number of outputs.
+        """
         super().__init__()
         self.stem = conv_bn(3, width, 3, 2)
         self.blocks = nn.ModuleList(
@@ -407,6 +452,14 @@ class Hourglass(nn.Module):
     """Stacked hourglass for key points (Newell et al., 2016), recursive, with one heat map output per stack."""
 
     def __init__(self, width: int = 24, depth: int = 3, stacks: int = 2, points: int = 7) -> None:
+        """Makes the network.
+
+        Args:
+            width: channels.
+            depth: number of times that an hourglass halves the resolution.
+            stacks: number of hourglasses.
+            points: number of key points, each a channel of the heat maps.
+        """
         super().__init__()
         self.depth = depth
         self.stem = conv_bn(3, width, 3, 2)
@@ -450,6 +503,15 @@ class MLPMixer(nn.Module):
     """MLP-Mixer (Tolstikhin et al., 2021)."""
 
     def __init__(self, image: int = 64, patch: int = 8, width: int = 64, blocks: int = 4, classes: int = 10) -> None:
+        """Makes the network.
+
+        Args:
+            image: side of the image, pixels.
+            patch: side of a patch, pixels.
+            width: channels, and width of the MLPs over tokens.
+            blocks: number of mixer blocks.
+            classes: number of outputs.
+        """
         super().__init__()
         tokens = (image // patch) ** 2
         self.embed = nn.Conv2d(3, width, patch, patch)
@@ -499,6 +561,15 @@ class Recurrent(nn.Module):
     def __init__(
         self, cell: str = "LSTM", width: int = 64, layers: int = 2, bidirectional: bool = False, vocabulary: int = 200
     ) -> None:
+        """Makes the network.
+
+        Args:
+            cell: "LSTM", "GRU" or "RNN".
+            width: width of embeddings and states.
+            layers: number of recurrent layers.
+            bidirectional: read the sequence in both directions.
+            vocabulary: number of different tokens, and of outputs.
+        """
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
         kind = {"LSTM": nn.LSTM, "GRU": nn.GRU, "RNN": nn.RNN}[cell]
@@ -531,6 +602,13 @@ class SpeechRecogniser(nn.Module):
     """DeepSpeech-2-like: strided convolutions over a spectrogram, GRU layers, a linear classifier per frame."""
 
     def __init__(self, bins: int = 40, width: int = 64, symbols: int = 30) -> None:
+        """Makes the network.
+
+        Args:
+            bins: frequencies of the spectrogram.
+            width: width of the states of the GRU.
+            symbols: number of outputs per frame.
+        """
         super().__init__()
         self.convolutions = nn.Sequential(conv_bn(1, 8, 3, 2), conv_bn(8, 8, 3))
         self.cells = nn.GRU(8 * (bins // 2), width, 2, batch_first=True, bidirectional=True)
@@ -546,6 +624,14 @@ class TCN(nn.Module):
     """Temporal convolutional network (Bai et al., 2018): dilated causal convolutions with residuals."""
 
     def __init__(self, channels: int = 8, width: int = 32, levels: int = 5, outputs: int = 4) -> None:
+        """Makes the network.
+
+        Args:
+            channels: input channels.
+            width: channels of all layers.
+            levels: number of layers; their dilations are powers of 2.
+            outputs: number of outputs.
+        """
         super().__init__()
         self.enter = nn.Conv1d(channels, width, 1)
         self.dilations = [2**level for level in range(levels)]
@@ -563,6 +649,13 @@ class WaveNet(nn.Module):
     """WaveNet (van den Oord et al., 2016): gated dilated convolutions with residual and skip sums."""
 
     def __init__(self, width: int = 24, levels: int = 8, classes: int = 64) -> None:
+        """Makes the network.
+
+        Args:
+            width: channels.
+            levels: number of gated convolutions; their dilations repeat 1, 2, 4, 8.
+            classes: output channels.
+        """
         super().__init__()
         self.enter = nn.Conv1d(1, width, 1)
         self.dilations = [2 ** (level % 4) for level in range(levels)]
@@ -586,6 +679,14 @@ class DLRM(nn.Module):
     """Recommender (Naumov et al., 2019): embedded categories, dot products of all pairs, two MLPs."""
 
     def __init__(self, dense: int = 13, tables: int = 8, rows: int = 500, width: int = 16) -> None:
+        """Makes the network.
+
+        Args:
+            dense: number of dense features.
+            tables: number of categorical features, each with a table of embeddings.
+            rows: categories of each.
+            width: width of embeddings.
+        """
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(tables))
         self.bottom = nn.Sequential(nn.Linear(dense, 64), nn.ReLU(), nn.Linear(64, width), nn.ReLU())
@@ -606,6 +707,13 @@ class NCF(nn.Module):
     """Neural collaborative filtering (He et al., 2017): a product of embeddings beside an MLP."""
 
     def __init__(self, users: int = 400, items: int = 700, width: int = 16) -> None:
+        """Makes the network.
+
+        Args:
+            users: number of users.
+            items: number of items.
+            width: width of embeddings.
+        """
         super().__init__()
         self.user_product, self.item_product = nn.Embedding(users, width), nn.Embedding(items, width)
         self.user_mlp, self.item_mlp = nn.Embedding(users, width), nn.Embedding(items, width)
@@ -622,6 +730,13 @@ class WideAndDeep(nn.Module):
     """Wide & Deep (Cheng et al., 2016): a linear part over categories beside an MLP."""
 
     def __init__(self, features: int = 6, rows: int = 300, width: int = 16) -> None:
+        """Makes the network.
+
+        Args:
+            features: number of categorical features.
+            rows: categories in all of them together.
+            width: width of embeddings.
+        """
         super().__init__()
         self.wide = nn.Embedding(rows, 1)
         self.deep = nn.Embedding(rows, width)
@@ -642,6 +757,13 @@ class GraphConvolution(nn.Module):
     """Three rounds of message passing over an edge list, by gather and scatter-add."""
 
     def __init__(self, features: int = 16, width: int = 32, classes: int = 5) -> None:
+        """Makes the network.
+
+        Args:
+            features: input features of a node.
+            width: width between rounds.
+            classes: outputs of a node.
+        """
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(features, width), nn.Linear(width, width), nn.Linear(width, classes)])
 
@@ -659,6 +781,13 @@ class MixtureOfExperts(nn.Module):
     """A softly gated mixture of expert MLPs between two attention layers."""
 
     def __init__(self, width: int = 48, experts: int = 4, classes: int = 6) -> None:
+        """Makes the network.
+
+        Args:
+            width: width of the sequence.
+            experts: number of experts.
+            classes: number of outputs.
+        """
         super().__init__()
         self.attend = nn.ModuleList(nn.MultiheadAttention(width, 4, batch_first=True) for _ in range(2))
         self.gate = nn.Linear(width, experts)
@@ -722,6 +851,18 @@ class StepCell(nn.Module):
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, token: Tensor, h1: Tensor, c1: Tensor, h2: Tensor, c2: Tensor) -> tuple[Tensor, ...]:
+        """Runs a step.
+
+        Args:
+            token: ids, int64 [batch].
+            h1: hidden state of the first layer, float32 [batch, width].
+            c1: cell state of the first layer.
+            h2: hidden state of the second layer.
+            c2: cell state of the second layer.
+
+        Returns:
+            Logits, float32 [batch, vocabulary], and the new states in the order of the arguments.
+        """
         h1, c1 = self.first(self.embed(token), (h1, c1))
         h2, c2 = self.second(h1, (h2, c2))
         return self.head(h2), h1, c1, h2, c2
@@ -785,8 +926,8 @@ class _Either(nn.Module):
 class DecoderStep(nn.Module):
     """A transformers decoder with explicit past keys and values, as exported for deployment.
 
-    Inputs: token ids [1, 1], then key and value of each layer [1, heads, past, size]. Outputs: logits, then the grown
-    keys and values.
+    Its inputs are token ids [1, 1], then key and value of each layer [1, heads, past, size]. Its outputs are logits,
+    then the keys and values with the new token.
     """
 
     def __init__(self, model: str, config: dict[str, Any]) -> None:
@@ -800,7 +941,7 @@ class DecoderStep(nn.Module):
         from transformers import DynamicCache
         from transformers.cache_utils import DynamicLayer
 
-        # A cache that is given its content starts from an empty tensor of rank 1, which OpenVINO does not concatenate.
+        # The cache's own way to take content begins with an empty tensor of rank 1, which OpenVINO cannot concatenate.
         cache = DynamicCache()
         for key, value in zip(past[::2], past[1::2], strict=True):
             layer = DynamicLayer()
@@ -813,7 +954,7 @@ class DecoderStep(nn.Module):
 
 
 class EfficientNet(nn.Module):
-    """transformers' EfficientNet with a global average pool: its own pools with a window as wide as it has channels."""
+    """EfficientNet of transformers with a global average pool: its own pool has a window as wide as its channels."""
 
     def __init__(self, **config: Any) -> None:
         super().__init__()

@@ -239,7 +239,7 @@ MODELS: tuple[ZooModel, ...] = (
         Transformers("VideoMAEForVideoClassification", {**_VIT, "num_frames": 4, "tubelet_size": 2}, "logits"),
         Inputs((Input("pixel_values", (1, 4, 3, 64, 64)),)),
     ),
-    # As many frames as heads would not do: the CPU plugin of OpenVINO 2026.4 mixes the two up in its fused attention.
+    # Frames and heads must differ in number: the CPU plugin of OpenVINO 2026.4 confuses them in its fused attention.
     model(
         "timesformer-small",
         "timesformer",

@@ -1,4 +1,4 @@
-"""Recipes for models that are written out operation by operation, in ONNX, TensorFlow Lite and OpenVINO's own."""
+"""Recipes for models that are written operation by operation, in ONNX, TensorFlow Lite or OpenVINO."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from research.zoo.models.inputs import Input, Inputs
 
 @dataclass(frozen=True)
 class Written:
-    """What a function of `onnx_graphs`, `tflite_graphs` or `openvino_graphs` makes, read as the format is."""
+    """The model of a function in `onnx_graphs`, `tflite_graphs` or `openvino_graphs`, read from a file if necessary."""
 
     format: Literal["onnx", "tflite", "openvino"]
     function: str
@@ -43,7 +43,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Words(Input):
-    """An input of strings, of up to `high` small letters each."""
+    """An input of random strings of up to `high` small letters each."""
 
     def draw(self, random: np.random.Generator, sizes: Mapping[str, int]) -> NDArray[Any]:
         shape = tuple(sizes[size] if isinstance(size, str) else size for size in self.shape)

@@ -1,0 +1,23 @@
+"""Warnings that name the caller's line, however deep in the package they are given."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).parents[1]) + "/"
+
+
+def warn_caller(message: str) -> None:
+    """Warns with the first line outside the package as the place of the warning.
+
+    Args:
+        message: what a user reads; one or two sentences.
+    """
+    level = 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+        level += 1
+    warnings.warn(message, stacklevel=level + 1)
