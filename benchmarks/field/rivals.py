@@ -1,8 +1,8 @@
-"""Published methods and ours under one budget of evaluations, simulated: README's table.
+"""Published methods and ours under one budget of evaluations, simulated: the table of docs/reference/results.md.
 
     python -m benchmarks.field.rivals --smoke                      # 20 evaluations, one seed: a look at all rows
     git clone https://github.com/msr-fiddle/dnn-partitioning
-    python -m benchmarks.field.rivals --instances dnn-partitioning --output rivals.json    # README's figures
+    python -m benchmarks.field.rivals --instances dnn-partitioning --output rivals.json    # all of them
     python -m benchmarks.field.rivals --evaluations 2000           # four times the budget
     python -m benchmarks.field.rivals --ablations                  # and HSDAG as published with parts taken away
 
