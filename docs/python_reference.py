@@ -1,6 +1,7 @@
-"""The page docs/reference/python.md, written from the docstrings: python docs/python_reference.py
+"""Writes the page docs/reference/python.md from the docstrings.
 
-GitHub and MkDocs both show it as it is. A test compares the page with what this writes.
+The command is python docs/python_reference.py. GitHub and MkDocs both show the page as it is. A test compares the page
+with what this writes.
 """
 
 from __future__ import annotations

@@ -7,8 +7,10 @@ VIRTUAL_DEVICES = "OV_HSDAG_VIRTUAL_DEVICES"
 
 
 def disabled() -> bool:
-    """Whether ``OV_HSDAG_DISABLE`` is set to anything but "" and "0". Asked at every use, so it can be set and removed
-    any time after OpenVINO is imported; where it is set then, nothing of OpenVINO is extended."""
+    """Whether ``OV_HSDAG_DISABLE`` is set to anything but "" and "0", so that nothing of OpenVINO is extended.
+
+    The variable is read at every call, so that it can be set and removed at any time after OpenVINO is imported.
+    """
     return os.environ.get(DISABLE, "") not in ("", "0")
 
 

@@ -1,6 +1,7 @@
-"""Makes a corpus for `ov-hsdag pretrain --corpus` of the model zoo: python -m research.corpus DIR [MODEL …]
+"""Makes a corpus for `ov-hsdag pretrain --corpus` of the model zoo.
 
-Each model becomes DIR/FAMILY/MODEL.npz; those that are there are left alone. Needs the extra `bench`.
+The command is python -m research.corpus DIR [MODEL …]. Each model becomes DIR/FAMILY/MODEL.npz; files that are there
+are left alone. It needs the extra `bench`.
 """
 
 from __future__ import annotations

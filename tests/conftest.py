@@ -167,8 +167,7 @@ def _children() -> dict[int, str]:
 
 @pytest.fixture
 def children() -> Children:
-    """
-    Processes that this one started since the test began and has not waited for, by number: command line, or status.
+    """Processes that this one started since the test began and has not waited for: command line or status, by number.
 
     Other tests of the same process may have left some: a browser's driver, a service of Ray.
     """

@@ -213,7 +213,7 @@ def cached_attention(graph: ComputationGraph) -> list[Pair]:
     return sorted(found)
 
 
-def experts(graph: ComputationGraph) -> list[tuple[int, int, int, list[int]]]:
+def experts(graph: ComputationGraph) -> list[tuple[int, int, int, list[int]]]:  # noqa: C901 one rule in one piece
     """Blocks of experts: (tile, scatter, sum, nodes)."""
     constant, types = constant_nodes(graph), graph.types
     network = nx.MultiDiGraph([(a, b) for a, b, _ in edges_of(graph)])
@@ -286,7 +286,7 @@ def crossing(graph: ComputationGraph) -> NDArray[np.bool_]:
     return graph.output_movable if graph.output_relaxable is None else graph.output_movable | graph.output_relaxable
 
 
-def colocation_constraints(graph: ComputationGraph) -> list[Pair]:
+def colocation_constraints(graph: ComputationGraph) -> list[Pair]:  # noqa: C901, PLR0912 a block for each rule
     replicable, masks = replicable_producers(graph), shared_masks(graph)
     pairs: list[Pair] = []
     first: dict[str, int] = {}

@@ -154,8 +154,10 @@ class CrowdedHost:
         return one / other
 
     def _trial(self, work: Sequence[float], beside: int) -> tuple[float, float, float, float, float]:
-        """Rate, share in which the thread that bounds it waits, share in which it works, cores of its process and of
-        the busy ones."""
+        """Rate, shares of time in which the bounding thread waits and works, cores of the process and of busy ones.
+
+        The bounding thread is the one with the most work; the rate follows from its share of a core.
+        """
         threads = np.array([*work, 0.06 * max(work)])
         of_bound = self._largest_share(threads / threads.max(), beside)
         rate = of_bound / float(threads.max())
@@ -163,8 +165,10 @@ class CrowdedHost:
         return rate, 1 - of_bound, of_bound, own, min(beside, self.cores - own)
 
     def _largest_share(self, demands: np.ndarray, beside: int) -> float:
-        """Of a core, what the thread with a demand of 1 gets where the others get as much of theirs, and no more than
-        each busy process."""
+        """The share of a core that the thread with a demand of 1 gets.
+
+        Other threads get the same share of their demands. A busy process gets no less than the thread.
+        """
         low, high = 0.0, 1.0
         for _ in range(50):
             share = (low + high) / 2

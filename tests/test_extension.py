@@ -726,8 +726,10 @@ def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the programs of samples/cpp and tests/cpp and the extension library, built for AddressSanitizer and
-    UndefinedBehaviorSanitizer against an installation of transformations/."""
+    """A folder with the programs of samples/cpp and tests/cpp and the extension library, built with sanitizers.
+
+    They are AddressSanitizer and UndefinedBehaviorSanitizer. The build is against an installation of transformations/.
+    """
     cmake = shutil.which("cmake") or Path(sys.executable).with_name("cmake")
     folder = tmp_path_factory.mktemp("cpp")
     prefix, binaries = folder / "installed", folder / "bin"

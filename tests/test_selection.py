@@ -292,7 +292,6 @@ class Varying(Machine):
 
 def placed_on(machine: Machine, core: ov.Core, monkeypatch: pytest.MonkeyPatch, busy: float = 0.0) -> Placement:
     """What is placed by measuring on a simulated machine, of which other programs use so many cores."""
-
     monkeypatch.setattr(process, "Worker", machine.start)
     placing = import_module("ov_hsdag.placing.place")  # the package's `place` is the function
     monkeypatch.setattr(operation_costs, "calibrate_where_it_runs", uncalibrated)

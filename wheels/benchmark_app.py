@@ -1,5 +1,7 @@
-"""OpenVINO's benchmark_app as it is, on a machine with two CPUs and without Python's hook: an extension library alone
-follows placements. The tests of the library use it, too."""
+"""OpenVINO's benchmark_app as it is, on a machine with two CPUs.
+
+It runs without Python's hook, so that an extension library alone follows placements. The library's tests use it, too.
+"""
 
 import sys
 

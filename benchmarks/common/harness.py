@@ -113,7 +113,8 @@ class Runs(Generic[T, R]):
         known: Callable[[T], R | None],
         save: Callable[[dict[T, R]], None] | None = None,
     ) -> None:
-        """
+        """Takes the function that makes a run, and the results that are known.
+
         Args:
             function: makes a run.
             known: a run's result where it is known; runs of methods that were not installed do not count.

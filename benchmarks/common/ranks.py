@@ -14,8 +14,10 @@ Figures = Sequence[float] | NDArray[np.float64]
 
 
 def halves(rounds: Sequence[T]) -> list[list[T]]:
-    """Every second pair of rounds, as their order turns within a pair (`choice.in_order`), and the others; all of them
-    twice where there are fewer than three."""
+    """Every second pair of rounds, and the others; all of them twice where there are fewer than three.
+
+    Rounds are taken in pairs because their order turns within a pair (`choice.in_order`).
+    """
     found = [[one for number, one in enumerate(rounds) if number // 2 % 2 == half] for half in (0, 1)]
     return found if all(found) else [list(rounds)] * 2
 

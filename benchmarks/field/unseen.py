@@ -165,8 +165,11 @@ def drawn(seed: int, count: int) -> list[ZooModel]:
 
 
 def placing(args: argparse.Namespace, number: int, count: int | None) -> tuple[Placements, float]:
-    """Placements that measuring tried beside so many busy processes, by name, and what was chosen as `CHOSEN`; without
-    a count what is predicted, as `PREDICTED`; and how many seconds it took."""
+    """Placements that measuring tried beside `count` busy processes, by name, and how many seconds that took.
+
+    The chosen placement is there as `CHOSEN`. Where `count` is None, nothing is measured, and the predicted placement
+    is there as `PREDICTED`.
+    """
     found: list[selection.Result] = []
 
     def recorded(*some: Any, **more: Any) -> selection.Result:
@@ -198,8 +201,18 @@ def host_share(pool: ProcessPoolExecutor) -> float:
 def compiled_once(
     args: argparse.Namespace, number: int, placements: Placements, turn: int
 ) -> tuple[list[choice.Round], list[float], dict[str, str]]:
-    """Trials of candidates that are compiled for them, what the host let a pair have meanwhile, and what failed; turn:
-    of the compilations."""
+    """Compiles the candidates, and measures them in trials.
+
+    Args:
+        args: the options of the command line.
+        number: number of the model.
+        placements: the candidates by name.
+        turn: number of this compilation among those of the candidates.
+
+    Returns:
+        The trials, the share of the processor that the host gave to a pair of busy processes meanwhile, and what
+        failed, by name.
+    """
     model, core, rounds, shares = drawn(args.seed, args.models)[number].build(), virtual.new_core(), [], []
     problem = build_problem(model, DEVICES, core=core)  # it is normalized now
     candidates = {name: Candidate.placed(DEVICES, problem.affinity(one)) for name, one in placements.items()}

@@ -315,7 +315,7 @@ def missed(results: dict[str, Any]) -> list[str]:
     return found
 
 
-def main() -> int:
+def main() -> int:  # noqa: C901, PLR0912 the whole benchmark in its order
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", default=DEFAULT, help="a policy's name or folder (default %(default)s)")
     parser.add_argument(

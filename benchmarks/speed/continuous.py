@@ -170,7 +170,7 @@ def child_seconds(*arguments: str) -> float:
 
 
 def cuts(problem: PlacementProblem, random: np.random.Generator) -> NDArray[np.uint8]:
-    """One to four cuts of the topological order, each part on another device than the one before. [256, groups]"""
+    """One to four cuts of the topological order, each part on another device than the one before, [256, groups]."""
     position = np.empty(problem.group_count, np.int64)
     position[topological_groups(problem)] = np.arange(problem.group_count)
     batch = []

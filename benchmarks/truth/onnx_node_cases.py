@@ -108,7 +108,7 @@ def collected() -> dict[str, Any]:
         return {case.name: case for case in collect_testcases(None) if case.model is not None}
 
 
-def check(case: Any, core: ov.Core, placements: int, seed: int = 0) -> Row:
+def check(case: Any, core: ov.Core, placements: int, seed: int = 0) -> Row:  # noqa: C901 each step may be the last
     """Runs a case on one device, as `place` puts it, and split at random."""
     row = Row(case.name)
     data = case.model.SerializeToString()

@@ -233,8 +233,13 @@ def measure_pipelines(zoo_model: ZooModel, path: Path, until: float) -> None:
 
 
 def pinned_periods(name: str, text: str) -> list[list[float]]:
-    """Periods in µs with requests in flight of a placement and of the faster device alone, [2, PERIODS]; in a new
-    process, which has no threads of earlier models. Raises RunError where threads leave their cores."""
+    """Periods of a placement and of the faster device alone with requests in flight, µs, [2, PERIODS].
+
+    This is called in a new process, which has no threads of earlier models.
+
+    Raises:
+        RunError: threads left their cores.
+    """
     leave_threads_alone()
     core = virtual.new_core()
     model = ZOO[name].build()

@@ -51,7 +51,7 @@ class NodeTimes:
     copies: int
 
 
-def node_times(
+def node_times(  # noqa: PLR0913 settings, all by keyword
     model: ov.Model,
     device: str,
     compiled: CompiledModels,

@@ -124,8 +124,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 @dataclass
 class _Shared:
-    """The options that all commands share; they set variables of `console`. Only commands that read models have
-    `extension`."""
+    """The options that all commands share; they set variables of `console`.
+
+    Only commands that read models have `extension`.
+    """
 
     extension: Annotated[
         list[str] | None,

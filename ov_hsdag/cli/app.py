@@ -126,7 +126,7 @@ def _options(
     ov-hsdag report model_placed.xml -o report.html      the same as a page to look at
 
     Programs that compile model_placed.xml on "HETERO:GPU,CPU" follow it unchanged.
-    """
+    """  # noqa: D301 the character \b tells typer to keep the lines of the next paragraph
     if context.invoked_subcommand is None:
         print(context.get_help())
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +31,7 @@ from ov_hsdag.model.shapes import fix_npu_sizes, has_npu, sized
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing.candidates import policy_placers
 from ov_hsdag.placing.plan import Plan
-from ov_hsdag.placing.rivals import contenders, contenders_of_plan, measure
+from ov_hsdag.placing.rivals import Rival, contenders, contenders_of_plan, measure
 from ov_hsdag.placing.together import models_of
 from ov_hsdag.policy.bundle import DEFAULT, ships
 from ov_hsdag.policy.placer import HSDAGPlacer
@@ -134,6 +135,76 @@ def bench(
         raise UserError("which model? bench takes one or several, or --kit OUT.json")
     if device is None:
         raise UserError("which devices? give them with --device HETERO:A,B")
+    job = _check(
+        models, device, objective, policies, profile, shape, input, workload, context, rounds, part, output, ray, on
+    )
+    with console.result(as_json) as show, ExitStack() as stack:
+        fleet = None if ray is None else stack.enter_context(remote.connected(ray, job.devices.names, on))
+        outcomes = _bench_here(job) if fleet is None else _bench_on_cluster(fleet, job)
+        failures = _render(job, outcomes, show)
+    remote.end(failures)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What to measure, with options that are checked and read.
+
+    Attributes:
+        models: the models' files, or a plan's.
+        planned: whether the file is that of a plan.
+        device: the devices as they were given.
+        devices: the devices.
+        objective: "latency" or "throughput".
+        policies: names or folders of learned policies as they were given; None: the shipped one.
+        learned: placers of these policies.
+        examples: example shapes by input name; "" for a model's only input.
+        inputs: files of inputs by input name.
+        workload: of decoders; None: none was given.
+        profile: device profile; None: the built-in ones.
+        rounds: trials of each placement, at most.
+        output: file of the results; None: none is written.
+    """
+
+    models: list[Path]
+    planned: bool
+    device: str
+    devices: DeviceSet
+    objective: str
+    policies: str | None
+    learned: list[HSDAGPlacer]
+    examples: Mapping[str, Sequence[int]]
+    inputs: Mapping[str, Sequence[str]]
+    workload: Workload | None
+    profile: Profile | None
+    rounds: int
+    output: Path | None
+
+
+# The results of a model as JSON has them, the machine as a title names it, and the error if the model failed.
+_Outcome = tuple[dict[str, Any], str, Exception | None]
+
+
+def _check(
+    models: list[Path],
+    device: str,
+    objective: str,
+    policies: str | None,
+    profile: Path | None,
+    shape: list[str] | None,
+    input: list[str] | None,
+    workload: str | None,
+    context: int | None,
+    rounds: int,
+    part: list[str] | None,
+    output: Path | None,
+    ray: str | None,
+    on: list[str] | None,
+) -> _Job:
+    """Checks all options, before the minutes that measuring takes; the arguments are those of `bench`.
+
+    Raises:
+        UserError: an option is wrong, or options contradict each other.
+    """
     for model in models:
         common.check_model(model)
     planned = any(model.suffix == ".json" for model in models)
@@ -151,121 +222,208 @@ def bench(
         objective = objective if given("--objective") else Plan.load(models[0]).objective
     if part and not any(map(is_model_folder, models)):
         raise UserError("--part names a model of a folder, and no folder is given")
-    models = [file for model in models for file in model_files(model, (part or ()) if is_model_folder(model) else ())]
+    files = [file for model in models for file in model_files(model, (part or ()) if is_model_folder(model) else ())]
     if output is not None:
         if output.suffix not in (".json", ".csv"):
             raise UserError(f"results are written as .json or .csv, got '{output}'")
         check_writable(output)
     remote.check_on(ray, on)
-
     check_objective(objective)
     devices = DeviceSet.parse(device)
     learned = _policies(policies)
     examples, inputs = parse_shapes(shape or ()), parse_inputs(input or ())
     if inputs and (workload is not None or context is not None):
         raise UserError("a workload makes up its inputs, and others are given: leave out one of them")
-    if inputs and ray is not None and len(models) > 1:
+    if inputs and ray is not None and len(files) > 1:
         raise UserError("--input with --ray is for one model: name one")
-    parsed_workload = Workload.asked(workload, context)
+    return _Job(
+        models=files,
+        planned=planned,
+        device=device,
+        devices=devices,
+        objective=objective,
+        policies=policies,
+        learned=learned,
+        examples=examples,
+        inputs=inputs,
+        workload=Workload.asked(workload, context),
+        profile=Profile.load(profile) if profile else None,
+        rounds=rounds,
+        output=output,
+    )
 
-    speeds = Profile.load(profile) if profile else None
 
-    def here() -> Iterator[tuple[dict[str, Any], str, Exception | None]]:
-        """Measures every model on this machine; yields what `_bench_on_cluster` yields."""
-        core = common.new_core()
-        missing = absent(core, devices.names)
-        if missing:
-            there = ", ".join(core.available_devices)
-            raise UserError(f"bench measures, and this machine has no {', '.join(missing)}; it has {there}")
-        require_temporary_folder()
-        # All models are read before the first is measured, so that an error in one wastes no measurement.
-        opened = plan.read_plan(models[0], core, device, objective=objective, profile=speeds) if planned else None
-        loaded = [] if planned else [common.read_model(core, path) for path in models]
-        given_shapes = [None] if planned else example_shapes(loaded, examples)
-        given_inputs = [{}] if planned else inputs_of_each(loaded, inputs)
-        for path, shapes, own_inputs in zip(models, given_shapes, given_inputs, strict=True):
-            try:
-                with console.progress(path.name) as tell:
-                    tell("placing")
-                    if opened is None:
-                        # The model is removed from the list, so that its memory is freed with its results.
-                        model, session = loaded.pop(0), Session.of(devices, core, speeds)
-                        samples = samples_of(model, own_inputs, shapes)
-                        sizes: Mapping[str, Sequence[int]] | None = shapes
-                        if samples is not None:
-                            sizes = dict(samples.shapes)
-                        elif not has_npu(devices):
-                            sizes = with_sizes_beside(model, path, shapes)
-                        fix_npu_sizes(model, devices, sizes)
-                        phases = parsed_workload.phases_with(model, sizes) if parsed_workload else ()
-                        costs = None if phases else load_beside(path)
-                        analysis = session.analyse(model, sizes, phases)
-                        problem = session.price(analysis, objective, costs, phases).problem
-                        rivals, left_out = contenders(problem, devices, learned)
-                        how: dict[str, Any] = {"shapes": sizes, "phases": phases, "samples": samples}
-                    else:
-                        _, application, now, prepared = opened
-                        rivals, left_out = contenders_of_plan(application, now)
-                        model, how = prepared[0].analysis.model, models_of(application, prepared)
-                    results = measure(model, devices, objective, core, rivals, rounds=rounds, report=tell, **how)
-            except (RunError, UserError) as error:
-                yield {"model": str(path), "results": [], "failed": str(error)}, "", error
-            else:
-                rows = [result.to_dict() for result in results]
-                yield {"model": str(path), "results": rows, "left_out": left_out}, "", None
+def _bench_here(job: _Job) -> Iterator[_Outcome]:
+    """Measures every model of a job on this machine, and yields the results of each.
 
-    document: dict[str, Any] = {"device": devices.hetero, "objective": objective, "openvino": ov.__version__}
+    Raises:
+        UserError: a device is not on this machine, or a model cannot be read.
+    """
+    core = common.new_core()
+    missing = absent(core, job.devices.names)
+    if missing:
+        there = ", ".join(core.available_devices)
+        raise UserError(f"bench measures, and this machine has no {', '.join(missing)}; it has {there}")
+    require_temporary_folder()
+    if job.planned:
+        (path,) = job.models
+        opened = plan.read_plan(path, core, job.device, objective=job.objective, profile=job.profile)
+        yield _place_and_measure(job, core, path, lambda: _contenders_of_plan(opened))
+        return
+    # All models are read before the first is measured, so that an error in one wastes no measurement.
+    loaded = [common.read_model(core, path) for path in job.models]
+    given_shapes = example_shapes(loaded, job.examples)
+    given_inputs = inputs_of_each(loaded, job.inputs)
+    for path, shapes, inputs in zip(job.models, given_shapes, given_inputs, strict=True):
+        # The model is removed from the list, so that its memory is freed with its results.
+        yield _place_and_measure(job, core, path, partial(_contenders, job, core, path, loaded.pop(0), shapes, inputs))
+
+
+@dataclass(frozen=True, eq=False)
+class _Contenders:
+    """All ways to run a model or an application, to be measured.
+
+    Attributes:
+        model: the normalized model; of an application, the first one.
+        rivals: the ways to run it.
+        left_out: why a way to run it is left out, by its name.
+        how: further arguments of `measure`.
+    """
+
+    model: ov.Model
+    rivals: list[Rival]
+    left_out: dict[str, str]
+    how: dict[str, Any]
+
+
+def _contenders(
+    job: _Job,
+    core: ov.Core,
+    path: Path,
+    model: ov.Model,
+    shapes: Mapping[str, Sequence[int]] | None,
+    inputs: Mapping[str, object],
+) -> _Contenders:
+    """Places a model in all ways.
+
+    Args:
+        job: says how.
+        core: has the devices.
+        path: the model's file, beside which measured costs and a config.json may lie.
+        model: the model, which is changed in place.
+        shapes: example shapes of its inputs; None: none were given.
+        inputs: files of its inputs by input name.
+
+    Returns:
+        The ways to run it.
+    """
+    session = Session.of(job.devices, core, job.profile)
+    samples = samples_of(model, inputs, shapes)
+    sizes: Mapping[str, Sequence[int]] | None = shapes
+    if samples is not None:
+        sizes = dict(samples.shapes)
+    elif not has_npu(job.devices):
+        sizes = with_sizes_beside(model, path, shapes)
+    fix_npu_sizes(model, job.devices, sizes)
+    phases = job.workload.phases_with(model, sizes) if job.workload else ()
+    costs = None if phases else load_beside(path)
+    analysis = session.analyse(model, sizes, phases)
+    problem = session.price(analysis, job.objective, costs, phases).problem
+    rivals, left_out = contenders(problem, job.devices, job.learned)
+    return _Contenders(model, rivals, left_out, {"shapes": sizes, "phases": phases, "samples": samples})
+
+
+def _contenders_of_plan(opened: Any) -> _Contenders:
+    """All ways to run the application of a plan. opened: the result of `plan.read_plan`."""
+    _, application, now, prepared = opened
+    rivals, left_out = contenders_of_plan(application, now)
+    return _Contenders(prepared[0].analysis.model, rivals, left_out, models_of(application, prepared))
+
+
+def _place_and_measure(job: _Job, core: ov.Core, path: Path, place: Callable[[], _Contenders]) -> _Outcome:
+    """Places and measures a model, or the models of a plan.
+
+    Args:
+        job: says how.
+        core: has the devices.
+        path: file of the model or of the plan.
+        place: makes the ways to run it.
+
+    Returns:
+        Its results, or the error for which it has none.
+    """
+    try:
+        with console.progress(path.name) as tell:
+            tell("placing")
+            found = place()
+            results = measure(
+                found.model, job.devices, job.objective, core, found.rivals, rounds=job.rounds, report=tell, **found.how
+            )
+    except (RunError, UserError) as error:
+        return {"model": str(path), "results": [], "failed": str(error)}, "", error
+    rows = [result.to_dict() for result in results]
+    return {"model": str(path), "results": rows, "left_out": found.left_out}, "", None
+
+
+def _render(job: _Job, outcomes: Iterable[_Outcome], show: console.Show) -> list[Exception]:
+    """Shows and writes the results of each model as soon as they are there.
+
+    Args:
+        job: says what is measured.
+        outcomes: the results, measured while they are taken.
+        show: prints text or JSON.
+
+    Returns:
+        The errors of models that failed, and of a file that could not be written.
+    """
+    document: dict[str, Any] = {"device": job.devices.hetero, "objective": job.objective, "openvino": ov.__version__}
     document["models"] = []
     failures: list[Exception] = []
-    with console.result(as_json) as show, ExitStack() as stack:
-        fleet = None if ray is None else stack.enter_context(remote.connected(ray, devices.names, on))
-        for entry, where, failed in here() if fleet is None else _bench_on_cluster(fleet, models, policies, examples):
-            document["models"].append(entry)
-            if failed is not None:
-                failures.append(type(failed)(f"{entry['model']}: {failed}"))
-                continue
-            title = f"{entry['model']}: {objective} on {devices.hetero}{where}"
-            show.text(title, _table(entry["results"], entry.get("left_out", {}), objective, planned))
-            if output is not None:
-                try:
-                    _write(output, document)
-                except UserError as error:
-                    failures.append(error)
-                    output = None
-        good = next((entry["model"] for entry in document["models"] if entry["results"]), None)
-        show.json(document)
-        if good is not None:
-            if output is not None:
-                show.hint("results", str(output))
-            more = given("--shape", "--input", "--workload", "--context", "--profile")
-            todo = ["explain", good] if planned else ["place", good, *given("--device"), "--objective", objective]
-            show.next(*todo, *more)
-    remote.end(failures)
+    output = job.output
+    for entry, where, failed in outcomes:
+        document["models"].append(entry)
+        if failed is not None:
+            failures.append(type(failed)(f"{entry['model']}: {failed}"))
+            continue
+        title = f"{entry['model']}: {job.objective} on {job.devices.hetero}{where}"
+        show.text(title, _table(entry["results"], entry.get("left_out", {}), job.objective, job.planned))
+        if output is not None:
+            try:
+                _write(output, document)
+            except UserError as error:
+                failures.append(error)
+                output = None
+    good = next((entry["model"] for entry in document["models"] if entry["results"]), None)
+    show.json(document)
+    if good is not None:
+        if output is not None:
+            show.hint("results", str(output))
+        more = given("--shape", "--input", "--workload", "--context", "--profile")
+        todo = ["place", good, *given("--device"), "--objective", job.objective]
+        if job.planned:
+            todo = ["explain", good]
+        show.next(*todo, *more)
+    return failures
 
 
-def _bench_on_cluster(
-    fleet: remote.Fleet, models: Sequence[Path], policies: str | None, examples: Mapping[str, Sequence[int]]
-) -> Iterator[tuple[dict[str, Any], str, Exception | None]]:
-    """Measures every model on every kind of machine, each as a job.
-
-    Yields the results of a model as JSON has them, the machine as a title names it, and the error of a failed job.
-    """
+def _bench_on_cluster(fleet: remote.Fleet, job: _Job) -> Iterator[_Outcome]:
+    """Measures every model on every kind of machine, each as a job of the cluster, and yields the results of each."""
     jobs, shapes = [], dict[Path, dict[str, tuple[int, ...]] | None]()
-    if examples and len(models) > 1:  # each job gets the shapes of its own model
+    if job.examples and len(job.models) > 1:  # each job gets the shapes of its own model
         core = common.new_core()
-        loaded = [common.read_model(core, model) for model in models]
-        shapes = dict(zip(models, example_shapes(loaded, examples), strict=True))
-    pairs = [(kind, model) for model in models for kind in fleet.kinds]
+        loaded = [common.read_model(core, model) for model in job.models]
+        shapes = dict(zip(job.models, example_shapes(loaded, job.examples), strict=True))
+    pairs = [(kind, model) for model in job.models for kind in fleet.kinds]
     with remote.scratch() as scratch:
         for number, (kind, model) in enumerate(pairs):
             inputs = Inputs()
             name = inputs.model(model)
-            named = [remote.policy(inputs, one.strip()) for one in (policies or "").split(",") if one.strip()]
+            named = [remote.policy(inputs, one.strip()) for one in (job.policies or "").split(",") if one.strip()]
             own: dict[str, object] = {"--policies": ",".join(map(str, named)) or None, "--output": None, "--part": None}
             own |= {"--shape": [sized(*one) for one in (shapes[model] or {}).items()]} if shapes else {}
             words = remote.words(inputs, [name], own)
             jobs.append((kind, Job(tuple(words), inputs.files, inputs.shown), scratch / str(number)))
-        results = fleet.run(f"measuring {', '.join(map(str, models))}", jobs)
+        results = fleet.run(f"measuring {', '.join(map(str, job.models))}", jobs)
     for (kind, model), result in zip(pairs, results, strict=True):
         try:
             found = remote.parsed(kind, result)["models"]

@@ -58,8 +58,11 @@ def continue_in_child(doing: str) -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends the process. A child skips the destructors of OpenVINO: its results are written, and a crash in one would
-    turn success into failure."""
+    """Ends the process with an exit status.
+
+    A child skips the destructors of OpenVINO: its results are written, and a crash in a destructor would turn success
+    into failure.
+    """
     if _forked:
         with suppress(OSError):
             sys.stdout.flush()

@@ -36,8 +36,12 @@ def devices(as_json: common.Json = False) -> None:
 
 
 def _profile(core: ov.Core, name: str) -> dict[str, Any]:
-    """The built-in profile of a device: its description, its name for {"builtin": name}, and which figures are
-    estimates."""
+    """The built-in profile of a device, in JSON's types.
+
+    Returns:
+        The profile's description, its name for {"builtin": name}, and which of its figures are estimates; None, None
+        and an empty list where no profile describes this kind of device.
+    """
     try:
         profile = builtin_profile([name], core).device(name)
     except UserError:  # no built-in profile describes this kind of device

@@ -185,8 +185,21 @@ def _text(explained_model: ExplainedModel, summary: dict[str, Any], model: str, 
     lines.append(f"predicted: {', '.join(texts)}")
     lines += [summary["bound"]] if summary["bound"] else []
     lines += [line for line in (explained_model.placement.proposal(),) if line]
-    shown = len(summary["submodels"]) if every else _SUBMODELS
-    for submodel in sorted(summary["submodels"], key=lambda submodel: submodel["order"])[:shown]:
+    lines += _submodel_lines(summary["submodels"], len(summary["submodels"]) if every else _SUBMODELS)
+    lines += [_experts(summary["experts"])] if summary["experts"] else []
+    lines += _cut_lines(summary["cuts"])
+    if summary["closest_moves"]:
+        lines.append("the single moves that come closest to paying:")
+        for move in summary["closest_moves"]:
+            others = f" and {move['moves'] - 1} with it" if move["moves"] > 1 else ""
+            lines.append(f"  {move['operation']}{others} to {move['to']}: {move['cost_us']:+,.1f} µs")
+    return "\n".join(lines)
+
+
+def _submodel_lines(submodels: list[dict[str, Any]], shown: int) -> list[str]:
+    """A line for each of the first submodels in the order of a run, and one for the others. shown: number of them."""
+    lines = []
+    for submodel in sorted(submodels, key=lambda submodel: submodel["order"])[:shown]:
         if not submodel["operations"]:
             lines.append(
                 f"submodel {submodel['order']} on {submodel['device']} holds inputs only, and computes nothing"
@@ -198,25 +211,24 @@ def _text(explained_model: ExplainedModel, summary: dict[str, Any], model: str, 
             f" {console.count(submodel['operations'], 'operation')} ({kinds}),"
             f" {_ms(submodel['us'])}, {submodel['first']} … {submodel['last']}"
         )
-    if len(summary["submodels"]) > shown:
-        lines.append(f"and {len(summary['submodels']) - shown} more submodels")
-    if summary["experts"]:
-        lines.append(_experts(summary["experts"]))
-    cuts = summary["cuts"]
-    if cuts:
-        total = sum(cut["bytes"] for cut in cuts)
-        crossing = f"{console.count(len(cuts), 'tensor')} {'crosses' if len(cuts) == 1 else 'cross'}"
-        lines.append(f"{crossing}, {format_bytes(total)}; the longest transfers:")
-        lines += [
+    if len(submodels) > shown:
+        lines.append(f"and {len(submodels) - shown} more submodels")
+    return lines
+
+
+def _cut_lines(cuts: list[dict[str, Any]]) -> list[str]:
+    """Lines about the tensors that cross between devices, and about the longest transfers."""
+    if not cuts:
+        return []
+    total = sum(cut["bytes"] for cut in cuts)
+    crossing = f"{console.count(len(cuts), 'tensor')} {'crosses' if len(cuts) == 1 else 'cross'}"
+    return [
+        f"{crossing}, {format_bytes(total)}; the longest transfers:",
+        *(
             f"  {cut['tensor']}: {cut['from']} to {cut['to']}, {format_bytes(cut['bytes'])}, {_ms(cut['us'])}"
             for cut in cuts[:3]
-        ]
-    if summary["closest_moves"]:
-        lines.append("the single moves that come closest to paying:")
-        for move in summary["closest_moves"]:
-            others = f" and {move['moves'] - 1} with it" if move["moves"] > 1 else ""
-            lines.append(f"  {move['operation']}{others} to {move['to']}: {move['cost_us']:+,.1f} µs")
-    return "\n".join(lines)
+        ),
+    ]
 
 
 def _experts(blocks: list[dict[str, Any]]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -113,6 +113,92 @@ def finetune(
         UserError: options contradict each other, or the model, a device or the folder cannot be used.
         RunError: the devices do not run the model.
     """
+    job = _check(
+        model,
+        device,
+        output,
+        objective,
+        budget,
+        measurements,
+        resume,
+        policy,
+        proposer,
+        profile,
+        shape,
+        simulated,
+        seed,
+        ray,
+        on,
+    )
+    if ray is not None:
+        with console.result(as_json) as show, remote.connected(ray, job.names, on) as fleet:
+            _finetune_on_cluster(fleet, show, model, output, resume)
+        return
+    how = _prepare(job, threads)
+    with console.result(as_json) as show:
+        record, placement, kept = _run(job, how)
+        _render(job, show, record, placement, kept)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """A run of fine-tuning, with options that are checked; None stands for an option that was not given.
+
+    Attributes:
+        model: the model's file.
+        device: the devices as they were given.
+        names: the devices' names.
+        output: folder of the run.
+        objective: "latency" or "throughput".
+        seconds: time to spend, seconds.
+        measurements: placements to measure.
+        resume: whether the run in `output` is continued.
+        policy: name or folder of the policy to begin with.
+        proposer: "both", "policy" or "search".
+        profile: file of a device profile.
+        examples: example shapes by input name; "" for a model's only input.
+        simulated: whether the cost model judges placements, and nothing is measured.
+        seed: seed of the run.
+    """
+
+    model: Path
+    device: str
+    names: tuple[str, ...]
+    output: Path
+    objective: str
+    seconds: float | None
+    measurements: int | None
+    resume: bool
+    policy: str | None
+    proposer: str | None
+    profile: Path | None
+    examples: Mapping[str, Sequence[int]]
+    simulated: bool
+    seed: int | None
+
+
+def _check(
+    model: Path,
+    device: str,
+    output: Path,
+    objective: str | None,
+    budget: str | None,
+    measurements: int | None,
+    resume: bool,
+    policy: str | None,
+    proposer: str | None,
+    profile: Path | None,
+    shape: list[str] | None,
+    simulated: bool,
+    seed: int | None,
+    ray: str | None,
+    on: list[str] | None,
+) -> _Job:
+    """Checks all options, before torch is loaded; the arguments are those of `finetune`.
+
+    Raises:
+        UserError: an option is wrong, or options contradict each other.
+    """
     common.check_model(model)
     remote.check_on(ray, on)
     values = (objective, policy, proposer, simulated or None, seed)
@@ -126,72 +212,131 @@ def finetune(
     if budget is not None and measurements is not None:
         raise UserError("--budget and --measurements both say when to stop: give one of them")
     seconds = None if budget is None else duration(budget)
-
     check_objective(objective or "latency")
     names = DeviceSet.parse(device).names
     examples = parse_shapes(shape or ())
-    if ray is not None:
-        if simulated:
-            raise UserError("--simulated measures nothing and needs no other machine: leave out --ray")
-        with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
-            _finetune_on_cluster(fleet, show, model, output, resume)
-        return
+    if ray is not None and simulated:
+        raise UserError("--simulated measures nothing and needs no other machine: leave out --ray")
+    return _Job(
+        model=model,
+        device=device,
+        names=names,
+        output=output,
+        objective=objective or "latency",
+        seconds=seconds,
+        measurements=measurements,
+        resume=resume,
+        policy=policy,
+        proposer=proposer,
+        profile=profile,
+        examples=examples,
+        simulated=simulated,
+        seed=seed,
+    )
+
+
+def _prepare(job: _Job, threads: int) -> dict[str, Any]:
+    """Loads torch, and prepares a run on this machine.
+
+    Args:
+        job: the run.
+        threads: threads of torch.
+
+    Returns:
+        The options of `ov_hsdag.training.finetune.finetune` that follow from the job.
+
+    Raises:
+        UserError: the extra `train` is not installed, the folder of the run cannot be used, or there is no such policy
+            or profile.
+    """
     common.require_training("fine-tuning")
     with console.progress("starting torch"):
         import torch
 
-    from ov_hsdag.training import finetune as tuning
+        from ov_hsdag.training import finetune as tuning
 
-    check_outputs(output, model)
-    if not resume:
-        refuse_existing(output)
+    check_outputs(job.output, job.model)
+    policy = job.policy
+    if not job.resume:
+        refuse_existing(job.output)
         if policy is None and not bundle.ships(bundle.DEFAULT):
             console.message("the package ships no policy: beginning with an untrained one")
             policy = tuning.SCRATCH
         elif policy != tuning.SCRATCH:
             bundle.check_folder(bundle.find(policy))
-    costs = Profile.load(profile) if profile else None
-    if not resume and seconds is measurements is None:
-        measurements, seconds = (_DEFAULT_SIMULATED, None) if simulated else (None, _DEFAULT_SECONDS)
+    costs = Profile.load(job.profile) if job.profile else None
+    seconds, measurements = job.seconds, job.measurements
+    if not job.resume and seconds is measurements is None:
+        measurements, seconds = (_DEFAULT_SIMULATED, None) if job.simulated else (None, _DEFAULT_SECONDS)
     limits = measurements or math.inf, seconds or math.inf
-    settings = None if resume else tuning.Settings(seed=seed or 0, proposer=proposer or "both")
-    if settings and simulated:  # simulated figures have no noise, so that a small margin will do
+    settings = None if job.resume else tuning.Settings(seed=job.seed or 0, proposer=job.proposer or "both")
+    if settings and job.simulated:  # simulated figures have no noise, so that a small margin will do
         settings = replace(settings, margin=MARGIN)
-
     torch.set_num_threads(threads)
-    with console.result(as_json) as show:
-        core = common.new_core()
-        loaded, shapes = common.read_with_shapes(core, model, examples, fixes_sizes=has_npu(names))
-        compressed = common.has_fp16_weights(loaded)
-        try:
-            with console.progress(f"fine-tuning {model} on {device}") as tell:
-                tell("judging each device alone" if simulated else "measuring each device alone")
-                record, placement = tuning.finetune(
-                    loaded,
-                    device,
-                    output,
-                    objective=objective or "latency",
-                    budget=tuning.Budget(*limits) if measurements or seconds else None,
-                    profile=costs,
-                    policy=policy,
-                    simulated=simulated,
-                    resume=resume,
-                    settings=settings,
-                    core=core,
-                    shapes=shapes,
-                    compress_to_fp16=compressed,
-                    report=_reporter(tell),
-                )
-        except KeyboardInterrupt:
-            if (output / CHECKPOINT).exists():
-                console.message("stopped; all measurements are saved: continue with --resume")
-            raise
-        lines = [_headline(output / "model.xml", record, placement)]
-        if not simulated and record["measurements"] and (kept := tuned.find(core, names)) is not None:
-            lines.append(f"policy: kept in {kept}, where place finds it for {device}; --policy base leaves it aside")
-        show({**record, "placement": placement.affinity}, "\n".join(lines), _table(record))
-        show.hint("see", shlex.join(["tensorboard", "--logdir", str(output)]))
-        show.next("verify", output / "model.xml", *given("--device", "--shape"))
+    return {
+        "objective": job.objective,
+        "budget": tuning.Budget(*limits) if measurements or seconds else None,
+        "profile": costs,
+        "policy": policy,
+        "simulated": job.simulated,
+        "resume": job.resume,
+        "settings": settings,
+    }
+
+
+def _run(job: _Job, how: Mapping[str, Any]) -> tuple[dict[str, Any], Placement, Path | None]:
+    """Fine-tunes on this machine.
+
+    Args:
+        job: the run.
+        how: its options, of `_prepare`.
+
+    Returns:
+        The record of the run, the chosen placement, and the folder in which the policy is kept for later placements;
+        None where it is not kept.
+    """
+    from ov_hsdag.training import finetune as tuning
+
+    core = common.new_core()
+    loaded, shapes = common.read_with_shapes(core, job.model, job.examples, fixes_sizes=has_npu(job.names))
+    compressed = common.has_fp16_weights(loaded)
+    try:
+        with console.progress(f"fine-tuning {job.model} on {job.device}") as tell:
+            tell("judging each device alone" if job.simulated else "measuring each device alone")
+            record, placement = tuning.finetune(
+                loaded,
+                job.device,
+                job.output,
+                core=core,
+                shapes=shapes,
+                compress_to_fp16=compressed,
+                report=_reporter(tell),
+                **how,
+            )
+    except KeyboardInterrupt:
+        if (job.output / CHECKPOINT).exists():
+            console.message("stopped; all measurements are saved: continue with --resume")
+        raise
+    kept = tuned.find(core, job.names) if not job.simulated and record["measurements"] else None
+    return record, placement, kept
+
+
+def _render(job: _Job, show: console.Show, record: dict[str, Any], placement: Placement, kept: Path | None) -> None:
+    """Shows the result of a run.
+
+    Args:
+        job: the run.
+        show: prints text or JSON.
+        record: the record of the run.
+        placement: the chosen placement.
+        kept: folder in which the policy is kept for later placements; None where it is not.
+    """
+    lines = [_headline(job.output / "model.xml", record, placement)]
+    if kept is not None:
+        lines.append(f"policy: kept in {kept}, where place finds it for {job.device}; --policy base leaves it aside")
+    show({**record, "placement": placement.affinity}, "\n".join(lines), _table(record))
+    show.hint("see", shlex.join(["tensorboard", "--logdir", str(job.output)]))
+    show.next("verify", job.output / "model.xml", *given("--device", "--shape"))
 
 
 def _finetune_on_cluster(fleet: remote.Fleet, show: console.Show, model: Path, output: Path, resume: bool) -> None:

@@ -207,6 +207,7 @@ class _Loaded:
         configured: sizes that a config.json beside a model gives for other inputs.
         samples: inputs to measure with.
         decoders: files of the models that a workload and a context are for.
+        compress: whether weights are written as FP16.
     """
 
     models: Mapping[Path, ov.Model]
@@ -214,6 +215,7 @@ class _Loaded:
     configured: Mapping[Path, Mapping[str, Sequence[int]]]
     samples: Mapping[Path, Any]
     decoders: list[Path]
+    compress: Mapping[Path, bool]
 
 
 def _place_buckets(
@@ -371,7 +373,12 @@ def _load(job: _Job, core: ov.Core) -> _Loaded:
     decoders = [file for file in job.files if models[file].get_sinks()] or job.files
     for file in decoders:
         common.warn_of_long_context(file, max(job.given.context or 0, job.workload.tokens if job.workload else 0))
-    return _Loaded(models, shapes, configured, samples, decoders)
+    # This is asked before placing, which widens FP16 weights.
+    compress = {
+        file: common.has_fp16_weights(loaded_model) if job.compress_to_fp16 is None else job.compress_to_fp16
+        for file, loaded_model in models.items()
+    }
+    return _Loaded(models, shapes, configured, samples, decoders, compress)
 
 
 def _place_models(
@@ -416,10 +423,7 @@ def _place_models(
 
 def _write(job: _Job, loaded: _Loaded, placements: Mapping[Path, Placement]) -> None:
     """Writes the annotated models, and the report. By default weights are written as they were read."""
-    models = {}
-    for file, model in loaded.models.items():
-        compress = common.has_fp16_weights(model) if job.compress_to_fp16 is None else job.compress_to_fp16
-        models[file] = (model, compress)
+    models = {file: (model, loaded.compress[file]) for file, model in loaded.models.items()}
     common.write_models(job.output, job.model, models, job.hardlinks)
     if job.report is not None:
         with console.progress(f"writing {job.report}"):

@@ -62,12 +62,7 @@ class DeviceSet:
             if kind_of(names[0]) == "CPU":
                 example += f", or make two of the CPU: {TRY_OUT} and HETERO:CPU_A,CPU_B"
             raise UserError(f'device list "{text}" has only one device; {example}')
-        seen: dict[str, str] = {}
-        for name in names:
-            first = seen.setdefault(name.removesuffix(".0"), name)
-            if first is not name:
-                same = f'lists "{name}" twice' if first == name else f'lists "{first}" and "{name}", the same device'
-                raise UserError(f'device list "{text}" {same}; name every device once')
+        _check_distinct(text, names)
         if len(names) > MOST_DEVICES:
             raise UserError(f'device list "{text}" has {len(names)} devices; give at most {MOST_DEVICES}')
         return cls(names)
@@ -82,6 +77,16 @@ class DeviceSet:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
+
+
+def _check_distinct(text: str, names: Sequence[str]) -> None:
+    """Raises UserError where a device is there twice. text: the device string of the names."""
+    seen: dict[str, str] = {}
+    for name in names:
+        first = seen.setdefault(name.removesuffix(".0"), name)
+        if first is not name:
+            same = f'lists "{name}" twice' if first == name else f'lists "{first}" and "{name}", the same device'
+            raise UserError(f'device list "{text}" {same}; name every device once')
 
 
 def in_upper_case(text: str) -> str:

@@ -29,7 +29,7 @@ from ov_hsdag.utils.errors import UserError, listed
 from ov_hsdag.utils.lazy import ov
 
 
-def explain(
+def explain(  # noqa: PLR0913 settings, all by keyword
     model: ov.Model,
     device: str | Sequence[str] | None = None,
     *,

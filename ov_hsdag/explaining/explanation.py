@@ -57,6 +57,7 @@ class Parts:
 
     @property
     def total(self) -> float:
+        """The sum of all terms, µs."""
         return self.nodes + self.fusions + self.submodels + self.transfers
 
 

@@ -71,109 +71,160 @@ def decoder(size: DecoderSize, weights: DecoderWeights) -> ov.Model:
     Returns:
         The model; its output is logits, f32 [batch, tokens, vocabulary].
     """
-    heads, hidden, shared = size.heads, size.hidden, size.shared or size.heads
-    linear = weights.linear
+    built = _Decoder(size, weights)
+    x = built.embedded
+    for layer in range(size.layers):
+        if layer:
+            x.set_friendly_name(f"into_layer_{layer}")
+        x = ops.add(x, built.attention(built.norm(x), layer))
+        entered = built.norm(x)
+        x = ops.add(x, built.experts(entered) if size.experts else built.feed_forward(entered, size.inner))
+    logits = weights.linear(built.norm(x), size.hidden, size.vocabulary)
+    inputs = [built.ids, built.mask, built.positions, built.beams]
+    model = ov.Model([ops.result(logits)], built.sinks, inputs, "decoder")
+    for parameter in model.get_parameters():
+        parameter.output(0).get_tensor().set_names({parameter.get_friendly_name()})
+    return model
 
-    def norm(x: ov.Node) -> ov.Node:
+
+class _Decoder:
+    """The inputs of a decoder, what all its layers read, and the parts that layers consist of.
+
+    Attributes:
+        ids: the input input_ids.
+        mask: the input attention_mask.
+        positions: the input position_ids.
+        beams: the input beam_idx.
+        embedded: embeddings of the tokens, f32 [batch, tokens, hidden], the input of the first layer.
+        sinks: the Assigns of the states so far.
+    """
+
+    def __init__(self, size: DecoderSize, weights: DecoderWeights) -> None:
+        self.size, self.weights = size, weights
+        self.heads, self.hidden, self.shared = size.heads, size.hidden, size.shared or size.heads
+        self.ids = ops.parameter([-1, -1], ov.Type.i64, name="input_ids")
+        self.mask = ops.parameter([-1, -1], ov.Type.i64, name="attention_mask")
+        self.positions = ops.parameter([-1, -1], ov.Type.i64, name="position_ids")
+        self.beams = ops.parameter([-1], ov.Type.i32, name="beam_idx")
+        self.sinks: list[ov.Node] = []
+
+        self._batch = ops.gather(ops.shape_of(self.ids), np.array([0]), np.int64(0))
+        self._tokens = ops.gather(ops.shape_of(self.ids), np.int64(1), np.int64(0))
+        table = weights.table(size.vocabulary, self.hidden)
+        self.embedded = ops.gather(table, ops.convert(self.ids, "i32"), np.int64(0))
+        frequencies = (1 / size.base ** (np.arange(size.head // 2) / (size.head // 2))).astype(np.float32)[None]
+        positions = ops.unsqueeze(ops.convert(self.positions, "f32"), np.int64(2))
+        angles = ops.matmul(positions, frequencies, False, False)
+        angles = ops.unsqueeze(ops.concat([angles, angles], 2), np.int64(1))
+        self._cosine, self._sine = ops.cos(angles), ops.sin(angles)
+        # The first layer makes these, and the others read them.
+        self._bias: ov.Node | None = None
+        self._repeated_shapes: list[ov.Node] = []
+
+    def norm(self, x: ov.Node) -> ov.Node:
+        """Divides by the root mean square over the last axis, and multiplies by factors of its own."""
         mean = ops.reduce_mean(ops.power(x, np.float32(2)), np.array([-1]), True)
-        return ops.multiply(ops.divide(x, ops.sqrt(ops.add(mean, np.float32(1e-6)))), weights.scale(hidden))
+        normalized = ops.divide(x, ops.sqrt(ops.add(mean, np.float32(1e-6))))
+        return ops.multiply(normalized, self.weights.scale(self.hidden))
 
-    ids = ops.parameter([-1, -1], ov.Type.i64, name="input_ids")
-    mask = ops.parameter([-1, -1], ov.Type.i64, name="attention_mask")
-    positions = ops.parameter([-1, -1], ov.Type.i64, name="position_ids")
-    beams = ops.parameter([-1], ov.Type.i32, name="beam_idx")
-
-    batch = ops.gather(ops.shape_of(ids), np.array([0]), np.int64(0))
-    tokens = ops.gather(ops.shape_of(ids), np.int64(1), np.int64(0))
-    x = ops.gather(weights.table(size.vocabulary, hidden), ops.convert(ids, "i32"), np.int64(0))
-    frequencies = (1 / size.base ** (np.arange(size.head // 2) / (size.head // 2))).astype(np.float32)[None]
-    angles = ops.matmul(ops.unsqueeze(ops.convert(positions, "f32"), np.int64(2)), frequencies, False, False)
-    angles = ops.unsqueeze(ops.concat([angles, angles], 2), np.int64(1))
-    cosine, sine = ops.cos(angles), ops.sin(angles)
-
-    def rotated(x: ov.Node) -> ov.Node:
-        first, second = ops.split(x, np.int64(3), 2).outputs()
-        turned = ops.concat([ops.multiply(second, np.float32(-1)), first], 3)
-        return ops.add(ops.multiply(x, cosine), ops.multiply(turned, sine))
-
-    def split_heads(x: ov.Node, count: int) -> ov.Node:
-        return ops.transpose(ops.reshape(x, np.array([0, 0, count, size.head]), True), np.array([0, 2, 1, 3]))
-
-    sinks: list[ov.Node] = []
-    first_state: list[ov.Node] = []
-
-    def with_past(new: ov.Node, name: str) -> ov.Node:
-        empty = ops.broadcast(
-            np.float32(0), ops.concat([batch, np.array([shared]), np.array([0]), np.array([size.head])], 0)
+    def attention(self, entered: ov.Node, layer: int) -> ov.Node:
+        """Attention to all tokens so far, [batch, tokens, hidden]. layer: its number, which names its states."""
+        linear, hidden, width = self.weights.linear, self.hidden, self.shared * self.size.head
+        query = self._rotated(self._split_heads(linear(entered, hidden, hidden), self.heads))
+        keys = self._rotated(self._split_heads(linear(entered, hidden, width), self.shared))
+        all_keys, past_keys = self._with_past(keys, f"keys.{layer}")
+        values = self._split_heads(linear(entered, hidden, width), self.shared)
+        all_values, _ = self._with_past(values, f"values.{layer}")
+        if self._bias is None:
+            self._bias = self._new_bias(past_keys)
+        attended = ops.scaled_dot_product_attention(
+            query, self._repeated(all_keys), self._repeated(all_values), self._bias
         )
-        read = ops.read_value(empty, name, ov.Type.f32, ov.PartialShape([-1, shared, -1, size.head]))
-        first_state.append(read)
-        joined = ops.concat([ops.gather(read, beams, np.int64(0)), new], 2)
-        sinks.append(ops.assign(joined, name))
-        return joined
+        joined = ops.reshape(ops.transpose(attended, np.array([0, 2, 1, 3])), np.array([0, 0, hidden]), True)
+        return linear(joined, hidden, hidden)
 
-    bias: ov.Node | None = None
-    repeated_shapes: list[ov.Node] = []
-
-    def repeated(x: ov.Node) -> ov.Node:
-        """Repeats keys or values for each query; all layers read the length from the first, as traced models do."""
-        if shared == heads:
-            return x
-        if not repeated_shapes:
-            shape = ops.shape_of(x)
-            known, length = (ops.gather(shape, np.array(at), np.int64(0)) for at in ([0, 1], [2]))
-            repeated_shapes.append(ops.concat([known, np.array([heads // shared]), length, np.array([size.head])], 0))
-            outer = ops.gather(shape, np.array([0]), np.int64(0))
-            repeated_shapes.append(ops.concat([outer, np.array([heads]), length, np.array([size.head])], 0))
-        wide = ops.broadcast(ops.unsqueeze(x, np.int64(2)), repeated_shapes[0], broadcast_spec="BIDIRECTIONAL")
-        return ops.reshape(wide, repeated_shapes[1], False)
-
-    def feed_forward(entered: ov.Node, inner: int) -> ov.Node:
+    def feed_forward(self, entered: ov.Node, inner: int) -> ov.Node:
+        """A gated feed-forward network, [batch, tokens, hidden]. inner: width inside it."""
+        linear, hidden = self.weights.linear, self.hidden
         gate = ops.swish(linear(entered, hidden, inner))
         return linear(ops.multiply(gate, linear(entered, hidden, inner)), inner, hidden)
 
-    def of_experts(entered: ov.Node) -> ov.Node:
+    def experts(self, entered: ov.Node) -> ov.Node:
+        """Feed-forward networks of which each token chooses some, [batch, tokens, hidden]."""
+        size, table, hidden = self.size, self.weights.table, self.hidden
         count = size.experts
         tokens = ops.reshape(entered, np.array([-1, hidden]), False)
-        probable = ops.softmax(linear(tokens, hidden, count), -1)
+        probable = ops.softmax(self.weights.linear(tokens, hidden, count), -1)
         best = ops.topk(probable, np.int64(size.chosen), -1, "max", "value", index_element_type="i64")
         shares = ops.divide(best.output(0), ops.reduce_sum(best.output(0), np.array([-1]), True))
         length = ops.gather(ops.shape_of(best.output(1)), np.array([0]), np.int64(0))
         none = ops.broadcast(np.float32(0), ops.concat([length, np.array([count])], 0))
         routed = ops.scatter_elements_update(none, best.output(1), shares, np.int64(1))
         copies = ops.reshape(ops.tile(tokens, np.array([count, 1])), np.array([count, -1, hidden]), False)
-        gate = ops.matmul(copies, weights.table(count, size.inner, hidden), False, True)
-        up = ops.matmul(copies, weights.table(count, size.inner, hidden), False, True)
+        gate = ops.matmul(copies, table(count, size.inner, hidden), False, True)
+        up = ops.matmul(copies, table(count, size.inner, hidden), False, True)
         # A product with a sigmoid becomes a Swish without a second input, the only form that plugins recognise.
         gated = ops.multiply(ops.multiply(gate, ops.sigmoid(gate)), up)
-        down = ops.matmul(gated, weights.table(count, hidden, size.inner), False, True)
+        down = ops.matmul(gated, table(count, hidden, size.inner), False, True)
         share = ops.reshape(ops.transpose(routed, np.array([1, 0])), np.array([count, -1]), False)
         weighted = ops.multiply(
             ops.reshape(down, np.array([count, 0, hidden]), True), ops.unsqueeze(share, np.array([-1]))
         )
         added = ops.reshape(ops.reduce_sum(weighted, np.array([0]), False), ops.shape_of(entered), False)
-        return ops.add(added, feed_forward(entered, size.common)) if size.common else added
+        return ops.add(added, self.feed_forward(entered, size.common)) if size.common else added
 
-    for layer in range(size.layers):
-        if layer:
-            x.set_friendly_name(f"into_layer_{layer}")
-        entered = norm(x)
-        query = rotated(split_heads(linear(entered, hidden, hidden), heads))
-        keys = with_past(rotated(split_heads(linear(entered, hidden, shared * size.head), shared)), f"keys.{layer}")
-        values = with_past(split_heads(linear(entered, hidden, shared * size.head), shared), f"values.{layer}")
-        if bias is None:
-            past = ops.gather(ops.shape_of(first_state[0]), np.int64(2), np.int64(0))
-            columns = ops.range(np.int64(0), ops.add(past, tokens), np.int64(1), "i64")
-            seen = ops.less_equal(columns, ops.unsqueeze(positions, np.array([1, 3])))
-            kept = ops.unsqueeze(ops.convert(mask, "boolean"), np.array([1, 2]))
-            bias = ops.select(ops.logical_and(seen, kept), np.float32(0), np.float32(-1e4))
-        attended = ops.scaled_dot_product_attention(query, repeated(keys), repeated(values), bias)
-        joined = ops.reshape(ops.transpose(attended, np.array([0, 2, 1, 3])), np.array([0, 0, hidden]), True)
-        x = ops.add(x, linear(joined, hidden, hidden))
-        entered = norm(x)
-        x = ops.add(x, of_experts(entered) if size.experts else feed_forward(entered, size.inner))
-    logits = linear(norm(x), hidden, size.vocabulary)
-    model = ov.Model([ops.result(logits)], sinks, [ids, mask, positions, beams], "decoder")
-    for parameter in model.get_parameters():
-        parameter.output(0).get_tensor().set_names({parameter.get_friendly_name()})
-    return model
+    def _rotated(self, x: ov.Node) -> ov.Node:
+        """Applies the rotary positions to queries or keys, [batch, heads, tokens, head]."""
+        first, second = ops.split(x, np.int64(3), 2).outputs()
+        turned = ops.concat([ops.multiply(second, np.float32(-1)), first], 3)
+        return ops.add(ops.multiply(x, self._cosine), ops.multiply(turned, self._sine))
+
+    def _split_heads(self, x: ov.Node, count: int) -> ov.Node:
+        """Splits [batch, tokens, count · head] into [batch, count, tokens, head]."""
+        return ops.transpose(ops.reshape(x, np.array([0, 0, count, self.size.head]), True), np.array([0, 2, 1, 3]))
+
+    def _with_past(self, new: ov.Node, name: str) -> tuple[ov.Node, ov.Node]:
+        """Appends keys or values to those of a state.
+
+        Args:
+            new: keys or values of the new tokens, f32 [batch, shared, tokens, head].
+            name: name of the state.
+
+        Returns:
+            Keys or values of all tokens, which the state keeps, and the ReadValue of the state.
+        """
+        head = self.size.head
+        empty = ops.broadcast(
+            np.float32(0), ops.concat([self._batch, np.array([self.shared]), np.array([0]), np.array([head])], 0)
+        )
+        read = ops.read_value(empty, name, ov.Type.f32, ov.PartialShape([-1, self.shared, -1, head]))
+        joined = ops.concat([ops.gather(read, self.beams, np.int64(0)), new], 2)
+        self.sinks.append(ops.assign(joined, name))
+        return joined, read
+
+    def _repeated(self, x: ov.Node) -> ov.Node:
+        """Repeats keys or values for each query; all layers read the length from the first, as traced models do."""
+        heads, shared, head = self.heads, self.shared, self.size.head
+        if shared == heads:
+            return x
+        if not self._repeated_shapes:
+            shape = ops.shape_of(x)
+            known, length = (ops.gather(shape, np.array(at), np.int64(0)) for at in ([0, 1], [2]))
+            by_query = ops.concat([known, np.array([heads // shared]), length, np.array([head])], 0)
+            outer = ops.gather(shape, np.array([0]), np.int64(0))
+            joined = ops.concat([outer, np.array([heads]), length, np.array([head])], 0)
+            self._repeated_shapes += [by_query, joined]
+        wide = ops.broadcast(ops.unsqueeze(x, np.int64(2)), self._repeated_shapes[0], broadcast_spec="BIDIRECTIONAL")
+        return ops.reshape(wide, self._repeated_shapes[1], False)
+
+    def _new_bias(self, past_keys: ov.Node) -> ov.Node:
+        """The bias of attention, f32 [batch, 1, tokens, all tokens]: 0 for what a token sees, else -10,000.
+
+        A token sees itself and those before it that the mask keeps. past_keys: the state that has the number of past
+        tokens, f32 [batch, shared, past tokens, head].
+        """
+        past = ops.gather(ops.shape_of(past_keys), np.int64(2), np.int64(0))
+        columns = ops.range(np.int64(0), ops.add(past, self._tokens), np.int64(1), "i64")
+        seen = ops.less_equal(columns, ops.unsqueeze(self.positions, np.array([1, 3])))
+        kept = ops.unsqueeze(ops.convert(self.mask, "boolean"), np.array([1, 2]))
+        return ops.select(ops.logical_and(seen, kept), np.float32(0), np.float32(-1e4))

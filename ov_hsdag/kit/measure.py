@@ -115,8 +115,10 @@ def run_kit(
 
 
 def _pairs(lists: Sequence[DeviceSet], models: Sequence[KitModel]) -> Iterator[tuple[KitModel, DeviceSet]]:
-    """Yields each model with each device list, no pair twice. Models of open sizes get the lists without the NPU, which
-    takes no such models."""
+    """Yields each model with each device list, no pair twice.
+
+    Models with open sizes get the lists without the NPU, which does not run such models.
+    """
     seen = set()
     for devices in lists:
         for model in models:

@@ -74,7 +74,7 @@ class Comparison(AbstractContextManager["Comparison"]):
             `Runner.busy_us`. Trials without that figure are left out.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 settings, all by keyword
         self,
         model: ov.Model,
         devices: DeviceSet,

@@ -163,8 +163,10 @@ class ComputationGraph:
 
     @property
     def has_unused_inputs(self) -> bool:
-        """Whether a Parameter has no consumer; without affinities, HETERO makes outputs of these
-        (docs/reference/facts.md)."""
+        """Whether a Parameter has no consumer.
+
+        Without affinities, HETERO makes outputs of such Parameters (docs/reference/facts.md).
+        """
         parameters = self.kinds[self.output_node] == NodeKind.PARAMETER
         return bool((np.bincount(self.input_output, minlength=self.outputs)[parameters] == 0).any())
 

@@ -494,12 +494,7 @@ class Inference:
         except RuntimeError:
             self._copy = None
             return None  # some operation needs the values, so it would not work without them in a submodel either
-        open_shapes = {}
-        for number, node in enumerate(self._copied):
-            for port in range(node.get_output_size()):
-                shape = node.get_output_partial_shape(port)
-                if shape.is_dynamic:
-                    open_shapes[number, port] = shape
+        open_shapes = _open_shapes(self._copied)
         for reader, output in replaced:
             reader.replace_source_output(output)
         for parameter in parameters:
@@ -627,6 +622,17 @@ def _state_length(dimension: Any, axis: int, past: int | None) -> int:
     if dimension.is_static or past is None or axis == 0:
         return bounded_dimension(dimension, UNBOUNDED_BATCH if axis == 0 else UNBOUNDED_DIMENSION)
     return past
+
+
+def _open_shapes(nodes: Sequence[ov.Node]) -> dict[tuple[int, int], ov.PartialShape]:
+    """The shapes that are dynamic, by the node's number in the list and the number of its output."""
+    found = {}
+    for number, node in enumerate(nodes):
+        for port in range(node.get_output_size()):
+            shape = node.get_output_partial_shape(port)
+            if shape.is_dynamic:
+                found[number, port] = shape
+    return found
 
 
 def _nodes_with_lost_values(nodes: Nodes) -> list[int]:

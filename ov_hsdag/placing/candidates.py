@@ -178,7 +178,7 @@ def sizes_are_guessed(analysis: ModelAnalysis) -> bool:
     return not analysis.shapes and is_unbounded(analysis.model)
 
 
-def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> dict[str, int]:
+def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> dict[str, int]:  # noqa: C901 one bisection
     """Finds about the least memory with which the search finds a placement, by bisection of a factor of all limits.
 
     Args:

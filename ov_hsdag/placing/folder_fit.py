@@ -71,7 +71,7 @@ class FolderFit:
         return folder_verdict(self, "the folder")
 
 
-def fit_parts(
+def fit_parts(  # noqa: PLR0913 settings, all by keyword
     parts: Mapping[str, Part],
     device: str | Sequence[str],
     *,

@@ -257,7 +257,7 @@ def _describe_longest_context(result: Fit, name: str) -> str:
     return f" (up to {longest:,} tokens{more})"
 
 
-def fit(
+def fit(  # noqa: PLR0913 settings, all by keyword
     model: ov.Model,
     device: str | Sequence[str],
     *,

@@ -79,7 +79,7 @@ _PHASES = {
 """Phases of `Placement.seconds`, as people are told them."""
 
 
-def place(
+def place(  # noqa: PLR0913 settings, all by keyword
     model: ov.Model,
     device: str | Sequence[str],
     *,

@@ -121,7 +121,7 @@ def check_possible(core: ov.Core, devices: DeviceSet) -> None:
     require_temporary_folder()
 
 
-def select(
+def select(  # noqa: PLR0913 settings, all by keyword
     model: ov.Model,
     problem: PlacementProblem,
     candidates: Mapping[str, Placed],

@@ -128,7 +128,7 @@ class Prepared:
     seconds: float = 0.0
 
 
-def place_together(
+def place_together(  # noqa: PLR0913 settings, all by keyword
     models: Mapping[str, ov.Model | ModelOf],
     device: str | Sequence[str],
     *,

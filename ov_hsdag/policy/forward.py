@@ -213,6 +213,7 @@ class Forward:
         return self.weights.get(f"{name}.bias", 0.0)
 
     def linear(self, name: str, x: Array) -> Array:
+        """Applies the linear layer of this name to the last axis, [..., inputs] → [..., outputs]."""
         return self.product(x, self.weights[f"{name}.weight"]) + self.bias(name)
 
     # Operations of the array library.
@@ -244,11 +245,13 @@ class Forward:
         return _native.sum_rows(rows, index, size)
 
     def norm(self, name: str, x: Array) -> Array:
+        """Applies the layer normalization of this name to the last axis."""
         centred = x - x.mean(-1, keepdims=True)
         scale = np.sqrt(np.square(centred).mean(-1, keepdims=True) + _EPSILON)
         return centred / scale * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
     def sigmoid(self, x: Array) -> Array:
+        """The logistic function of each element."""
         with np.errstate(over="ignore"):
             return np.reciprocal(1 + np.exp(-x))
 

@@ -138,6 +138,7 @@ class HSDAGNetwork(nn.Module, Forward):
         self.weights: Mapping[str, Tensor] = dict(self.named_parameters())
 
     def graph_of_nodes(self, x: Any) -> Tensor | None:
+        """The graph that each node of a `GraphBatch` belongs to, int64 [n]; None for the input of a single graph."""
         return x.graph if isinstance(x, GraphBatch) else None
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:

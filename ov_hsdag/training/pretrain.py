@@ -290,6 +290,59 @@ def pretrain(
     """
     # Where the policy is certain, gradients underflow; with denormal numbers, a step takes several times as long.
     torch.set_flush_denormal(True)
+    run = _prepare(output, corpus_folder, settings, each)
+    if end:
+        if not run.state.history or run.state.history[-1]["step"] != run.state.step:
+            run.validate()
+    else:
+        _loop(run, checkpoint_seconds, report)
+    return _end(run)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A run that is prepared.
+
+    Attributes:
+        output: the run's folder.
+        settings: settings of the run.
+        state: what changes from step to step.
+        resumed: whether the run was begun earlier.
+        corpus: the corpus.
+        corpus_folder: folder of the corpus; None for the folder "corpus" of the run.
+        pool: problems to learn from.
+        checks: validation problems.
+        check_count: number of validation problems.
+    """
+
+    output: Path
+    settings: Settings
+    state: State
+    resumed: bool
+    corpus: Corpus
+    corpus_folder: Path | None
+    pool: Pool
+    checks: Pool
+    check_count: int
+
+    def save(self) -> None:
+        """Writes a checkpoint."""
+        self.state.save(self.output / runs.CHECKPOINT, self.settings, self.corpus, self.corpus_folder)
+
+    def validate(self) -> dict[str, float]:
+        """Validates the network, and adds the result to the history."""
+        state = self.state
+        figures = validate(state.network, self.checks, self.check_count)
+        state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **figures})
+        return figures
+
+
+def _prepare(output: Path, corpus_folder: Path | None, settings: Settings | None, each: Each | None) -> _Run:
+    """Begins a run, or loads one; the arguments are those of `pretrain`.
+
+    Raises:
+        UserError: there is no corpus, no run to continue, or already a run where a new one shall begin.
+    """
     path = output / runs.CHECKPOINT
     resumed = settings is None
     if settings is None:
@@ -317,47 +370,52 @@ def pretrain(
     if each is not None:
         targets.fill(first_shard + shards_at(settings, settings.steps), each)
     checks, pool = Pool(corpus, targets, 0), Pool(corpus, targets, first_shard)
-    check_count = checks.count(first_shard)
+    return _Run(output, settings, state, resumed, corpus, corpus_folder, pool, checks, checks.count(first_shard))
 
-    def checked() -> dict[str, float]:
-        """Validates the network, and adds the result to the history."""
-        figures = validate(state.network, checks, check_count)
-        state.history.append({"step": state.step, "seconds": round(state.seconds, 1), **figures})
-        return figures
 
-    if end:
-        if not state.history or state.history[-1]["step"] != state.step:
-            checked()
-    else:
-        saved = time.monotonic()
-        try:
-            with runs.SummaryWriter(str(output), purge_step=state.step if resumed else None) as writer:
-                begin, before = time.monotonic(), state.seconds
-                while state.step < settings.steps:
-                    indices = batch_indices(settings, pool, state.step)
-                    # Interrupts are delayed to the end of the step, when the state is consistent.
-                    with runs.uninterrupted():
-                        scalars = update(state, settings, pool, indices)
-                        state.step += 1
-                        state.seconds = before + time.monotonic() - begin
-                        if state.step % settings.validate_every == 0 or state.step == settings.steps:
-                            figures = checked()
-                            state.history[-1] |= scalars
-                            scalars |= {f"validation/{name}": value for name, value in figures.items()}
-                        for name, value in scalars.items():
-                            writer.add_scalar(name, value, state.step)
-                    if report:
-                        report(state.step, settings.steps, scalars)
-                    if time.monotonic() - saved >= checkpoint_seconds or state.step == settings.steps:
-                        state.save(path, settings, corpus, corpus_folder)
-                        saved = time.monotonic()
-        except KeyboardInterrupt:
-            with runs.uninterrupted():
-                state.save(path, settings, corpus, corpus_folder)
-            raise
-    record = make_record(state, settings, corpus, pool.count(shards_at(settings, state.step)), check_count)
-    write_json(output / "record.json", record)
-    export(state.network, output / "policy", record)
+def _loop(run: _Run, checkpoint_seconds: float, report: Report | None) -> None:
+    """Makes the steps that are left, with checkpoints; an interrupt writes one, too.
+
+    Args:
+        run: the run.
+        checkpoint_seconds: time between checkpoints, seconds.
+        report: called after each step.
+    """
+    state, settings = run.state, run.settings
+    saved = time.monotonic()
+    try:
+        with runs.SummaryWriter(str(run.output), purge_step=state.step if run.resumed else None) as writer:
+            begin, before = time.monotonic(), state.seconds
+            while state.step < settings.steps:
+                indices = batch_indices(settings, run.pool, state.step)
+                # Interrupts are delayed to the end of the step, when the state is consistent.
+                with runs.uninterrupted():
+                    scalars = update(state, settings, run.pool, indices)
+                    state.step += 1
+                    state.seconds = before + time.monotonic() - begin
+                    if state.step % settings.validate_every == 0 or state.step == settings.steps:
+                        figures = run.validate()
+                        state.history[-1] |= scalars
+                        scalars |= {f"validation/{name}": value for name, value in figures.items()}
+                    for name, value in scalars.items():
+                        writer.add_scalar(name, value, state.step)
+                if report:
+                    report(state.step, settings.steps, scalars)
+                if time.monotonic() - saved >= checkpoint_seconds or state.step == settings.steps:
+                    run.save()
+                    saved = time.monotonic()
+    except KeyboardInterrupt:
+        with runs.uninterrupted():
+            run.save()
+        raise
+
+
+def _end(run: _Run) -> dict[str, Any]:
+    """Writes the record of a run and its policy, and returns the record."""
+    problems = run.pool.count(shards_at(run.settings, run.state.step))
+    record = make_record(run.state, run.settings, run.corpus, problems, run.check_count)
+    write_json(run.output / "record.json", record)
+    export(run.state.network, run.output / "policy", record)
     return record
 
 

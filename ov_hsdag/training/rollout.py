@@ -143,7 +143,17 @@ class Policy:
 def run_policy(
     network: HSDAGNetwork, example: Example, cluster: Tensor | None = None, levels: int | None = None
 ) -> Policy:
-    """`run_policies` of one problem."""
+    """Runs encoder, parsing and placer on one problem, with a gradient.
+
+    Args:
+        network: the policy's network.
+        example: the problem.
+        cluster: cluster of each node from an earlier pass, int64 [n], to judge its samples again; None to parse.
+        levels: how often parsing merges, 0 to leave every node by itself; None for as often as configured.
+
+    Returns:
+        The policy on the problem.
+    """
     return run_policies(network, [example], [cluster], levels)[0]
 
 

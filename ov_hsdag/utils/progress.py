@@ -54,6 +54,7 @@ class Work:
         self._latest = self._begin
 
     def __call__(self, step: str, done: float | None = None) -> None:
+        """Begins a step, unless it is the current one, and notes the share of the work that is done; see `Tell`."""
         if step != self._step:
             self._end_step()
             self._step, self._step_begin = step, self._now()

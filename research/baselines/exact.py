@@ -469,8 +469,10 @@ class _Programme:
             self._limit_tensors(device, sum(held), int(problem.memory_bytes[device]))
 
     def _limit_tensors(self, device: int, held: Any, limit: int) -> None:
-        """Limits tensors in memory: crossing tensors at all times, and around an operation those that it reads and
-        writes, too."""
+        """Limits tensors in memory.
+
+        Crossing tensors count at all times, and around an operation those that it reads and writes count, too.
+        """
         graph = self._problem.graph
         live = graph.output_bytes if self._problem.live_bytes is None else self._problem.live_bytes
         tensor_of = {int(output): tensor for tensor, output in enumerate(self._problem.tensors.output)}

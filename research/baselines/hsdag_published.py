@@ -233,7 +233,8 @@ class Network(nn.Module):
     """The policy: steps 3 and 4."""
 
     def __init__(self, features: int, devices: int, settings: HSDAGPublished) -> None:
-        """
+        """Makes a network with random weights.
+
         Args:
             features: number of columns of the nodes' features.
             devices: number of devices.

@@ -163,7 +163,8 @@ class Distributed:
     """
 
     def __init__(self, environment: Environment, graph: UnitGraph, network: Network, settings: RNN) -> None:
-        """
+        """Moves the network to shared memory; `run` starts the controllers.
+
         Args:
             environment: measures placements.
             graph: the graph of the network.

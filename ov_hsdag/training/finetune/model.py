@@ -38,7 +38,7 @@ from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import ov
 
 
-def finetune(
+def finetune(  # noqa: PLR0913 settings, all by keyword
     model: ov.Model,
     device: str,
     output: Path,

@@ -185,7 +185,7 @@ def _draw(random: np.random.Generator, role: str, shape: tuple[int, ...], branch
     return np.float32(0.1) * random.standard_normal(shape, dtype=np.float32)
 
 
-def tame(module: torch.nn.Module, seed: int, *, keep_linear: bool = False) -> None:
+def tame(module: torch.nn.Module, seed: int, *, keep_linear: bool = False) -> None:  # noqa: C901 a branch for each kind of weight
     """Draws the weights of a module, in place, so that the output of every layer has a scale near 1 and matters.
 
     Args:
