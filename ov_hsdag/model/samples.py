@@ -236,7 +236,8 @@ def _fit_to_input(
     """Brings an array to the shape and type of its input.
 
     A single text is repeated to fill the input, see `_texts`. An image (8-bit, [height, width, channels], of a .png) is
-    resized and transposed, see `_image`. Any other array may lack the batch axis, which is added; its values stay the same.
+    resized and transposed, see `_image`. Any other array may lack the batch axis, which is added; its values stay the
+    same.
 
     Args:
         array: numbers or texts.
