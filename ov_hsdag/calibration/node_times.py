@@ -198,8 +198,8 @@ def _divide_among_operations(executions: Executions, weights: Floats) -> Floats:
     """Divides the time of each executed node among the operations that it computes.
 
     The time of a node that the plugin inserted (a reorder) counts at the operation that it converts for
-    (`Execution.serves`). Time of executed nodes that belong to no operation (`Executions.unexplained_us`) is spread over
-    all operations in proportion to their times.
+    (`Execution.serves`). Time of executed nodes that belong to no operation (`Executions.unexplained_us`) is spread
+    over all operations in proportion to their times.
 
     Args:
         executions: the executed nodes with their times.

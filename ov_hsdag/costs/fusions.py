@@ -60,7 +60,7 @@ def fuses_experts(profile: Profile, graph: ComputationGraph, names: Sequence[str
     if not blocks or release < _EXPERTS_SINCE:
         return [False] * len(names)
     compressed_outputs = {output for output, name in enumerate(graph.output_types) if name in _GPU_EXPERT_TYPES}
-    # The first block stands for all: a model's layers are compressed alike.
+    # The first block stands for all, as the layers of a model are compressed alike.
     weight_outputs = [range(graph.output_ptr[node], graph.output_ptr[node + 1]) for node in blocks[0].weights(graph)]
     compressed = any(compressed_outputs.intersection(outputs) for outputs in weight_outputs)
     on_x86 = platform.machine().lower() in ("x86_64", "amd64")
