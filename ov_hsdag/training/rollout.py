@@ -1,4 +1,4 @@
-"""Rollouts: runs the policy on a training problem, samples placements from it, and scores them by simulation.
+"""Rollouts: runs the policy on a training problem, samples placements, and computes their returns by simulation.
 
 Native parsing of detached edge scores makes the clusters, and a device is sampled for each of them. A group that does
 not run on its cluster's device takes the likeliest device that it runs on, so every rollout respects support.
