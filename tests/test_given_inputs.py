@@ -206,6 +206,13 @@ class TestFitting:
         found = samples_of(batch, {"": np.array(["same"])})
         assert found is not None and found.inferences[0][0].tolist() == ["same"] * 3
 
+    def test_several_texts_must_have_the_example_shape(self) -> None:
+        texts = np.array(["one", "two"])
+        found = samples_of(lengths_of_texts(), {"text": texts}, {"text": [2]})
+        assert found is not None and found.inferences[0][0].tolist() == ["one", "two"]
+        with pytest.raises(UserError, match=r"texts of shape \[2\] are given for input 'text' of shape \[3\]"):
+            samples_of(lengths_of_texts(), {"text": texts}, {"text": [3]})
+
     @pytest.mark.parametrize(
         ("given", "message"),
         [

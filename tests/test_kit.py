@@ -15,7 +15,7 @@ import pytest
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.virtual import VIRTUAL_DEVICES_VARIABLE, new_core
 from ov_hsdag.kit import measure
-from ov_hsdag.kit.measure import PREDICTED, anonymous, device_lists, run_kit
+from ov_hsdag.kit.measure import BY_PREDICTION, anonymous, device_lists, run_kit
 from ov_hsdag.kit.models import KIT, KitModel
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing import rivals
@@ -86,8 +86,8 @@ def test_every_way_is_measured_and_what_fails_costs_its_own_row(document: dict[s
     assert [one["objective"] for one in small] == ["throughput", "latency"]
     for one in small:
         rows = {row["placer"]: row for row in one["rows"]}
-        assert {*NAMES, "hetero", "pipeline", PREDICTED} <= rows.keys()
-        assert not rows[PREDICTED]["failed"] and rows[PREDICTED]["measured"] > 0
+        assert {*NAMES, "hetero", "pipeline", BY_PREDICTION} <= rows.keys()
+        assert not rows[BY_PREDICTION]["failed"] and rows[BY_PREDICTION]["measured"] > 0
         assert one["predicted_gain"] >= 1 and one["operations"] > 4 and not one["failed"]
     assert "copies" in {row["placer"] for row in small[0]["rows"]}
     assert all("is full" in one["failed"] and not one["rows"] for one in refused)
@@ -122,17 +122,17 @@ def test_what_is_measured_as_hsdag_is_what_a_load_follows(
     run_kit(two_cpu_core, device_lists(NAMES), minutes=10, models=[model])
     loaded = two_cpu_core.compile_model(model.build(), "HSDAG:CPU_A,CPU_B", {"PERFORMANCE_HINT": "THROUGHPUT"})
     followed = Placement.of(loaded.get_runtime_model())
-    assert measured[0].name == PREDICTED and measured[0].candidate.affinity
+    assert measured[0].name == BY_PREDICTION and measured[0].candidate.affinity
     devices = {*measured[0].candidate.affinity.values()}
     assert followed is None or {*followed.affinity.values()} == devices
     assert loaded.get_property("HETERO_NUMBER_OF_SUBMODELS") == measured[0].predicted["submodels"]  # type: ignore[index]
 
 
 def test_the_page_shows_each_comparison(document: dict[str, Any]) -> None:
-    page = kit_page(document, predicted=PREDICTED)
+    page = kit_page(document, predicted=BY_PREDICTION)
     assert page.count("<tr>") == 1 + 2 + 1 + 4  # devices and comparisons with their heads
     assert "&lt;now&gt;" in page and "<now>" not in page
-    row = next(one for one in document["comparisons"][0]["rows"] if one["placer"] == PREDICTED)
+    row = next(one for one in document["comparisons"][0]["rows"] if one["placer"] == BY_PREDICTION)
     assert f"{row['ratio']:.2f}" in page
 
 

@@ -68,6 +68,23 @@ def test_every_attribute_survives_the_file(tmp_path: Path) -> None:
             np.testing.assert_array_equal(getattr(read, field.name), getattr(problem, field.name), field.name)
 
 
+@pytest.mark.parametrize(("name", "axes"), [("live_bytes", "o"), ("moved_bytes", "o"), ("held_bytes", "nd")])
+def test_sizes_of_zero_survive_the_file(tmp_path: Path, name: str, axes: str) -> None:
+    problem = make()
+    sizes = {"o": problem.graph.outputs, "n": problem.graph.nodes, "d": len(problem.devices)}
+    zeros = np.zeros([sizes[axis] for axis in axes], np.int64)
+    replace(problem, **{name: zeros}).save(tmp_path / "problem.npz")
+    np.testing.assert_array_equal(getattr(PlacementProblem.load(tmp_path / "problem.npz"), name), zeros)
+
+
+def test_zeros_that_mean_the_default_are_left_out_of_the_file(tmp_path: Path) -> None:
+    problem = make()
+    nothing_open = replace(problem.graph, open_lengths=np.zeros(problem.graph.nodes, bool))
+    replace(problem, graph=nothing_open, core_share=np.zeros(len(problem.devices))).save(tmp_path / "problem.npz")
+    read = PlacementProblem.load(tmp_path / "problem.npz")
+    assert read.core_share is None and read.graph.open_lengths is None
+
+
 def test_files_keep_the_names_that_other_releases_read(tmp_path: Path) -> None:
     replace(make(), storage_ratio=np.array([1.0, 0.5, 0.75])).save(tmp_path / "problem.npz")
     with np.load(tmp_path / "problem.npz") as data:

@@ -181,6 +181,6 @@ class _Chain(Builder):
         return self._linear(source, self._large, _NARROW, stage)
 
     def _linear(self, source: Any, channels: int, out: int, stage: int) -> Any:
-        node = (self.conv if self.image else self.layer)(source, channels, out)
+        node = (self.conv if self.image else self.matrix_product)(source, channels, out)
         self._keep(node.input_value(1).get_node(), stage)  # weights belong to their consumer's submodel
         return self._keep(node, stage)

@@ -308,8 +308,9 @@ class Counters:
 class Executions:
     """All executed nodes of a compiled model."""
 
-    items: tuple[Execution, ...]  # executed nodes that compute operations or serve one
-    unexplained_us: float  # time of executed nodes that neither compute nor serve an operation
+    items: tuple[Execution, ...]  # executed nodes that compute operations or serve one, see `Execution.serves`
+    # time in one inference of the executed nodes that neither compute nor serve an operation of the graph, µs
+    unexplained_us: float
 
     def alike(self, graph: ComputationGraph) -> Executions:
         """Gives nodes that execute the same operations on the same shapes their median time.

@@ -18,7 +18,8 @@ from ov_hsdag.utils.lazy import opset1, opset13, ov
 PREFIX = "layer:"
 """Prefix of the names of the layers that are measured."""
 
-# Sizes of layers, as real models have them: [channels in, channels out, kernel, side of the input, stride]
+# Sizes of layers, as real models have them. A layer here is any operation that is measured. Convolutions:
+# [channels in, channels out, height and width of the kernel, height and width of the input, stride]
 CONVOLUTIONS = (
     (3, 32, 3, 112, 2), (3, 64, 7, 112, 2), (32, 64, 3, 56, 1), (64, 64, 1, 56, 1), (64, 64, 3, 56, 1),
     (64, 256, 1, 56, 1), (256, 64, 1, 56, 1), (24, 144, 1, 56, 1), (96, 24, 1, 56, 1), (128, 32, 3, 28, 1),
@@ -28,12 +29,12 @@ CONVOLUTIONS = (
     (128, 32, 3, 7, 1),
 )  # fmt: skip
 
-# [channels, kernel, side, stride]
+# Depthwise convolutions: [channels, height and width of the kernel, height and width of the input, stride]
 DEPTHWISE = (
     (32, 3, 112, 1), (96, 3, 112, 2), (144, 3, 56, 1), (192, 3, 28, 1), (384, 3, 14, 1), (96, 7, 28, 1), (960, 3, 7, 1),
 )  # fmt: skip
 
-# [rows, in, out]
+# Matrix products: [rows (tokens), columns of the input, columns of the output]
 PRODUCTS = (
     (1, 1024, 1000), (16, 512, 512), (64, 128, 512), (128, 256, 256), (128, 256, 1024), (128, 768, 768),
     (128, 768, 3072), (128, 3072, 768), (197, 384, 384), (784, 96, 384),
@@ -97,7 +98,7 @@ class Builder:
         weights = self.weights(out, channels, kernel, kernel)
         return self.op.convolution(source, weights, [stride] * 2, pad, pad, [1, 1])
 
-    def layer(self, source: Any, inner: int, out: int) -> Any:
+    def matrix_product(self, source: Any, inner: int, out: int) -> Any:
         """Makes a product of rows (tokens) with a matrix.
 
         Args:
@@ -132,7 +133,8 @@ class _Microbenchmarks(Builder):
         self._end_image(self._named(f"GroupConvolution/{index}", node))
 
     def product(self, index: int, rows: int, inner: int, out: int) -> None:
-        self.outputs.append(self._named(f"MatMul/{index}", self.layer(self._input(1, rows, inner), inner, out)))
+        node = self.matrix_product(self._input(1, rows, inner), inner, out)
+        self.outputs.append(self._named(f"MatMul/{index}", node))
 
     def attention(self, index: int, heads: int, rows: int, size: int) -> None:
         op, order = self.op, np.array([0, 2, 1, 3])
@@ -202,10 +204,10 @@ class _Microbenchmarks(Builder):
         return opset1.max_pool(source, [1, 1], [1, 1], [1, 1], [3, 3])  # later versions have a second result
 
     def _tokens(self, rows: int, columns: int) -> Any:
-        return self.layer(self._input(1, rows, 16), 16, columns)
+        return self.matrix_product(self._input(1, rows, 16), 16, columns)
 
     def _end_tokens(self, node: Any) -> None:
-        self.outputs.append(self.layer(node, int(node.get_output_shape(0)[-1]), 16))
+        self.outputs.append(self.matrix_product(node, int(node.get_output_shape(0)[-1]), 16))
 
     def _end_image(self, node: Any) -> None:
         self.outputs.append(self.conv(node, int(node.get_output_shape(0)[1]), 16))
@@ -268,7 +270,7 @@ class _Probe(Builder):
         return self.op.add(self.conv(source, channels, out, kernel, stride), self.weights(1, out, 1, 1))
 
     def product(self, source: Any, inner: int, out: int) -> Any:
-        return self.op.add(self.layer(source, inner, out), self.weights(out))
+        return self.op.add(self.matrix_product(source, inner, out), self.weights(out))
 
     def norm(self, source: Any) -> Any:
         node = self.op.mvn(source, np.array([2]), True, 1e-6, "inside_sqrt")

@@ -42,7 +42,7 @@ class NodeTimes:
 
     device: str  # device string: "NPU", or "HETERO:NPU,CPU" if the NPU does not run the whole model
     us: Floats  # time of each node, µs, float64 [nodes]; for one device their sum is `latency_us` minus the call's cost
-    # executed node that each operation is part of, -1 if the device does not execute it, int32 [nodes]
+    # number of the executed node that each operation is part of, -1 if the device does not execute it, int32 [nodes]
     parts: NDArray[np.int32]
     own_layout: NDArray[np.bool_]  # whether the device keeps a node's first output in its own layout, bool [nodes]
     latency_us: float  # latency of the whole model without counters, µs
@@ -104,7 +104,8 @@ def node_times(  # noqa: PLR0913 settings, all by keyword
         executions = executed
         if inside is not None:
             inside_items = tuple(item for item in executions.items if item.nodes and inside[list(item.nodes)].all())
-            executions = Executions(inside_items, 0.0)
+            executions = Executions(inside_items, unexplained_us=0.0)
+        # `alike`: executed nodes that do the same work get their median time.
         copies.append(_divide_among_operations(executions.alike(graph), weights))
         advance(deadline.describe(f"measuring operations on {device}, run {len(copies) + 1}"))
     if executions is None and inside is not None:
@@ -194,15 +195,28 @@ def _run_with_counters(
 
 
 def _divide_among_operations(executions: Executions, weights: Floats) -> Floats:
-    """Divides all executed time among operations, float64 [nodes]."""
-    result = np.zeros(len(weights))
+    """Divides the time of each executed node among the operations that it computes.
+
+    The time of a node that the plugin inserted (a reorder) counts at the operation that it converts for
+    (`Execution.serves`). Time of executed nodes that belong to no operation (`Executions.unexplained_us`) is spread
+    over all operations in proportion to their times.
+
+    Args:
+        executions: the executed nodes with their times.
+        weights: proportions of the operations' times, float64 [nodes]. Operations whose weights are all 0 get equal
+            parts.
+
+    Returns:
+        Time of each operation in one inference, µs, float64 [nodes].
+    """
+    operation_us = np.zeros(len(weights))
     for item in executions.items:
         nodes = list(item.nodes) or [item.serves]
         share = weights[nodes]
-        result[nodes] += item.us * (share / share.sum() if share.sum() > 0 else 1.0 / len(nodes))
-    if executions.unexplained_us and result.sum() > 0:
-        result *= 1 + executions.unexplained_us / result.sum()
-    return result
+        operation_us[nodes] += item.us * (share / share.sum() if share.sum() > 0 else 1.0 / len(nodes))
+    if executions.unexplained_us and operation_us.sum() > 0:
+        operation_us *= 1 + executions.unexplained_us / operation_us.sum()
+    return operation_us
 
 
 def shares(graph: ComputationGraph, model: Roofline, us: Floats) -> Floats:

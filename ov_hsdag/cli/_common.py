@@ -295,7 +295,12 @@ def assumed_shapes(
 
 
 def warn_of_long_context(model: Path, tokens: int) -> None:
-    """Warns where a language model was trained for fewer than `tokens` tokens, by the config.json in its folder."""
+    """Warns where a language model was trained for fewer than `tokens` tokens, by the config.json in its folder.
+
+    Args:
+        model: the model's file, not its folder.
+        tokens: tokens in the context at the end of a request: those of the prompt and the generated ones.
+    """
     longest = longest_context(model)
     if longest is not None and tokens > longest:
         warnings.warn(

@@ -136,7 +136,14 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 def run() -> int:
-    """Runs the command line, and returns its exit status: 0 done, 1 a device or OpenVINO failed, 2 bad input."""
+    """Runs the command line, and returns its exit status: 0 done, 1 a device or OpenVINO failed, 2 bad input.
+
+    The status of a closed pipe is that of `console.broken_pipe`.
+
+    Raises:
+        KeyboardInterrupt: the user pressed Ctrl-C. OpenVINO may have turned that into an error of its own, which is
+            raised as it is (`interrupted`).
+    """
     console.prepare_streams()
     console.one_line_warnings()
     try:

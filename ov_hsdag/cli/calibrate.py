@@ -54,7 +54,7 @@ def calibrate(
     on: remote.On = None,
     as_json: common.Json = False,
 ) -> None:
-    """Measure the devices and write a profile of them; costs of a model are written beside it, as NAME.costs.json.
+    """Measure the devices and write a profile; costs of each --model go into NAME.costs.json in the model's folder.
 
     `ov-hsdag place --profile PROFILE.json` uses the profile, and the costs of a model wherever they lie beside it.
 
@@ -63,7 +63,7 @@ def calibrate(
         output: the profile, .json.
         model: files of models that are measured, too.
         shape: example shapes of their inputs, as --shape takes them.
-        seconds: time for each model, about.
+        seconds: time for each model, about, after a minute or two for the devices; infinite for no limit.
         ray: address of the Ray cluster that measures; None for this machine.
         on: which machines of the cluster, as --on takes them; exactly one where there are models.
         as_json: print JSON.
@@ -89,7 +89,7 @@ def calibrate(
         with console.result(as_json) as show, remote.connected(ray, names, on) as fleet:
             _calibrate_on_cluster(fleet, show, output, models)
         return
-    continue_in_child("calibrating")
+    continue_in_child("calibrating")  # the rest runs in a forked child; the parent waits and exits with its status
     begin = time.perf_counter()
     with console.result(as_json) as show:
         core = common.new_core()
@@ -134,32 +134,55 @@ def _with_sizes_beside(
 
 
 def _calibrate_on_cluster(fleet: remote.Fleet, show: console.Show, output: Path, models: list[Path]) -> None:
-    """Calibrates each kind of machine of a cluster, and writes a profile of each."""
+    """Runs this command once on each kind of machine of a cluster; writes a profile of each kind, and models' costs.
+
+    A job repeats the options of the running command, such as --device, --shape and --seconds (`remote.words`). The
+    models' files travel with it.
+
+    Args:
+        fleet: the kinds of machines.
+        show: prints results.
+        output: the profile; with several kinds of machines, each has a file of its own (`Fleet.target`).
+        models: files of the models to measure.
+
+    Raises:
+        UserError: a file cannot be written, or the job reports it.
+        RunError: a job failed. Results of the other kinds are written before it is raised.
+    """
     for kind in fleet.kinds:
         check_writable(fleet.target(output, kind))
     inputs = Inputs()
-    named = [inputs.model(path) for path in models]
-    costs = [path_beside(name).as_posix() for name in named]
-    for one in costs:  # costs of an earlier calibration do not travel, as the job could not overwrite them
-        inputs.files.pop(one, None)
-    words = remote.words(inputs, [], {"--model": named, "--output": f"{OUT}/{_PROFILE}"})
-    job = Job(tuple(words), inputs.files, inputs.shown, tuple(costs))
+    names = [inputs.model(path) for path in models]  # paths in a job's folder, as are those of the costs
+    costs_names = [path_beside(name).as_posix() for name in names]
+    for name in costs_names:  # costs of an earlier calibration do not travel, as the job could not overwrite them
+        inputs.files.pop(name, None)
+    words = remote.words(inputs, [], {"--model": names, "--output": f"{OUT}/{_PROFILE}"})
+    job = Job(tuple(words), inputs.files, inputs.shown, tuple(costs_names))
     with remote.scratch() as scratch:
         profiles: list[Path] = []
 
-        def use(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
-            came, target = scratch / kind.number, fleet.target(output, kind)
-            document = read_json(came / _PROFILE, SETTINGS)
+        def take_result(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
+            """Writes and shows what a finished job has measured.
+
+            Args:
+                kind: the kind of machine that the job ran on.
+                data: the JSON that the job printed.
+
+            Returns:
+                The JSON to print here: the same with the paths on this machine.
+            """
+            job_outputs, target = scratch / kind.number, fleet.target(output, kind)
+            document = read_json(job_outputs / _PROFILE, SETTINGS)
             write_json(target, document)
             profiles.append(target)
             for number, path in enumerate(models):
-                ModelCosts.load(came / costs[number]).save(path_beside(path))
+                ModelCosts.load(job_outputs / costs_names[number]).save(path_beside(path))
                 data["models"][number] |= {"model": str(path), "costs": str(path_beside(path))}
             show.text(_text(data, target, f" on {kind.describe()}"), _table(document, data["devices"]))
             return {**data, "profile": str(target)}
 
         jobs = [(kind, job, scratch / kind.number) for kind in fleet.kinds]
-        failures = fleet.each("calibrating", jobs, use, show)
+        failures = fleet.each("calibrating", jobs, take_result, show)
     if profiles:
         model = models[0] if models else model_here()
         show.next("place", model, *given("--device"), "--profile", profiles[0], *given("--shape"))
@@ -167,7 +190,13 @@ def _calibrate_on_cluster(fleet: remote.Fleet, show: console.Show, output: Path,
 
 
 def _text(data: dict[str, Any], profile: Path, where: str = "") -> str:
-    """The lines for people about a calibration."""
+    """The lines for people about a calibration.
+
+    Args:
+        data: what the command prints as JSON.
+        profile: file of the profile.
+        where: words for the machine, " on …"; "" for this one.
+    """
     lines = [f"{profile}: {', '.join(data['devices'])}, measured in {data['seconds']:.0f} s{where}"]
     for one in data["models"]:
         latencies = [f"{us / 1000:.2f} ms on {name}" for name, us in one["latency_us"].items()]
@@ -197,6 +226,7 @@ def _check_outputs(output: Path, models: list[Path]) -> None:
 
 
 def _table(document: dict[str, Any], errors: dict[str, Any]) -> Table:
+    """The table of the profile `document`; `errors` has each device's "layers_error", a share."""
     table = console.table("device", "precision", "GFLOP/s", "GB/s", "launch µs", "submodel µs", "error")
     table.caption = (
         "launch: starting an operation. submodel: calling a submodel. error: median, of the profile's times for the"

@@ -267,7 +267,10 @@ def _costs(explained_model: ExplainedModel, model: str) -> str:
 
 
 def _described(operation: dict[str, Any]) -> str:
-    """Two lines about an operation: its device and its cost on each device, and the reason for its device."""
+    """Two lines about an operation: its device and its times in µs, and the reason for its device.
+
+    The time on its own device is followed by its share in the time of one request.
+    """
     others = {name: us for name, us in operation["us_on"].items() if name != operation["device"]}
     elsewhere = ", ".join(f"{name} {'cannot' if us is None else f'{us:,.1f}'}" for name, us in others.items())
     costs = f"{operation['us']:,.1f} µs ({operation['share']:.1%}); {elsewhere}"

@@ -16,7 +16,7 @@ from ov_hsdag.cli.finetune import duration
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.model.gains import BEST_SINGLE, times
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.placing.improvement import Improvement, Proposer, improve_entry, improved_first
+from ov_hsdag.placing.improvement import Improvement, Proposer, improve_entry, unmeasured_first
 from ov_hsdag.placing.placement_cache import CacheEntry, PlacementCache
 from ov_hsdag.storage.scratch import require_temporary_folder
 from ov_hsdag.utils.errors import RunError, UserError, one_line
@@ -49,7 +49,7 @@ def improve(
     finetune: FineTune = True,
     as_json: common.Json = False,
 ) -> None:
-    """Measure the models whose placements loads on HSDAG have kept, and replace placements that are proven worse.
+    """Measure the models that were placed when they were loaded on HSDAG, and replace placements that are proven worse.
 
     A program has the new placement from its next start on. The devices should be idle.
 
@@ -76,7 +76,7 @@ def improve(
             removed = cache.clear()
             show({"folder": str(cache.folder), "removed": removed}, f"{cache.folder}: removed {removed}")
             return
-        entries = improved_first(cache.entries())
+        entries = unmeasured_first(cache.entries())
         if list_:
             _list(show, cache, entries)
             return

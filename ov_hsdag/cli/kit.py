@@ -87,7 +87,7 @@ def report(document: dict[str, Any], results: Path, output: Path | None, as_json
     Raises:
         UserError: the results are damaged, or the page cannot be written.
     """
-    from ov_hsdag.kit.measure import PREDICTED
+    from ov_hsdag.kit.measure import BY_PREDICTION
 
     output = Path(f"{results.stem}.html") if output is None else output
     if output.suffix.lower() != ".html":
@@ -96,7 +96,7 @@ def report(document: dict[str, Any], results: Path, output: Path | None, as_json
     check_not_input(output, results)
     with console.result(as_json) as show:
         try:
-            text = kit_page(document, predicted=PREDICTED)
+            text = kit_page(document, predicted=BY_PREDICTION)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{results}: is damaged: {one_line(error)}") from error
         write_text(output, text)
@@ -105,20 +105,23 @@ def report(document: dict[str, Any], results: Path, output: Path | None, as_json
 
 
 def _table(comparisons: list[dict[str, Any]]) -> Table:
-    """The table of rates by way of running a model, relative to the best single device."""
-    from ov_hsdag.kit.measure import PREDICTED
+    """The table of measured rates by way of running a model, relative to the best single device.
+
+    The column "HSDAG:" (`BY_PREDICTION`) is measured; "predicted" is the gain that was predicted for that placement.
+    """
+    from ov_hsdag.kit.measure import BY_PREDICTION
 
     table = Table(box=None, pad_edge=False)
     for name in ("model", "objective", "devices"):
         table.add_column(name)
-    for name in ("HETERO", "copies", PREDICTED, "predicted", "best"):
+    for name in ("HETERO", "copies", BY_PREDICTION, "predicted", "best"):
         table.add_column(name, justify="right")
     for comparison in comparisons:
         if comparison["failed"]:
             continue
         ratios = {row["placer"]: row["ratio"] for row in comparison["rows"] if not row["failed"]}
-        gains = [ratios.get(HETERO_DEFAULT), ratios.get(COPIES), ratios.get(PREDICTED), comparison["predicted_gain"]]
-        gains.append(max(ratios.values(), default=None))
+        gains = [ratios.get(name) for name in (HETERO_DEFAULT, COPIES, BY_PREDICTION)]
+        gains += [comparison["predicted_gain"], max(ratios.values(), default=None)]
         figures = ["" if gain is None else f"{gain:.2f}" for gain in gains]
         table.add_row(comparison["model"], comparison["objective"], comparison["device"], *figures)
     return table

@@ -141,7 +141,9 @@ def scratch() -> Iterator[Path]:
 
 
 def words(inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -> list[str]:
-    """The words of the running command as a job, with --json; files that it reads are added to the job's.
+    """The running command's name and options as the words of a job, with --json.
+
+    Options are those of the user's command line; files that they name are added to the job's files.
 
     Args:
         inputs: the job's files; options that name files are replaced by their names there.
@@ -208,7 +210,7 @@ def failed(kind: Kind, error: Exception) -> dict[str, Any]:
 
 
 def end(failures: Sequence[Exception]) -> None:
-    """Prints all failures but the first and raises that, if there are any."""
+    """Ends a command with jobs: prints all their failures but the first and raises the first, if there are any."""
     for error in failures[1:]:
         console.message(f"error: {error}")
     if failures:

@@ -29,15 +29,15 @@ def worker(ray: Address, cores: Cores = 0, as_json: common.Json = False) -> None
 
     Args:
         ray: address of the head of the Ray cluster.
-        cores: cores that `pretrain --ray` may use.
+        cores: cores that this machine also offers to `pretrain --ray`, beside measuring.
         as_json: print JSON.
     """
     from ov_hsdag.fleet.node import serve, token_advice
 
     with console.result(as_json) as show:
-        labels = announcement(new_core())
+        labels = announcement(new_core())  # Ray labels: this machine's kind, its releases, and each device's model
         lines = [f"{name}: {value}" for name, value in labels.items()]
         show({"ray": ray, "labels": labels}, "\n".join([f"joining {ray} with", *lines]))
-        if advice := token_advice(os.environ, Path.home()):
+        if advice := token_advice(os.environ, Path.home()):  # Ray's authentication token, which keeps strangers out
             console.warn(advice)
         serve(ray, labels, cores)

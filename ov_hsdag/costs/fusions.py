@@ -30,18 +30,22 @@ _CARRIERS = ELEMENTWISE | {
 # several and rewrites each.
 _LAYOUT_ENDS = _CONVOLUTIONS | {"Concat"}
 
-# The first release whose plugins compute only the chosen experts of a block (docs/reference/facts.md).
+# The first release whose plugins compute only the routed experts of a mixture of experts (docs/reference/facts.md).
 _EXPERTS_SINCE = (2025, 4)
 
-# GPU plugins fuse blocks with weights of these types, on GPUs with matrix engines. Such GPUs compute with f16 at least
-# this many times as fast as with f32; others, twice as fast.
-_GPU_EXPERTS, _MATRIX_ENGINES = frozenset({"u4", "i4", "u8", "i8"}), 4.0
+# Element types of weights with which GPU plugins fuse a block of experts, on GPUs with matrix engines.
+_GPU_EXPERT_TYPES = frozenset({"u4", "i4", "u8", "i8"})
+
+# Ratio of the peak rate with f16 to that with f32 from which a GPU has matrix engines; other GPUs have a ratio of 2.
+_F16_RATIO_OF_MATRIX_ENGINES = 4.0
 
 
 def fuses_experts(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> list[bool]:
-    """Whether devices compute only the chosen experts of a block.
+    """Whether each device's plugin computes only the routed experts of mixture-of-experts blocks.
 
-    CPU plugins on x86-64 do, and those of GPUs with matrix engines if the weights have 4 or 8 bits, both since 2025.4.
+    A block is one layer's experts with their router, which chooses a few experts for each token
+    (`ov_hsdag.model.experts`). Since 2025.4, CPU plugins on x86-64 skip the others, and so do those of GPUs with matrix
+    engines if the experts' weights have 4 or 8 bits.
 
     Args:
         profile: profile of the devices.
@@ -49,26 +53,27 @@ def fuses_experts(profile: Profile, graph: ComputationGraph, names: Sequence[str
         names: names of the devices.
 
     Returns:
-        A value for each device; all are False if the graph has no such blocks.
+        A value for each device, in the order of `names`; all are False if the graph has no such blocks.
     """
     blocks = experts(graph)
     release = tuple(int(number) for number in re.findall(r"\d+", ov.__version__)[:2])  # (2026, 4)
     if not blocks or release < _EXPERTS_SINCE:
         return [False] * len(names)
-    low = {output for output, name in enumerate(graph.output_types) if name in _GPU_EXPERTS}
-    outputs = [range(graph.output_ptr[node], graph.output_ptr[node + 1]) for node in blocks[0].weights(graph)]
-    compressed = any(low.intersection(ports) for ports in outputs)
+    compressed_outputs = {output for output, name in enumerate(graph.output_types) if name in _GPU_EXPERT_TYPES}
+    # The first block stands for all, as the layers of a model are compressed alike.
+    weight_outputs = [range(graph.output_ptr[node], graph.output_ptr[node + 1]) for node in blocks[0].weights(graph)]
+    compressed = any(compressed_outputs.intersection(outputs) for outputs in weight_outputs)
     on_x86 = platform.machine().lower() in ("x86_64", "amd64")
     devices = [profile.device(name) for name in names]
     return [
-        (one.kind == "CPU" and on_x86) or (one.kind == "GPU" and compressed and has_matrix_engines(one))
-        for one in devices
+        (device.kind == "CPU" and on_x86) or (device.kind == "GPU" and compressed and has_matrix_engines(device))
+        for device in devices
     ]
 
 
 def has_matrix_engines(gpu: DeviceProfile) -> bool:
-    """Whether a GPU multiplies matrices in units made for it."""
-    return gpu.peak_gflops.get("f16", 0.0) >= _MATRIX_ENGINES * gpu.peak_gflops.get("f32", 0.0)
+    """Whether a GPU multiplies matrices in units made for it, judged by its peak rates with f16 and f32."""
+    return gpu.peak_gflops.get("f16", 0.0) >= _F16_RATIO_OF_MATRIX_ENGINES * gpu.peak_gflops.get("f32", 0.0)
 
 
 def main_inputs(graph: ComputationGraph) -> NDArray[np.int32]:

@@ -197,9 +197,13 @@ def memory_needs(
     core: ov.Core,
     profile: Profile,
     names: Sequence[str],
-    stored: NDArray[np.float64],
+    storage_ratio: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None]:
-    """Computes `held_bytes` and `live_bytes` of `PlacementProblem`.
+    """Computes `held_bytes` and `live_bytes` of `PlacementProblem`, in bytes of the graph.
+
+    A problem counts memory in bytes of the graph, and multiplies by `storage_ratio` to get bytes that a device stores
+    (0.5 where f32 tensors become f16). The bytes that a device keeps for weights and states are known as stored bytes,
+    so they are divided by that ratio here. Live tensors are counted in bytes of the graph to begin with.
 
     Args:
         model: the model.
@@ -207,11 +211,12 @@ def memory_needs(
         core: the Core.
         profile: profile of the devices.
         names: names of the devices.
-        stored: bytes that a device stores for each byte of the graph, float64 [devices].
+        storage_ratio: bytes that a device stores for each byte of the graph, float64 [devices].
 
     Returns:
         `held_bytes`, int64 [nodes, devices], and `live_bytes`, int64 [outputs]. For a model without states `held_bytes`
-        is None, and `live_bytes` is None as well unless all devices compute only the chosen experts.
+        is None: the problem then counts the graph's weights. `live_bytes` is None as well, which means all tensors as
+        the graph has them, unless all devices compute only the routed experts.
     """
     states = States.of(graph)
     # Tensors have one size for all devices, so all experts count if one device computes all of them.
@@ -227,7 +232,7 @@ def memory_needs(
     if scores_are_tensors(profile, names):
         for node, size in attention_scores(graph, states).items():
             live[graph.output_ptr[node]] += size
-    return np.ceil(held / stored).astype(np.int64), live
+    return np.ceil(held / storage_ratio).astype(np.int64), live
 
 
 def returned_outputs(graph: ComputationGraph) -> NDArray[np.int64]:

@@ -162,7 +162,7 @@ class Profile:
         Raises:
             UserError: a link is to an unknown device, or there is no such built-in profile.
         """
-        profiles = {name: _device(name, entry, str(path)) for name, entry in document["devices"].items()}
+        profiles = {name: _read_device(name, entry, str(path)) for name, entry in document["devices"].items()}
         links = []
         for index, entry in enumerate(document.get("links", ())):
             for end in ("from", "to"):
@@ -254,22 +254,36 @@ def _read(path: Path) -> dict[str, Any]:
     return dict(document)
 
 
-def _device(name: str, entry: Mapping[str, Any], origin: str) -> DeviceProfile:
+def _read_device(name: str, entry: Mapping[str, Any], origin: str) -> DeviceProfile:
+    """Makes a device's profile from its entry in a file.
+
+    An entry is {"builtin": NAME}, in which the schema allows no other key, or it has all figures of the device. A
+    figure is {"value": …, "source": …}; its value is a number, numbers by name, or null.
+
+    Args:
+        name: name of the device.
+        entry: the entry, which keeps to the schema.
+        origin: name of the file, for messages.
+
+    Raises:
+        UserError: there is no such built-in profile.
+    """
     if "builtin" in entry:
         if entry["builtin"] not in builtin_names():
             expected = ", ".join(builtin_names())
-            path = f"{child_path('$.devices', name)}.builtin"
-            raise UserError(f"{origin}: {path}: expected one of {expected}, got {shown(entry['builtin'])}")
+            json_path = f"{child_path('$.devices', name)}.builtin"
+            raise UserError(f"{origin}: {json_path}: expected one of {expected}, got {shown(entry['builtin'])}")
         return replace(load_builtin(entry["builtin"]), name=name)
 
-    def plain(value: Any) -> Any:
+    def as_float(value: Any) -> Any:
+        """Converts the value of a figure, or each number in it, to float."""
         if isinstance(value, dict):
-            return {one: float(number) for one, number in value.items()}
+            return {key: float(number) for key, number in value.items()}
         return None if value is None else float(value)
 
-    values: dict[str, Any] = {key: part["value"] if isinstance(part, dict) else part for key, part in entry.items()}
-    values |= {key: plain(value) for key, value in values.items() if isinstance(entry[key], dict)}
+    figures = {key: figure for key, figure in entry.items() if isinstance(figure, dict)}
+    values: dict[str, Any] = {**entry, **{key: as_float(figure["value"]) for key, figure in figures.items()}}
     values |= {key: int(values[key]) for key in ("memory_bytes", "cores") if key in values}
     values |= {key: tuple(values[key]) for key in ("matches", "supported", "unsupported") if key in values}
-    sources = {key: part["source"] for key, part in entry.items() if isinstance(part, dict)}
+    sources = {key: figure["source"] for key, figure in figures.items()}
     return DeviceProfile(name=name, sources=sources, **values)

@@ -122,8 +122,10 @@ class DeviceCosts:
     identity: Mapping[str, Any]  # conditions of the measurement, see `identity`
     measured: str  # date and release of the measurement, for users
     node_us: NDArray[np.float64]  # time of each node, µs, float64 [nodes]
-    fused_with: NDArray[np.int32]  # see `PlacementProblem`, int32 [nodes]
-    fusion_penalty_us: NDArray[np.float64]  # see `PlacementProblem`, µs, float64 [nodes]
+    # the node that each node has to share a submodel with for the device to save time on it, -1 for none, int32 [nodes]
+    fused_with: NDArray[np.int32]
+    # time that a node takes longer where its `fused_with` is in another submodel, µs, float64 [nodes]
+    fusion_penalty_us: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,9 +133,11 @@ class BoundaryCosts:
     """Measured costs of submodels and transfers in one model. They hold for exactly these devices."""
 
     names: tuple[str, ...]  # names of the devices, [devices]
-    submodel_us: NDArray[np.float64]  # see `PlacementProblem`, float64 [devices]
-    transfer_us: NDArray[np.float64]  # see `PlacementProblem`, float64 [devices, devices]
-    transfer_us_per_byte: NDArray[np.float64]  # see `PlacementProblem`, float64 [devices, devices]
+    submodel_us: NDArray[np.float64]  # time of a submodel's call beyond the time of its nodes, µs, float64 [devices]
+    # fixed time of a transfer from the row's device to the column's, µs, float64 [devices, devices]
+    transfer_us: NDArray[np.float64]
+    # time of each byte beyond that, µs, float64 [devices, devices]
+    transfer_us_per_byte: NDArray[np.float64]
 
 
 def _without_zero(name: str) -> str:
@@ -187,6 +191,8 @@ class ModelCosts:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the costs as JSON, atomically.
 
+        Some keys are names of the first release: "borders" for `boundaries`, and "torn_us" for `fusion_penalty_us`.
+
         Raises:
             UserError: the file cannot be written.
         """
@@ -236,6 +242,7 @@ _BOUNDARY_KEYS = ("submodel_us", "transfer_us", "transfer_us_per_byte")
 
 
 def _read_boundaries(entry: Mapping[str, Any] | None) -> BoundaryCosts | None:
+    """Reads the entry "borders" of a file; None where it is absent. Raises ValueError, KeyError or TypeError."""
     if entry is None:
         return None
     names = tuple(map(str, entry["names"]))
@@ -247,6 +254,7 @@ def _read_boundaries(entry: Mapping[str, Any] | None) -> BoundaryCosts | None:
 
 
 def _read_device(entry: Mapping[str, Any]) -> DeviceCosts:
+    """Reads the costs on one device. Raises ValueError, KeyError or TypeError where they are unsound."""
     us, penalty = (np.array(entry[key], np.float64) for key in ("node_us", "torn_us"))
     fused = np.array(entry["fused_with"], np.int32)
     sound = us.ndim == 1 and us.shape == penalty.shape == fused.shape

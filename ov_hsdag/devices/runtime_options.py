@@ -46,7 +46,8 @@ def compile_properties(
         config: the caller's configuration.
 
     Returns:
-        The completed configuration.
+        The completed configuration: values by property. An unreadable DEVICE_PROPERTIES is left as it is, without the
+        options that were set on the Core; OpenVINO refuses it.
     """
     completed = virtual.compile_properties(device, config)
     names = virtual.hetero_names(device, completed)
@@ -54,6 +55,7 @@ def compile_properties(
     if not names or not options:
         return completed
     core_properties = _options_set_on_core(core, names, options)
+    # None: the caller's DEVICE_PROPERTIES cannot be read. They are passed on as they are, and OpenVINO refuses them.
     per_device = device_properties(completed)
     if core_properties and per_device is not None:
         for name, properties in core_properties.items():

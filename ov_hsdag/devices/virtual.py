@@ -259,7 +259,10 @@ def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> 
 
 
 def hetero_names(device: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Devices of a HETERO device string, or of MULTI_DEVICE_PRIORITIES; () for other devices."""
+    """Names of the devices of a HETERO device string, as they are written there; () for any other device string.
+
+    "HETERO" alone has those of MULTI_DEVICE_PRIORITIES in `config`. Virtual devices keep their names.
+    """
     head, _, tail = device.partition(":")
     if head != HETERO:
         return ()

@@ -95,7 +95,11 @@ class ExplainedModel:
         }
 
     def operation(self, node: int) -> dict[str, Any]:
-        """One node: its device, its costs there and elsewhere, its submodel, and the reason for its device."""
+        """One node: its device, its costs there and elsewhere, its submodel, and the reason for its device.
+
+        "us" is its time on its device, µs; "share" that time as a share of the time of one request, all terms together
+        (`Parts`); "us_on" its time on each device, None where the device does not run it.
+        """
         explained, problem = self.explanation, self.explanation.problem
         reason: Reason = explained.reason(node)
         total = max(explained.parts.total, 1e-30)

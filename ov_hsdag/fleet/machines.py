@@ -26,11 +26,11 @@ OPENVINO = "ov-hsdag/openvino"
 VERSION = "ov-hsdag/version"
 _DEVICE = "ov-hsdag/device."
 
-_LONGEST = 63  # characters of a label's value that Ray accepts
+_LONGEST_VALUE = 63  # characters of a label's value that Ray accepts
 
 # Steps per factor of 2 to which memory sizes are rounded, so that sizes within about a fifth mostly count as equal:
 # firmware and kernels reserve different amounts.
-_STEPS_OF_MEMORY = 4
+_MEMORY_STEPS_PER_DOUBLING = 4
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,19 @@ class Kind:
 
 
 def announcement(core: ov.Core) -> dict[str, str]:
-    """The labels of this machine: its kind, versions, and the model of each device."""
+    """Returns the Ray labels by which other machines know this one.
+
+    Machines have the same kind if they have the same devices and as many usable cores. Devices are the same if OpenVINO
+    reports the same name, full name, capabilities and inference precision for them, their memory is about the same, and
+    virtual devices have the same declaration (`DeviceInfo.limits`).
+
+    Args:
+        core: the Core of this machine; its devices, virtual ones included, are announced.
+
+    Returns:
+        Values by label, at most 63 characters each: the kind as 16 hexadecimal digits, the releases of OpenVINO and
+        ov-hsdag, and for each device ("ov-hsdag/device.GPU.0") its model.
+    """
     from ov_hsdag.devices.cpu import usable_cores
     from ov_hsdag.devices.discovery import available, memory_bytes
 
@@ -101,7 +113,7 @@ def announcement(core: ov.Core) -> dict[str, str]:
             sorted(device.capabilities),
             device.precision,
             dict(device.limits),
-            round(_STEPS_OF_MEMORY * math.log2(size)) if (size := memory[device.name]) else None,
+            round(_MEMORY_STEPS_PER_DOUBLING * math.log2(size)) if (size := memory[device.name]) else None,
         ]
         for device in devices
     ]
@@ -117,7 +129,7 @@ def announcement(core: ov.Core) -> dict[str, str]:
 def label(text: str) -> str:
     """Converts a text into a value of a label: "Intel(R) Arc(TM) A770 Graphics" into "Intel-Arc-A770-Graphics"."""
     words = re.findall(r"[A-Za-z0-9._]+", re.sub(r"\((R|TM|C)\)", " ", text, flags=re.IGNORECASE))
-    return "-".join(words)[:_LONGEST].strip("-._") or "unknown"
+    return "-".join(words)[:_LONGEST_VALUE].strip("-._") or "unknown"
 
 
 def parse_on(text: str) -> dict[str, str]:

@@ -92,12 +92,14 @@ def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
 
 
 def token_advice(environment: Mapping[str, str], home: Path) -> str:
-    """A warning where a node of Ray would run without a token; "" where it demands one.
+    """A warning where a node of Ray would run without an authentication token; "" where it demands one.
 
     Processes of Ray listen on all interfaces, and execute code from anyone who reaches their ports. Like Ray, this
     assumes that an existing token is used unless RAY_AUTH_MODE says otherwise (ray/_private/authentication).
 
-    environment: environment variables; home: the user's home directory.
+    Args:
+        environment: environment variables.
+        home: the user's home directory.
     """
     given = any(environment.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     there = given or (home / ".ray/auth_token").is_file()

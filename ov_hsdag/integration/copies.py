@@ -69,8 +69,8 @@ class Copies:
             share_inputs: see `openvino.InferRequest.start_async`.
 
         Raises:
-            RuntimeError: an earlier request failed; all others continue.
-            Exception: the callback raised it for an earlier request.
+            RuntimeError: an earlier request failed; all others continue. This one is not started.
+            Exception: the callback raised it for an earlier request. This one is not started.
         """
         self._raise_errors([one for one in self._started if one.done()])
         request = self._free.get()
@@ -86,6 +86,7 @@ class Copies:
         self._raise_errors(list(self._started))
 
     def _finish(self, request: ov.InferRequest, userdata: Any) -> None:
+        """Waits for a request, calls the callback, and makes the request free, also after an error."""
         try:
             request.wait()
             if self._callback is not None:

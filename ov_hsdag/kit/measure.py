@@ -34,7 +34,7 @@ FORMAT = "ov-hsdag kit, 1"
 MINUTES = 15.0
 """Default time for the whole kit, in minutes."""
 
-PREDICTED = "HSDAG:"
+BY_PREDICTION = "HSDAG:"
 """Name of the row for `core.compile_model(model, "HSDAG:…")`, which places by prediction."""
 
 OBJECTIVES = ("throughput", "latency")
@@ -173,7 +173,7 @@ def _rivals(core: ov.Core, cell: Cell, model: ov.Model) -> tuple[list[Rival], fl
     policies = policy_placers(DEFAULT) if ships(DEFAULT) else []
     rivals, _ = contenders(problem, cell.devices, policies, by_hand=False)
     candidate = Candidate.placed(cell.devices, chosen.affinity)
-    return [*rivals, Rival(PREDICTED, candidate, predicted=chosen.predicted)], chosen.predicted_gain(chosen.chosen)
+    return [*rivals, Rival(BY_PREDICTION, candidate, predicted=chosen.predicted)], chosen.predicted_gain(chosen.chosen)
 
 
 def anonymous(text: str) -> str:

@@ -121,14 +121,15 @@ class _KitBuilder(Builder):
         """
         op, order = self.op, np.array([0, 2, 1, 3])
         split, join = np.array([0, 0, heads, width // heads]), np.array([0, 0, width])
-        sides = [op.transpose(op.reshape(self.layer(source, width, width), split, True), order) for _ in range(3)]
+        projected = [self.matrix_product(source, width, width) for _ in range(3)]
+        sides = [op.transpose(op.reshape(node, split, True), order) for node in projected]
         scores = op.softmax(
             op.matmul(sides[0], op.multiply(sides[1], np.float32((width // heads) ** -0.5)), False, True), 3
         )
         attended = op.reshape(op.transpose(op.matmul(scores, sides[2], False, False), order), join, True)
-        node = self.norm(op.add(source, self.layer(attended, width, width)), width)
-        inner = op.gelu(op.add(self.layer(node, width, 4 * width), self.weights(4 * width)), "erf")
-        return self.norm(op.add(node, self.layer(inner, 4 * width, width)), width)
+        node = self.norm(op.add(source, self.matrix_product(attended, width, width)), width)
+        inner = op.gelu(op.add(self.matrix_product(node, width, 4 * width), self.weights(4 * width)), "erf")
+        return self.norm(op.add(node, self.matrix_product(inner, 4 * width, width)), width)
 
     def norm(self, source: Any, width: int) -> Any:
         """A layer norm over the last axis."""
@@ -153,7 +154,7 @@ class _DecoderWeights:
         return node
 
     def linear(self, x: ov.Node, inputs: int, outputs: int) -> ov.Node:
-        node: ov.Node = self._builder.layer(x, inputs, outputs)
+        node: ov.Node = self._builder.matrix_product(x, inputs, outputs)
         return node
 
     def scale(self, width: int) -> ov.Node:
@@ -170,7 +171,7 @@ def _convolutional(*, quantize: bool = False) -> ov.Model:
         for number in range(blocks):
             node = builder.residual(node, channels, out, stride if number == 0 else 1, quantize=quantize)
             channels = out
-    logits = builder.layer(op.reduce_mean(node, np.array([2, 3]), False), channels, 1000)
+    logits = builder.matrix_product(op.reduce_mean(node, np.array([2, 3]), False), channels, 1000)
     return builder.model_of([op.softmax(logits, 1)], [image])
 
 
@@ -182,7 +183,7 @@ def _mobile() -> ov.Model:
         for number in range(blocks):
             node = builder.mobile(node, channels, out, stride if number == 0 else 1)
             channels = out
-    logits = builder.layer(builder.op.reduce_mean(node, np.array([2, 3]), False), channels, 1000)
+    logits = builder.matrix_product(builder.op.reduce_mean(node, np.array([2, 3]), False), channels, 1000)
     return builder.model_of([logits], [image])
 
 
@@ -220,7 +221,7 @@ def _encoder(*, tokens: int) -> ov.Model:
     for _ in range(6):
         node = builder.encoder_layer(builder.norm(node, width), width, 6)
     pooled = op.reduce_mean(node, np.array([1]), False)
-    return builder.model_of([op.tanh(builder.layer(pooled, width, width))], [ids])
+    return builder.model_of([op.tanh(builder.matrix_product(pooled, width, width))], [ids])
 
 
 def _decoder(*, experts: int = 0) -> ov.Model:

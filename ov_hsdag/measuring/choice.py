@@ -36,11 +36,15 @@ REGRET = 0.005
 _FREEDOM = 4.0
 
 # Prior of the standard deviations of log(rate), of a trial and between rounds, and how many trials the prior is worth.
-_NOISE, _DRIFT, _WORTH = 0.08, 0.1, 4.0
+_PRIOR_NOISE, _PRIOR_DRIFT, _PRIOR_TRIALS = 0.08, 0.1, 4.0
 
-# Expectation-maximisation ends when the logarithm of the noise's variance changes less than this, and after 50
-# iterations anyway.
-_ITERATIONS, _PRECISION = 50, 1e-3
+# Expectation-maximisation ends when the logarithm of the noise's variance changes less than `_CONVERGED`, or after
+# `_ITERATIONS`.
+_ITERATIONS, _CONVERGED = 50, 1e-3
+
+# Prior precision of the level of log(rate) that all candidates share, relative to which rates are judged: as good as
+# none, so that the trials alone determine the level.
+_LEVEL_PRECISION = 1e-6
 
 # Standard deviation of log(rate) before trials where predictions shall not count. A placement has to beat the baselines
 # by measurements alone: all candidates are assumed to be as fast as their processor times say, else equally fast.
@@ -245,7 +249,8 @@ class _Regression:
         self._names, self._prior, self._spread, self._design, self._logs = names, prior, spread, design, logs
         self._round_of = np.repeat(np.arange(len(sizes)), sizes)
         self._begins = np.cumsum([0, *sizes])[:-1]
-        self._noise, self._drift = _NOISE**2, _DRIFT**2  # variances of log(rate), of a trial and between rounds
+        # variances of log(rate), of a trial and between rounds
+        self._noise, self._drift = _PRIOR_NOISE**2, _PRIOR_DRIFT**2
         self._weight, self._trust = np.ones(len(logs)), np.ones(len(names))  # weights of trials and of predictions
         self._exponents = np.array([_EXPONENT, *[_OWN_EXPONENT] * len(names)])[: design.shape[1] - len(names) - 1]
 
@@ -254,7 +259,7 @@ class _Regression:
         for _ in range(_ITERATIONS):
             before = self._noise
             solution = self._iterate()
-            if abs(math.log(self._noise / before)) < _PRECISION:
+            if abs(math.log(self._noise / before)) < _CONVERGED:
                 break
         # The Fisher information of t noise with n degrees of freedom about its centre is (n + 1) / (n + 3) of that of
         # normal noise of its scale.
@@ -274,38 +279,42 @@ class _Regression:
     def _system(self, precision: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
         """The matrix of the normal equations, with the terms that it is made of.
 
-        The factors of rounds are eliminated: of a trial remains its difference from the other trials of its round.
+        The factor that the trials of a round share is eliminated, as a random effect of variance `_drift`: what remains
+        of a trial is mostly its difference from the other trials of its round.
 
         Args:
-            precision: precision of each trial, float64 [trials].
+            precision: precision of each trial, the inverse of its variance, float64 [trials].
 
         Returns:
-            The matrix [columns, columns]; the precision of each round; the mean of the design in each round
-            [rounds, columns]; and the design less that mean [trials, columns].
+            The matrix, float64 [columns, columns]; the precision of each round with that of the prior of its factor,
+            float64 [rounds]; the design's mean in each round, shrunken towards 0 by that prior, float64
+            [rounds, columns]; and the design less that mean, float64 [trials, columns].
         """
-        total = self._by_round(precision) + 1 / self._drift
-        mean_design = self._by_round(precision[:, None] * self._design) / total[:, None]
-        inside = self._design - mean_design[self._round_of]
-        known = np.diag([*self._trust / self._spread**2, 1e-6, *self._exponents**-2.0])
-        return (precision[:, None] * self._design).T @ inside + known, total, mean_design, inside
+        round_precision = self._by_round(precision) + 1 / self._drift
+        mean_design = self._by_round(precision[:, None] * self._design) / round_precision[:, None]
+        within_round = self._design - mean_design[self._round_of]
+        prior_precision = np.diag([*self._trust / self._spread**2, _LEVEL_PRECISION, *self._exponents**-2.0])
+        system = (precision[:, None] * self._design).T @ within_round + prior_precision
+        return system, round_precision, mean_design, within_round
 
     def _iterate(self) -> NDArray[np.float64]:
         """Makes one iteration: solves with the present weights and variances, updates them, returns the solution."""
         precision, count = self._weight / self._noise, len(self._names)
-        system, total, mean_design, inside = self._system(precision)
-        mean_logs = self._by_round(precision * self._logs) / total
+        system, round_precision, mean_design, within_round = self._system(precision)
+        mean_logs = self._by_round(precision * self._logs) / round_precision
         residuals = self._logs - mean_logs[self._round_of]
         covariance = np.linalg.inv(system)
         solution: NDArray[np.float64] = covariance @ ((precision[:, None] * self._design).T @ residuals)
         # Expected squares of the residuals of trials, rounds and candidates.
-        of_solution = np.einsum("ti,ij,tj->t", inside, covariance, inside)
-        of_trials = (residuals - inside @ solution) ** 2 + of_solution + 1 / total[self._round_of]
-        of_rounds = (mean_logs - mean_design @ solution) ** 2 + 1 / total
+        of_solution = np.einsum("ti,ij,tj->t", within_round, covariance, within_round)
+        of_trials = (residuals - within_round @ solution) ** 2 + of_solution + 1 / round_precision[self._round_of]
+        of_rounds = (mean_logs - mean_design @ solution) ** 2 + 1 / round_precision
         of_rounds += np.einsum("ri,ij,rj->r", mean_design, covariance, mean_design)
         of_candidates = solution[:count] ** 2 + covariance.diagonal()[:count]
-        noise = _WORTH * _NOISE**2 + float(self._weight @ of_trials)
-        self._noise = noise / (_WORTH + len(self._logs))
-        self._drift = (_WORTH * _DRIFT**2 + float(of_rounds.sum())) / (_WORTH + len(total))
+        noise = _PRIOR_TRIALS * _PRIOR_NOISE**2 + float(self._weight @ of_trials)
+        self._noise = noise / (_PRIOR_TRIALS + len(self._logs))
+        drift = _PRIOR_TRIALS * _PRIOR_DRIFT**2 + float(of_rounds.sum())
+        self._drift = drift / (_PRIOR_TRIALS + len(round_precision))
         self._weight = (_FREEDOM + 1) / (_FREEDOM + of_trials / self._noise)
         self._trust = (_FREEDOM + 1) / (_FREEDOM + of_candidates / self._spread**2)
         return solution

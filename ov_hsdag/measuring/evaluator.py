@@ -34,7 +34,8 @@ class Measurement:
         seconds: wall time of compiling and measuring, seconds.
         error: reason of a failure, one line, a `Failure` where it was measured in this process; "" without a failure.
         rates: in each round, inferences per second (for latency, the inverse of a trial's median latency).
-        bounds: ends of the ratio's 95% interval; empty where the interval follows from `ratios`.
+        bounds: ends of the ratio's 95% interval, low and high, where they were given (a simulated measurement has
+            the ratio itself); empty where the interval follows from `ratios`. `interval` returns either.
     """
 
     ratio: float

@@ -38,7 +38,7 @@ SEEDS = (0, 1)
 # models, which devices otherwise compute in integers.
 _F32 = {"INFERENCE_PRECISION_HINT": "f32"}
 _F32_STATES = {"KV_CACHE_PRECISION": "f32"}
-_DYNAMIC, _INTEGERS = "DYNAMIC_QUANTIZATION_GROUP_SIZE", "LP_TRANSFORMS_MODE"
+_GROUP_SIZE, _LOW_PRECISION = "DYNAMIC_QUANTIZATION_GROUP_SIZE", "LP_TRANSFORMS_MODE"
 
 # Kinds of devices that do not compute in f32, and the difference that is accepted in f32 where one of them is used.
 _F16_ONLY = ("NPU",)
@@ -152,7 +152,7 @@ class Verification:
         device = devices.hetero
         self._present = [name for name in devices if full_name(core, name) is not None]
         shapes = _shapes_of_placement(model) if shapes is None else shapes
-        with self._without_integers() if precision == F32 else nullcontext():
+        with self._quantised_in_floats() if precision == F32 else nullcontext():
             inputs, references, repeated = self._references(shapes)
             report("compiling the placement")
             compiled, ignored = self._compile_placed(devices)
@@ -310,22 +310,25 @@ class Verification:
         return {} if device.startswith(_F16_ONLY) else {**_F32, **(_F32_STATES if "CPU" in device else {})}
 
     @contextmanager
-    def _without_integers(self) -> Iterator[None]:
+    def _quantised_in_floats(self) -> Iterator[None]:
         """Makes devices compute quantised models in floats inside of the block.
 
-        The properties are set on the Core, as HETERO does not pass them on to its devices.
+        The properties are set on the Core, as HETERO does not pass them on to its devices. Devices that do not compute
+        in f32, or do not know the properties, are left as they are.
         """
-        before = {}
-        for name in filter(self._f32, self._present if self._quantised else ()):
+        group_sizes = {}  # as they were before the block, by device
+        for name in self._present if self._quantised else ():
+            if not self._f32(name):
+                continue
             with suppress(RuntimeError):
-                size = self._core.get_property(name, _DYNAMIC)
-                self._core.set_property(name, {_INTEGERS: "NO", _DYNAMIC: "0"})
-                before[name] = size
+                size = self._core.get_property(name, _GROUP_SIZE)
+                self._core.set_property(name, {_LOW_PRECISION: "NO", _GROUP_SIZE: "0"})
+                group_sizes[name] = size
         try:
             yield
         finally:
-            for name, size in before.items():
-                self._core.set_property(name, {_INTEGERS: "YES", _DYNAMIC: size})
+            for name, size in group_sizes.items():
+                self._core.set_property(name, {_LOW_PRECISION: "YES", _GROUP_SIZE: size})  # "YES" is the default
 
     def _compile_placed(self, devices: DeviceSet) -> tuple[ov.CompiledModel, list[str]]:
         """Compiles the placed model on HETERO, as an unchanged script does.
@@ -416,7 +419,7 @@ class Verification:
         if (worst <= accepted).all():
             return accepted
         exact: dict[str, list[Outputs]] = {}
-        with self._without_integers():
+        with self._quantised_in_floats():
             for name in filter(self._f32, references):
                 self._report(f"running on {name} alone in f32")
                 try:

@@ -43,7 +43,10 @@ def files(number: int) -> tuple[str, str]:
 
 # Number of threads that HETERO creates for itself, before those of its submodels: one starts inferences, one calls back
 # (2024.6 to 2026.4).
-_OF_HETERO = 2
+_HETERO_THREADS = 2
+
+# Requests for each device of a split that are in flight at least.
+_REQUESTS_PER_DEVICE = 2
 
 # Time, seconds, in which the last callback of a trial ends. Freeing a queue of requests waits for that callback while
 # it holds the GIL, which the callback needs.
@@ -112,7 +115,7 @@ class Station:
         return {"submodels": runner.submodels, "shortest_trial": runner.shortest_trial}
 
     def _runners(self, number: int, way: Mapping[str, Any]) -> Runner | Copies:
-        """Compiles a model as a command says, as copies or on one device, and warms it up."""
+        """Compiles a model in one of its `ways`: on one device or HETERO, or as a copy on each device; warms it up."""
         device = way["device"]
         if not device.startswith(ON_EACH):
             return self._compiled(number, device, way)
@@ -120,7 +123,13 @@ class Station:
         return Copies([self._compiled(number, name, way) for name in names], self._inputs[number])
 
     def _compiled(self, number: int, device: str, way: Mapping[str, Any]) -> Runner:
-        """Compiles a model on a device or on HETERO, and warms it up."""
+        """Compiles a model on a device or on HETERO, and warms it up (in `Runner`).
+
+        Args:
+            number: number of the model in the application.
+            device: the device, or "HETERO:GPU,CPU".
+            way: "properties" for compiling, and "affinity", the device of each node by name, or None.
+        """
         from ov_hsdag.devices.runtime_options import compile_properties
         from ov_hsdag.model.affinities import remove_affinities, set_affinities
 
@@ -136,10 +145,12 @@ class Station:
             threads = sorted(thread_ids() - before) if all(kind_of(name) == "CPU" for name in names) else []
         finally:
             remove_affinities(model)
-        hetero = device.startswith("HETERO:")
-        split = len(names) if hetero else 1
-        requests = requests_in_flight(2 * split, split, submodels_of(compiled))
-        return Runner(compiled, self._inputs[number], self._objective, requests, threads[_OF_HETERO * hetero :])
+        if not device.startswith("HETERO:"):
+            return Runner(compiled, self._inputs[number], self._objective, _REQUESTS_PER_DEVICE, threads)
+        # `Runner` takes the number that HETERO reports where that is larger.
+        least = _REQUESTS_PER_DEVICE * len(names)
+        requests = requests_in_flight(reported=least, devices=len(names), submodels=submodels_of(compiled))
+        return Runner(compiled, self._inputs[number], self._objective, requests, threads[_HETERO_THREADS:])
 
     def outputs(self, runner: Runner | Copies | Together) -> list[NDArray[Any]]:
         """The outputs of a compiled candidate: a method of its own, which tests replace to simulate faults."""

@@ -41,7 +41,10 @@ class Experts:
         return np.array(sorted(inside), np.int32)
 
     def weights(self, graph: ComputationGraph) -> list[int]:
-        """Constants that `products` read, and nodes that decompress them, where they have a part for each expert."""
+        """Nodes of the experts' weights, sorted: the constants that `products` read, and nodes that decompress them.
+
+        Scalars and vectors are left out, as they do not have a part for each expert.
+        """
         constant = graph.legality.constant
         weight_nodes: set[int] = set()
         ahead = self.products(graph).tolist()

@@ -164,7 +164,10 @@ def _subgraph(node: ov.Node) -> float:
 
 
 def bodies_of(node: ov.Node) -> list[ov.Model]:
-    """Returns the bodies of an If or a loop; an empty list for other nodes."""
+    """Returns the bodies of an If (then, else) or of a loop (one); an empty list for other nodes.
+
+    Bodies that OpenVINO's Python API does not hand out are missing.
+    """
     bodies: list[ov.Model] = []
     if node.get_type_name() not in SUBGRAPHS:
         return bodies

@@ -49,19 +49,27 @@ KINDS = {
 }
 
 
-def array(*axes: str, dtype: type[np.generic] | None = None, key: str | None = None, later: bool = False) -> Metadata:
+def array(
+    *axes: str,
+    dtype: type[np.generic] | None = None,
+    key: str | None = None,
+    later: bool = False,
+    zeros_are_default: bool = False,
+) -> Metadata:
     """Describes an array of a dataclass, as metadata of `dataclasses.field`.
 
     Args:
         axes: meaning of each axis, such as "nodes"; `check_arrays` gets the sizes by these names.
         dtype: data type of a NumPy array; None for a tuple.
         key: name in files, where it differs from the field's name.
-        later: whether files of the first releases lack the array.
+        later: whether files of the first releases lack the array. It is left out of files where it has its default,
+            so that these releases can read them.
+        zeros_are_default: whether an array of zeros means the same as the default, None, so that it is left out, too.
 
     Returns:
         The metadata.
     """
-    return {"axes": axes, "dtype": dtype, "key": key, "later": later}
+    return {"axes": axes, "dtype": dtype, "key": key, "later": later, "zeros_are_default": zeros_are_default}
 
 
 def check_arrays(owner: Any, sizes: Mapping[str, int], prefix: str = "") -> None:
@@ -124,11 +132,13 @@ class ComputationGraph:
     variables: tuple[str, ...] = field(metadata=array("nodes"))
     # whether a node is a Gather that takes only dimensions without bounds from a ShapeOf, bool [nodes]. A submodel
     # knows as much about such numbers when they are its inputs as when it computes them. None if no node is
-    open_lengths: NDArray[np.bool_] | None = field(default=None, metadata=array("nodes", dtype=np.bool_, later=True))
+    open_lengths: NDArray[np.bool_] | None = field(
+        default=None, metadata=array("nodes", dtype=np.bool_, later=True, zeros_are_default=True)
+    )
     # whether HETERO can hand the tensor over once its shape is relaxed where it crosses submodels
     # (`ov_hsdag.model.relaxed_shapes`), bool [outputs]. None if no tensor needs that
     output_relaxable: NDArray[np.bool_] | None = field(
-        default=None, metadata=array("outputs", dtype=np.bool_, later=True)
+        default=None, metadata=array("outputs", dtype=np.bool_, later=True, zeros_are_default=True)
     )
 
     @property
@@ -262,13 +272,13 @@ class ComputationGraph:
         """
         nodes = nodes or Nodes(model)
         inference = Inference(model, nodes)
-        least = inference.without_lost_values()
+        inferred = inference.without_lost_values()
         static = inference.with_static_inputs(shapes) if model.is_dynamic() else None
         if counted and static is None and is_unbounded(model):
             refuse_unknown_sizes(model)
         if shapes and static is None:
             input_shapes(model, shapes)  # checks names and ranks even where no example is needed
-        return _extracted(nodes, static or nodes.order, least)
+        return _extracted(nodes, static or nodes.order, inferred)
 
     def with_copies(
         self, model: ov.Model, copied: Mapping[str, int], inputs: Sequence[tuple[str, int, str]]
@@ -399,11 +409,12 @@ class _Tensor(NamedTuple):
     output_bytes: int
 
 
-# Shapes that OpenVINO infers without values, by numbers of node and output; outputs that are not here are static.
-_Least = Mapping[tuple[int, int], "ov.PartialShape"]
+# Shapes that a submodel infers where it does not know the values that become dimensions, by numbers of node and output,
+# see `Inference.without_lost_values`. Outputs that are not here are static.
+_InferredShapes = Mapping[tuple[int, int], "ov.PartialShape"]
 
 
-def _extracted(nodes: Nodes, sized: Sequence[ov.Node], least: _Least | None) -> ComputationGraph:
+def _extracted(nodes: Nodes, sized: Sequence[ov.Node], inferred: _InferredShapes | None) -> ComputationGraph:
     """Extracts the graph of `nodes`.
 
     The model is read in one pass, because every call into OpenVINO costs about a microsecond. Results are kept by
@@ -412,7 +423,7 @@ def _extracted(nodes: Nodes, sized: Sequence[ov.Node], least: _Least | None) -> 
     Args:
         nodes: the model's nodes.
         sized: the same nodes, with static shapes where these are known.
-        least: shapes that a submodel knows, see `_Least`; None where it knows what the model declares.
+        inferred: shapes that a submodel infers, see `_InferredShapes`; None where these are the declared ones.
     """
     tensor_of: dict[tuple[str, ...], _Tensor] = {}
     flops_of: dict[object, float] = {}
@@ -426,11 +437,11 @@ def _extracted(nodes: Nodes, sized: Sequence[ov.Node], least: _Least | None) -> 
         # For HETERO and for costs, a Result has no tensor of its own.
         for number, (declared, element) in enumerate(outputs if kind is not NodeKind.RESULT else ()):
             counted = declared if sized[index] is node else str(sized[index].get_output_partial_shape(number))
-            least_shape = None if least is None else least.get((index, number))
-            key = (declared, counted, "" if least_shape is None else str(least_shape), element)
+            inferred_shape = None if inferred is None else inferred.get((index, number))
+            key = (declared, counted, "" if inferred_shape is None else str(inferred_shape), element)
             if key not in tensor_of:
                 partial = node.get_output_partial_shape(number)
-                tensor_of[key] = _tensor(node, number, sized[index], partial if least is None else least_shape)
+                tensor_of[key] = _tensor(node, number, sized[index], partial if inferred is None else inferred_shape)
             tensors.append(tensor_of[key])
         output_ptr.append(len(tensors))
         variables.append(str(node.get_attributes().get("variable_id", "")) if type_name in _STATEFUL else "")
@@ -472,24 +483,24 @@ def _extracted(nodes: Nodes, sized: Sequence[ov.Node], least: _Least | None) -> 
     )
 
 
-def _tensor(node: ov.Node, port: int, sized: ov.Node, least_shape: ov.PartialShape | None) -> _Tensor:
+def _tensor(node: ov.Node, port: int, sized: ov.Node, inferred_shape: ov.PartialShape | None) -> _Tensor:
     """Extracts the properties of an output.
 
     Args:
         node: the node, with declared shapes.
         port: number of the output.
         sized: the same node, with a static shape where that is known.
-        least_shape: the shape that a submodel infers without values; None if it is static there.
+        inferred_shape: the shape that a submodel infers without values; None if it is static there.
     """
     partial, element = node.get_output_partial_shape(port), node.get_output_element_type(port)
-    shape, fits = bounded(sized.get_output_partial_shape(port)), _fits_empty(partial, least_shape)
+    shape, movable = bounded(sized.get_output_partial_shape(port)), _may_be_empty(partial, inferred_shape)
     is_text = element.get_type_name() == "string"
     return _Tensor(
         output_shapes=shape,
         output_ranks=partial.rank.get_length() if partial.rank.is_static else -1,
         output_types=element.get_type_name(),
-        output_movable=not is_text and fits,
-        output_relaxable=not is_text and not fits and _fits_empty(relaxed(partial), least_shape),
+        output_movable=not is_text and movable,
+        output_relaxable=not is_text and not movable and _may_be_empty(relaxed(partial), inferred_shape),
         output_bytes=_tensor_bytes(shape, element, partial.is_dynamic),
     )
 
@@ -498,16 +509,18 @@ def _tensor(node: ov.Node, port: int, sized: ov.Node, least_shape: ov.PartialSha
 _STATEFUL = frozenset({"ReadValue", "Assign"})
 
 
-def _fits_empty(shape: ov.PartialShape, least_shape: ov.PartialShape | None) -> bool:
-    """Whether the smallest tensor of shape `least_shape` also has the declared shape; HETERO begins with such tensors.
+def _may_be_empty(declared_shape: ov.PartialShape, inferred_shape: ov.PartialShape | None) -> bool:
+    """Whether the declared shape allows 0 for every dimension that a submodel cannot infer.
+
+    HETERO connects submodels with tensors that have 0 in these dimensions at first.
 
     Args:
-        shape: the declared shape.
-        least_shape: the shape that a submodel infers; None if it is static.
+        declared_shape: the declared shape.
+        inferred_shape: the shape that a submodel infers without values; None if it is static.
     """
-    if least_shape is None or least_shape.is_static:
+    if inferred_shape is None or inferred_shape.is_static:
         return True
-    return least_shape.rank.is_static and all(
-        own.is_static or (declared.is_dynamic and declared.get_min_length() <= 0)
-        for declared, own in zip(shape, least_shape, strict=True)
+    return inferred_shape.rank.is_static and all(
+        inferred.is_static or (declared.is_dynamic and declared.get_min_length() <= 0)
+        for declared, inferred in zip(declared_shape, inferred_shape, strict=True)
     )

@@ -99,7 +99,7 @@ class Replay:
         self._request, self._timed = request, timed
         self.first = FirstStates(request, timed) if first is None else first
         self.inferences = self.first.inferences if first is None else 0
-        self._done = len(timed.steps)
+        self._done = len(timed.steps)  # so that the first `next` rewinds
 
     def rewind(self) -> None:
         """Resets the states.

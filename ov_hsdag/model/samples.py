@@ -235,8 +235,9 @@ def _fit_to_input(
 ) -> NDArray[Any]:
     """Brings an array to the shape and type of its input.
 
-    Texts fill the input. An image (8-bit, [height, width, channels], of a .png) is resized and transposed, see
-    `_image`. Any other array may lack the batch axis, which is added; its values stay the same.
+    A single text is repeated to fill the input, see `_texts`. An image (8-bit, [height, width, channels], of a .png) is
+    resized and transposed, see `_image`. Any other array may lack the batch axis, which is added; its values stay the
+    same.
 
     Args:
         array: numbers or texts.
@@ -268,14 +269,29 @@ def _fit_to_input(
 
 
 def _texts(array: NDArray[Any], port: ov.Output, required_shape: tuple[int, ...] | None) -> NDArray[Any]:
-    """Texts in the shape of the input; a single text is repeated to fill it."""
+    """Texts in the shape of the input.
+
+    A single text is repeated to fill `required_shape` or, where that is None, the input's own shape: dimensions without
+    a bound become 1, bounded ones have their bound. Several texts are returned as they are.
+
+    Args:
+        array: one or several texts.
+        port: the input.
+        required_shape: the example shape that several texts must have; None if they may have any that the input takes.
+
+    Raises:
+        UserError: several texts have another shape than `required_shape`, or one that the input does not take.
+    """
     shape = port.get_partial_shape()
-    if required_shape is None and shape.rank.is_static:
-        required_shape = tuple(bounded_dimension(one, 1) for one in shape)
-    if array.size == 1 and required_shape is not None:
-        return np.full(required_shape, array.reshape(-1)[0])
-    if not shape.compatible(ov.PartialShape(list(array.shape))):
-        raise UserError(f"texts of shape {list(array.shape)} are given for input '{input_name(port)}' of shape {shape}")
+    filled_shape = required_shape
+    if filled_shape is None and shape.rank.is_static:
+        filled_shape = tuple(bounded_dimension(dimension, 1) for dimension in shape)
+    if array.size == 1 and filled_shape is not None:
+        return np.full(filled_shape, array.reshape(-1)[0])
+    fits = shape.compatible(ov.PartialShape(list(array.shape)))
+    if not fits or (required_shape and array.shape != required_shape):
+        takes = list(required_shape) if required_shape else shape
+        raise UserError(f"texts of shape {list(array.shape)} are given for input '{input_name(port)}' of shape {takes}")
     return array
 
 

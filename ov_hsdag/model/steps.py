@@ -15,7 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.model.shapes import counted_input_shapes
-from ov_hsdag.model.workload import BEAMS, CACHE_POSITIONS, MASKS, POSITIONS, TOKENS, context_grows, convolution_window
+from ov_hsdag.model.workload import (
+    BEAMS,
+    CACHE_POSITIONS,
+    MASKS,
+    POSITIONS,
+    TOKENS,
+    convolution_window,
+    mask_covers_past,
+)
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.lazy import ov
 
@@ -107,7 +115,7 @@ class StatefulInputs:
         )
         batch = tokens[0] if tokens else 1
         self._full = _Sizes(max(batch, sequences) if raised else batch, tokens[1] if self._known and tokens else 0, 0)
-        self._grows = context_grows(model)
+        self._grows = mask_covers_past(model)
         self._window = convolution_window(model)
         positions = by_role.get(CACHE_POSITIONS)
         if self._known and self._window and positions and positions[0] != self._window:

@@ -184,7 +184,7 @@ def decoder_shapes(model: ov.Model, batch: int, new: int, total: int) -> dict[st
                 shapes[name] = (batch, new, *rest)
                 tokens |= name in TOKENS
             elif name in MASKS:
-                shapes[name] = (batch, total if context_grows(model) else new)
+                shapes[name] = (batch, total if mask_covers_past(model) else new)
             elif name == POSITIONS:
                 first = shape[0] if shape.rank.is_static and len(shape) == 3 else None
                 # Positions may have several planes: Qwen2-VL's rotary embedding has time, height and width.
@@ -220,15 +220,20 @@ def past_length(model: ov.Model) -> int | None:
     return None if len(sizes) < 2 or sizes["total"] < sizes["new"] else sizes["total"] - sizes["new"]
 
 
-def context_grows(model: ov.Model) -> bool:
-    """Whether the attention mask is as long as all tokens so far.
+def mask_covers_past(model: ov.Model) -> bool:
+    """Whether the attention mask covers all tokens so far, rather than only the new ones.
 
-    It is if some state grows with the tokens (keys and values), or if no state's size is known. Models whose states all
-    keep their size (Mamba) have a mask of the new tokens under the same name.
+    It does if some state grows with the tokens (keys and values), if the rank of some state is unknown, or if the model
+    has no states. Models whose states all keep their size (Mamba) have a mask of the new tokens under the same name.
+    The first dimension of a state, the batch, does not count.
     """
     shapes = [variable.info.data_shape for variable in model.get_variables()]
-    ranked = [list(shape)[1:] for shape in shapes if shape.rank.is_static]
-    return len(ranked) < len(shapes) or not ranked or any(size.is_dynamic for sizes in ranked for size in sizes)
+    known_sizes = [list(shape)[1:] for shape in shapes if shape.rank.is_static]
+    return (
+        len(known_sizes) < len(shapes)
+        or not known_sizes
+        or any(size.is_dynamic for sizes in known_sizes for size in sizes)
+    )
 
 
 def convolution_window(model: ov.Model) -> int | None:

@@ -12,7 +12,8 @@ from ov_hsdag.placers.base import by_structure
 from ov_hsdag.problem.coarse import crossing
 from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem, topological_groups
 
-# A part may end only at a place that fewer bytes cross than any other place within 1 / `_WINDOWS` of the model.
+# A gap is a place between two neighbouring groups of an order, or before the first or after the last. A part may end
+# only at a gap that no more bytes cross than any other gap within 1 / `_WINDOWS` of the model.
 _WINDOWS = 100
 
 # Bisection steps for the filled share; after 40, it is known to 1e-12.
@@ -79,28 +80,31 @@ class Filling:
 
 
 def _crossing_bytes(problem: PlacementProblem, order: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-    """Bytes of the tensors that cross each place of an order of the groups, float64 [groups + 1]."""
-    tensors, place = problem.tensors, np.argsort(order)
-    first, last = place[tensors.source], place[tensors.source]
+    """Bytes of the tensors that cross each gap of an order of the groups, float64 [groups + 1].
+
+    Gap i is before the i-th group of the order; the last gap is after all groups.
+    """
+    tensors, position = problem.tensors, np.argsort(order)
+    first, last = position[tensors.source], position[tensors.source]
     if len(tensors):
-        first = np.minimum(first, np.minimum.reduceat(place[tensors.consumers], tensors.consumer_ptr[:-1]))
-        last = np.maximum(last, np.maximum.reduceat(place[tensors.consumers], tensors.consumer_ptr[:-1]))
+        first = np.minimum(first, np.minimum.reduceat(position[tensors.consumers], tensors.consumer_ptr[:-1]))
+        last = np.maximum(last, np.maximum.reduceat(position[tensors.consumers], tensors.consumer_ptr[:-1]))
     return crossing(tensors.bytes.astype(np.float64), first, last, len(order))
 
 
 def _part_ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The place where each device's part ends if it takes as much as fits, int64 [devices].
+    """The gap where each device's part ends if it takes as many groups as fit, int64 [devices].
 
     Args:
-        held: bytes of all groups before each place, float64 [groups + 1, devices].
-        cuts: places where parts may end; the last place is one of them, int64.
+        held: bytes that each device would keep for all groups before each gap, float64 [groups + 1, devices].
+        cuts: gaps where parts may end, ascending, int64; the last gap is one of them.
         room: bytes that fit on each device, float64 [devices].
     """
-    at, ends = 0, []
+    end, ends = 0, []
     for device, device_room in enumerate(room):
-        column = held[cuts, device] - held[at, device]
-        at = max(int(cuts[max(np.searchsorted(column, device_room, side="right") - 1, 0)]), at)
-        ends.append(at)
+        part_bytes = held[cuts, device] - held[end, device]
+        end = max(int(cuts[max(np.searchsorted(part_bytes, device_room, side="right") - 1, 0)]), end)
+        ends.append(end)
     return np.array(ends, np.int64)
 
 

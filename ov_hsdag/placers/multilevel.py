@@ -57,7 +57,7 @@ class Multilevel:
 
     def _find(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """The best placement, then the search's elites, uint8 [count, groups]."""
-        full, effort = crowded(problem), search_settings(self.settings)["effort"]
+        crowded_memory, effort = crowded(problem), search_settings(self.settings)["effort"]
         if self.seconds is None:
             result = search_until_agreed(problem, seed=self.seed, settings=self.settings)
         else:
@@ -70,7 +70,7 @@ class Multilevel:
                 settings=self.settings,
             )
         best = result.placement
-        if full:
+        if crowded_memory:
             simple = np.stack([result.placement, Filling().place(problem)])
             starts = result.elites[: int(effort["refined_in_little_memory"])] if len(result.elites) else simple
             refined, scores = refine(problem, starts, threads=self.threads, seed=self.seed, settings=self.settings)

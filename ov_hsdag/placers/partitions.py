@@ -14,29 +14,33 @@ from ov_hsdag.placers.filling import crowded
 from ov_hsdag.placers.refine import default_moves, refine
 from ov_hsdag.problem.problem import PlacementProblem
 
-# Where a device cannot hold the model, few placements are feasible and good ones are far apart, so more of them are
-# refined (8), with more moves. Beyond a million moves, multilevel search makes better use of the time.
+# Where memory is crowded (some device cannot hold the whole model), few placements are feasible and good ones are far
+# apart, so more of them are refined, each with more moves. Beyond a million moves, multilevel search makes better use
+# of the time.
 _CROWDED_REFINED = 8
 _CROWDED_MOVES = 1_000_000
 
-# Cuts of a topological order in two: for each pair of devices, and at most for all pairs, those of eight devices.
-_CUTS = 64
-_SPLITS = 8 * 7 * _CUTS
+# Places where a topological order is cut in two: for each ordered pair of devices, and at most for all pairs together,
+# which is what 8 devices (56 ordered pairs) have.
+_CUTS_OF_A_PAIR = 64
+_CUTS_OF_ALL_PAIRS = 8 * 7 * _CUTS_OF_A_PAIR
 
-# For throughput, contiguous partitions of random orders are starts as well. The number of orders is limited to 24, and
-# so that all orders together have at most 1,000 coarse groups; each has partitions of two sequences of devices.
-_ORDERS = 24
-_ORDERED_GROUPS = 1000
-_ORDERED_SEQUENCES = 2
+# For throughput, contiguous partitions of random orders are starts as well: of at most 24 orders, and of so few that
+# number of orders times number of coarse groups is at most 1,000. Each order has partitions of two device sequences.
+_RANDOM_ORDERS = 24
+_GROUPS_OF_RANDOM_ORDERS = 1000
+_SEQUENCES_OF_RANDOM_ORDERS = 2
 
-# Shares of the memory limits that contiguous partitions may fill where nothing is feasible: their memory is estimated.
-_ROOMS = (1.0, 0.85, 0.7, 0.5)
+# Shares of the memory limits that contiguous partitions may fill where nothing is feasible. Partitions only estimate
+# their memory, so that some that fill the limits exceed them when they are simulated.
+_FILLED_SHARES = (1.0, 0.85, 0.7, 0.5)
 
 # Sequences of devices for each of the deterministic orders.
 _SEQUENCES = 8
 
-# Nodes that the simulator may visit for all starts together; only the best starts by a rough estimate are simulated.
-# Thousands of scattered groups make thousands of submodels, which take seconds to evaluate.
+# Nodes that the simulator may visit for all starts together: number of starts times nodes of the graph. Of more starts,
+# only the best by a rough estimate are simulated. Thousands of scattered groups make thousands of submodels, which take
+# seconds to evaluate.
 _SIMULATED_NODES = 200_000
 
 
@@ -48,7 +52,8 @@ class Partitions:
     topological order in two for each pair of devices, and partitions that leave memory free.
 
     Attributes:
-        refined: number of the best partitions that are refined; with 0, none is.
+        refined: number of the best partitions that are refined; it becomes 8 where some device cannot hold the whole
+            model. With 0, none is.
         seed: seed of the random orders and the refinement; the same problem always gets the same placement.
         name: name of the placer.
     """
@@ -62,25 +67,28 @@ class Partitions:
         return by_structure(self._find, problem)[0]
 
     def _find(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """The best refined start, uint8 [1, groups]."""
+        """The best refined start, uint8 [1, groups]; it is infeasible where no start could be made feasible."""
         threads = usable_cores()
-        full = crowded(problem)
-        kept_count = max(_CROWDED_REFINED if full and self.refined else self.refined, 1)
+        crowded_memory = crowded(problem)
+        kept_count = max(_CROWDED_REFINED if crowded_memory and self.refined else self.refined, 1)
         starts = [problem.singles, _partitions(problem, problem.search_space.orders(), _SEQUENCES)]
-        orders = min(_ORDERED_GROUPS // (int(problem.coarse.max()) + 1), _ORDERS)
-        if problem.objective == "throughput" and orders:
-            branches = problem.search_space.orders(orders, self.seed)[-orders:]
-            starts.append(_partitions(problem, branches, _ORDERED_SEQUENCES))
+        coarse_groups = int(problem.coarse.max()) + 1
+        order_count = min(_GROUPS_OF_RANDOM_ORDERS // coarse_groups, _RANDOM_ORDERS)
+        if problem.objective == "throughput" and order_count:
+            # The deterministic orders come first; the random ones keep branches together, as these do.
+            random_orders = problem.search_space.orders(order_count, self.seed)[-order_count:]
+            starts.append(_partitions(problem, random_orders, _SEQUENCES_OF_RANDOM_ORDERS))
         candidates = ranked(problem, np.concatenate(starts), threads)[:kept_count]
         if problem.evaluate(candidates[0]).infeasible[0]:
-            main = problem.search_space.orders()[:1]
-            partitions = [_partitions(problem, main, _SEQUENCES, filled) for filled in _ROOMS]
-            candidates = np.concatenate([candidates, _splits(problem), *partitions])
+            first_order = problem.search_space.orders()[:1]
+            partitions = [_partitions(problem, first_order, _SEQUENCES, filled) for filled in _FILLED_SHARES]
+            candidates = np.concatenate([candidates, _cut_in_two(problem), *partitions])
+            # Repaired placements are ones that HETERO can run; they may still exceed memory limits.
             repaired = [problem.repair(candidate) for candidate in ranked(problem, candidates, threads)[:kept_count]]
             candidates = ranked(problem, np.stack(repaired), threads)
         if not self.refined:
             return candidates[:1]
-        moves = max(_CROWDED_MOVES, default_moves(problem)) if full else None
+        moves = max(_CROWDED_MOVES, default_moves(problem)) if crowded_memory else None
         refined, scores = refine(problem, candidates, threads=threads, seed=self.seed, max_moves=moves)
         return refined[[int(scores.argmin())]]
 
@@ -101,17 +109,18 @@ def _partitions(
     return np.concatenate([best(o, throughput, sequences=sequences, per_sequence=1, filled=filled) for o in orders])
 
 
-def _splits(problem: PlacementProblem) -> NDArray[np.uint8]:
-    """Placements that cut a topological order in two, for each pair of devices, uint8 [placements, groups].
+def _cut_in_two(problem: PlacementProblem) -> NDArray[np.uint8]:
+    """Placements that cut a topological order in two, for each ordered pair of devices, uint8 [placements, groups].
 
     They are often feasible where few other placements are.
     """
-    place = np.argsort(problem.search_space.orders()[0])
+    position = np.argsort(problem.search_space.orders()[0])
     singles = [problem.where_supported(single) for single in problem.singles]
     pairs = list(permutations(range(len(problem.devices)), 2))
-    each = min(_CUTS, _SPLITS // max(len(pairs), 1))
-    cuts = np.unique(np.linspace(0, problem.group_count, each + 2, dtype=np.int64)[1:-1])
-    return np.stack([np.where(place < cut, singles[a], singles[b]) for a, b in pairs for cut in cuts]).astype(np.uint8)
+    cut_count = min(_CUTS_OF_A_PAIR, _CUTS_OF_ALL_PAIRS // max(len(pairs), 1))
+    cuts = np.unique(np.linspace(0, problem.group_count, cut_count + 2, dtype=np.int64)[1:-1])
+    split = [np.where(position < cut, singles[first], singles[second]) for first, second in pairs for cut in cuts]
+    return np.stack(split).astype(np.uint8)
 
 
 def ranked(
@@ -121,25 +130,28 @@ def ranked(
     most_work: int | None = None,
     nodes: int = _SIMULATED_NODES,
 ) -> NDArray[np.uint8]:
-    """Sorts placements by score; infeasible ones that only lack memory follow, those with the least excess first.
+    """Sorts placements: feasible ones by score, then those that only exceed memory limits, then those that cannot run.
 
-    Refinement may bring the latter within the limits.
+    Placements that only exceed memory limits are sorted by their excess, the least first: refinement may bring them
+    within the limits. The last ones break another rule (`Evaluation.broken`).
 
     Args:
         problem: the problem.
         placements: the placements, uint8 [count, groups]. The first ones, one for each device, are always evaluated:
             callers put the single devices there, as no result may be worse than these.
         threads: threads of the simulator.
-        most_work: limit for evaluating each, see `PlacementProblem.evaluate`.
-        nodes: nodes that the simulator may visit for all placements together; the best by an estimate are evaluated.
+        most_work: limit of the simulator's steps for one placement, see `PlacementProblem.evaluate`. A placement that
+            takes more counts as one that HETERO cannot run. None for no limit.
+        nodes: nodes that the simulator may visit for all placements together. Where there are too many placements for
+            it, only the best by a rough estimate and the single devices are evaluated.
 
     Returns:
         The evaluated placements in that order, uint8 [at most count, groups].
     """
-    most = max(2, nodes // problem.graph.nodes)
-    if len(placements) > most:
+    most_evaluated = max(2, nodes // problem.graph.nodes)
+    if len(placements) > most_evaluated:
         # Single devices come first, and what is returned must not be worse than they are.
-        promising = np.argsort(_estimate(problem, placements), kind="stable")[:most]
+        promising = np.argsort(_estimate(problem, placements), kind="stable")[:most_evaluated]
         placements = placements[np.union1d(promising, np.arange(len(problem.devices)))]
     result = problem.evaluate(placements, threads, most_work)
     excess = problem.memory_excess(result).sum(axis=1)

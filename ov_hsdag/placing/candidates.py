@@ -1,4 +1,7 @@
-"""Candidates: the placements that every placer finds for a problem, simplest first, and the best by prediction."""
+"""Candidates: the placements that every placer finds for a problem, and the choice among them by prediction.
+
+A placement is chosen only if it is predicted better than simpler ones by a margin.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +56,9 @@ Tables print gains in percent with one decimal, so smaller ones would read 0.0%.
 
 # Bisection in `enough_memory`: the factor to which limits are determined; trials with quick placers alone; and further
 # trials with the searches, few because each takes 2 s where nothing fits.
-_PRECISION = 1.02
+_LIMIT_PRECISION = 1.02
 _QUICK_TRIALS = 8
-_TRIALS = 2
+_SEARCH_TRIALS = 2
 
 # Steps for evaluating the policy's placement, about 10 ms; see `most_work` of `PlacementProblem.evaluate`. Placements
 # of a policy may have thousands of submodels, which would take minutes.
@@ -63,7 +66,7 @@ _MOST_WORK = 10_000_000
 
 # Reasons why HETERO does not run a placement, by the bits of `Evaluation.infeasible`. The first bit that is set is
 # reported.
-_BROKEN = {
+_REASON_OF_BIT = {
     16: "the ReadValue and the Assign of a state have nothing between them, so HETERO parts them",
     2: "a device does not support an operation that it was given",
     1: "it finds no order of the submodels",
@@ -215,11 +218,11 @@ def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement
     if not 1 < high < np.inf:
         return {}
     least, wide = low, dict[str, int]()
-    for trial in range(_QUICK_TRIALS + _TRIALS):
+    for trial in range(_QUICK_TRIALS + _SEARCH_TRIALS):
         quick = trial < _QUICK_TRIALS
         if trial == _QUICK_TRIALS:
             low = least  # the searches may succeed where the quick placers failed
-        if high < low * _PRECISION:
+        if high < low * _LIMIT_PRECISION:
             continue
         middle = float(np.sqrt(low * high))
         limits = {
@@ -423,9 +426,9 @@ def require_runnable(problem: PlacementProblem, candidates: Sequence[NamedPlacem
     Raises:
         UserError: HETERO runs none of them; the message says why it does not run the first.
     """
-    broken = _evaluate(problem, candidates).infeasible & (sum(_BROKEN) - ignored)
+    broken = _evaluate(problem, candidates).infeasible & (sum(_REASON_OF_BIT) - ignored)
     if broken.all():
-        why = next(reason for bit, reason in _BROKEN.items() if int(broken[0]) & bit)
+        why = next(reason for bit, reason in _REASON_OF_BIT.items() if int(broken[0]) & bit)
         raise UserError(f"HETERO on {', '.join(problem.devices)} does not run this model: {why}")
 
 
@@ -435,7 +438,7 @@ def why_left_out(problem: PlacementProblem, placement: NDArray[np.uint8]) -> str
     infeasible = int(evaluation.infeasible[0])
     if not infeasible:
         return ""
-    for bit, reason in _BROKEN.items():
+    for bit, reason in _REASON_OF_BIT.items():
         if infeasible & bit:
             return f"left out: {reason}"
     needs = problem.stored_bytes(evaluation.memory_bytes[0])

@@ -113,8 +113,8 @@ class ContextProblems:
         """The problem whose memory is that of a context, tokens; its times remain those of the workload."""
         graph = replace(self.problem.graph, output_bytes=_representable(self.output_bytes(tokens)))
         names, session = self.problem.devices, self._session
-        stored = np.ones(len(names)) if self.problem.storage_ratio is None else self.problem.storage_ratio
-        held, live = memory_needs(self._analysis.model, graph, session.core, session.profile, names, stored)
+        ratio = np.ones(len(names)) if self.problem.storage_ratio is None else self.problem.storage_ratio
+        held, live = memory_needs(self._analysis.model, graph, session.core, session.profile, names, ratio)
         return replace(
             self.problem,
             held_bytes=None if held is None else _representable(held),

@@ -201,7 +201,7 @@ def _completed_affinity(problem: PlacementProblem, model: ov.Model, placement: P
     return problem.affinity(problem.placement_of(affinity))
 
 
-def improved_first(entries: Sequence[CacheEntry]) -> list[CacheEntry]:
+def unmeasured_first(entries: Sequence[CacheEntry]) -> list[CacheEntry]:
     """Sorts entries into the order in which to improve them: those that were never measured come first.
 
     The order is otherwise kept: that of `PlacementCache.entries` has the most recently used entries first.

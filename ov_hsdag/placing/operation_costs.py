@@ -1,4 +1,7 @@
-"""What the operations of a model cost on the devices of a request: stored, measured now, or a profile's alone."""
+"""Measured costs of a model's operations on the devices of a request: stored ones, or ones that are measured now.
+
+Without either, a model is placed by the costs of its profile.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ class OperationCosts:
     """Measured costs of a model's operations.
 
     Attributes:
-        analysis: of the model; with smaller inputs than before where those that were assumed do not run.
-        model: of a model without a workload; None where nothing is measured.
-        phases: of a workload, by the names of its phases.
+        analysis: analysis of the model; with smaller inputs than before where no device runs those that were assumed.
+        model: costs of a model without a workload; None where there are none, so that only the profile's costs count.
+        phases: costs of a workload's phases, by name; empty without a workload, or where nothing was measured.
     """
 
     analysis: ModelAnalysis
@@ -36,11 +39,11 @@ class OperationCosts:
 
     @property
     def any(self) -> bool:
-        """Whether something is measured."""
+        """Whether there are measured costs."""
         return self.model is not None or bool(self.phases)
 
     def hold_everywhere(self, request: PlacingRequest, phases: Sequence[Phase]) -> bool:
-        """Whether they hold for all devices of the request, and for all phases that occur."""
+        """Whether there are costs that hold for all devices of the request, and for all phases that occur."""
         if not phases:
             return self.model is not None and _hold(self.model, self.analysis, request)
         measured = [self.phases.get(phase.name) for phase in phases if phase.count]
@@ -63,17 +66,21 @@ def stored_or_measured(
     clock: Clock,
     report: Callable[[str], None] | None,
 ) -> OperationCosts:
-    """The costs that the caller gave where they hold; else they are measured now, where measuring decides.
+    """Returns the costs that the caller gave, or measures costs where the placement is chosen by measuring.
+
+    If the placement is chosen by prediction, the given costs are returned as they are, whether they hold or not. If it
+    is chosen by measuring (`PlacingRequest.measured_choice`), they are returned if they hold for all devices; else the
+    operations are measured now.
 
     Args:
-        analysis: of the model.
-        request: says what is given, and how long measuring may take.
-        phases: of the model's workload, if it has one.
-        clock: gets the time of measuring, as "calibrate".
-        report: takes a line for people at each step.
+        analysis: analysis of the model.
+        request: the request, with the given costs and the time budget.
+        phases: phases of the model's workload; empty without one. Given costs are not used for a workload.
+        clock: records the time of measuring, as "calibrate".
+        report: called with a line for people at each step; None for no lines.
 
     Returns:
-        The costs. Where calibrating fails there is a warning, and the profile's count.
+        The costs. Where measuring fails, a warning is printed, and the given costs are returned, if there are any.
     """
     stored = request.stored_costs
     if phases and stored is not None:
@@ -81,8 +88,8 @@ def stored_or_measured(
         stored = None
     if not request.measured_choice or (stored is not None and _hold(stored, analysis, request)):
         return OperationCosts(analysis, stored)
-    seconds = selection.CALIBRATING * request.measure_seconds
-    with clock("calibrate"), request.calibrating:
+    seconds = selection.CALIBRATION_SHARE * request.measure_seconds
+    with clock("calibrate"), request.calibration_process:
         if phases:
             return OperationCosts(analysis, None, _measure_phases(analysis, request, phases, seconds, report))
         if stored is not None:
@@ -95,18 +102,30 @@ def stored_or_measured(
 
 
 def _hold(costs: ModelCosts, analysis: ModelAnalysis, request: PlacingRequest) -> bool:
-    """Whether measured costs hold for all devices of a request."""
+    """Whether costs hold for all devices of a request: for this graph, and measured under the present conditions."""
     return len(costs.of(analysis.graph, analysis.devices, request.session.core)) == len(analysis.devices)
 
 
 def _measure(
     analysis: ModelAnalysis, request: PlacingRequest, seconds: float, report: Callable[[str], None] | None
 ) -> tuple[ModelAnalysis, ModelCosts | None]:
-    """The analysis, with smaller inputs where those that were assumed do not run, and costs; None: it failed."""
+    """Measures a model's operations.
+
+    Args:
+        analysis: analysis of the model.
+        request: the request.
+        seconds: time budget.
+        report: called with lines of progress.
+
+    Returns:
+        The analysis, with smaller inputs where no device runs those that were assumed; and the costs, None where
+        measuring failed, of which a warning is printed.
+    """
     advance = report or (lambda _: None)
     advance(f"measuring operations on {', '.join(analysis.devices)}")
+    process, profile = request.calibration_process, request.session.profile
     try:
-        return calibrate_where_it_runs(analysis, request.calibrating, request.session.profile, advance, seconds)
+        return calibrate_where_it_runs(analysis, process, profile, advance, seconds)
     except (RunError, RuntimeError) as error:
         # Predictions are then a profile's, and the measured choice among placements is as good as ever.
         warn_caller(f"ov-hsdag places by its profiles: calibrating failed: {one_line(error)}")
@@ -120,7 +139,11 @@ def _measure_phases(
     seconds: float,
     report: Callable[[str], None] | None,
 ) -> dict[str, ModelCosts]:
-    """Costs in each phase that occurs, by its name; `seconds` are for all of them, in equal shares of what is left."""
+    """Measures costs in each phase that occurs; returns them by the phase's name.
+
+    The `seconds` are for all phases together: each gets an equal share of what is left. A phase whose measurement fails
+    is left out.
+    """
     occurring = [phase for phase in phases if phase.count]
     end = time.monotonic() + seconds
     measured = {}

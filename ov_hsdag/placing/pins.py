@@ -18,7 +18,7 @@ class ModelPins:
     """Pins, found in a model, and the devices that they leave to the search.
 
     Attributes:
-        nodes: pins by the numbers of their nodes.
+        nodes: pin of each pinned node, by the node's number in the graph.
         allowed: devices that nodes may have, bool [nodes, devices].
         supported: devices that run nodes, bool [nodes, devices]; more than `allowed` where nodes are pinned.
     """
@@ -53,6 +53,6 @@ class ModelPins:
         """The problem in which no placer can break a pin."""
         return replace(problem, supported=self.allowed) if self.nodes else problem
 
-    def leave_out(self, problem: PlacementProblem) -> PlacementProblem:
-        """The problem without pins: the inverse of `keep`."""
+    def unpinned(self, problem: PlacementProblem) -> PlacementProblem:
+        """The problem with all devices that run a node allowed for it: the inverse of `keep`."""
         return replace(problem, supported=self.supported) if self.nodes else problem

@@ -134,7 +134,7 @@ def place(  # noqa: PLR0913 settings, all by keyword
     request = resolve_request(model, device, PlaceOptions.of(options, {**everyday, **more}), core)
     if request.measured_choice and request.stored_costs is None:
         with suppress(RunError):  # what fails here is reported where costs are needed
-            request.calibrating.start()  # it imports OpenVINO meanwhile
+            request.calibration_process.start()  # it imports OpenVINO meanwhile
     disturbed = _others_use_the_cpu(request)
     analysed = _analyse(model, request, clock)
     costs = stored_or_measured(analysed.analysis, request, analysed.phases, clock, report)
@@ -377,7 +377,7 @@ def _measure(
     if not request.options.measure:
         return predicted
     # Calibrating may take longer than its share, by a compilation; measuring has its own all the same.
-    least = (1 - selection.CALIBRATING) * request.measure_seconds
+    least = (1 - selection.CALIBRATION_SHARE) * request.measure_seconds
     seconds = max(request.measure_seconds - clock.seconds.get("calibrate", 0.0), least)
     placements = {candidate.name: candidate.placement for candidate in (*predicted.candidates, predicted.chosen)}
     with clock("measure"):
@@ -446,7 +446,7 @@ def _describe(
 ) -> Placement:
     """The placement with everything that a table or a report says about it."""
     with clock("choose"):
-        measured_costs = costs.devices(request)
+        measured_devices = costs.devices(request)
         options = request.options
         if priced.analysis is not analysed.analysis and priced.analysis.shapes:  # smaller ones that run
             options = replace(options, shapes=priced.analysis.shapes)
@@ -458,7 +458,7 @@ def _describe(
             problem,
             choice.chosen,
             choice.candidates,
-            measured_costs,
+            measured_devices,
             measured=choice.measured,
             policy=_policy_that_proposed(choice, request),
             seconds=clock.seconds,
@@ -472,7 +472,7 @@ def _describe(
             ),
             same_as=same_placements(choice.candidates),
             unsure=choice.unsure,
-            source=_report_source(choice, analysed.pins, problem, measured_costs, request),
+            source=_report_source(choice, analysed.pins, problem, measured_devices, request),
         )
         placement.baselines.update(_further_baselines(problem, analysed.pins, placement))
         if analysed.phases and placement.predicted is not None:
@@ -488,19 +488,27 @@ def _policy_that_proposed(choice: _Choice, request: PlacingRequest) -> str | Non
 
 
 def _report_source(
-    choice: _Choice, pins: ModelPins, problem: PlacementProblem, measured_costs: list[str], request: PlacingRequest
+    choice: _Choice, pins: ModelPins, problem: PlacementProblem, measured_devices: list[str], request: PlacingRequest
 ) -> ReportSource:
-    """What a report of the placement is made of. measured_costs: devices whose operations were measured."""
-    texts = {node: str(pin) for node, pin in pins.nodes.items()}
-    explanation = Explanation(pins.leave_out(problem), choice.chosen.placement, texts)
-    return ReportSource(explanation, request.session.profile, tuple(measured_costs))
+    """What a report of the placement is made of.
+
+    Args:
+        choice: the chosen placement.
+        pins: the caller's pins; the report explains the placement with them as reasons, in the problem without them.
+        problem: the problem with the pins.
+        measured_devices: names of the devices whose operations were measured.
+        request: the request.
+    """
+    pin_texts = {node: str(pin) for node, pin in pins.nodes.items()}  # by the node's number
+    explanation = Explanation(pins.unpinned(problem), choice.chosen.placement, pin_texts)
+    return ReportSource(explanation, request.session.profile, tuple(measured_devices))
 
 
 def _further_baselines(problem: PlacementProblem, pins: ModelPins, placement: Placement) -> dict[str, dict[str, Any]]:
     """Predictions of single devices that pins exclude, as gains are over the best one, pins or not; and of copies."""
     baselines: dict[str, dict[str, Any]] = {}
     if pins.nodes:
-        unpinned = pins.leave_out(problem)
+        unpinned = pins.unpinned(problem)
         for name, single in zip(problem.devices, problem.singles, strict=True):
             if name not in placement.baselines and np.isfinite(unpinned.scores(single)[0]):
                 baselines[name] = unpinned.summary(single)

@@ -104,7 +104,7 @@ def candidate_notes(
     same_as = same_placements(candidates)
     for candidate in candidates:
         left_out = why_left_out(problem, candidate.placement)
-        if left_out and pins.nodes and not why_left_out(pins.leave_out(problem), candidate.placement):
+        if left_out and pins.nodes and not why_left_out(pins.unpinned(problem), candidate.placement):
             notes[candidate.name] = f"left out: does not keep {pins}"
         elif left_out:
             notes[candidate.name] = left_out

@@ -46,15 +46,16 @@ class PlacingRequest:
         policies: placers that ask a policy.
         fixed_placement: the placement that the caller gave, or None.
         fixed_experts: where the caller wants the experts of a mixture of experts, or None.
-        pins: operations that stay on a device while the rest is searched.
+        pins: operations that the caller keeps on a device; the rest is searched.
         stored_costs: costs that were measured earlier, or None.
-        samples: inputs to measure with, or None: they are made up.
-        workload: sizes that a decoder is asked for, or None.
-        host: the host's memory, to warn of more, or None.
+        samples: inferences with inputs that the caller gave, to measure with; None where inputs are generated.
+        workload: numbers of prompt and generated tokens that a decoder is placed for, or None.
+        host: the host's memory, to warn where a placement needs more; None where that is not checked.
         search: the placer that searches.
         limits: memory that the model may have, bytes by device.
         measure_seconds: time budget of calibrating and measuring together.
-        calibrating: measures operations; it has not begun.
+        calibration_process: the process that measures operations. It starts with `start` or the first measurement, and
+            ends with the `with` block that it is used in.
     """
 
     options: PlaceOptions
@@ -70,16 +71,16 @@ class PlacingRequest:
     search: Multilevel
     limits: Mapping[str, int]
     measure_seconds: float
-    calibrating: Calibrating
+    calibration_process: Calibrating
 
     @property
     def decided(self) -> bool:
-        """Whether the caller says what runs where."""
+        """Whether the caller decided the placement, by an affinity or by where experts are."""
         return self.fixed_placement is not None or self.fixed_experts is not None
 
     @property
     def measured_choice(self) -> bool:
-        """Whether measuring decides."""
+        """Whether the placement is chosen by measuring: measuring was asked for and the caller did not decide it."""
         return bool(self.options.measure) and not self.decided
 
     @property
@@ -94,17 +95,17 @@ def resolve_request(
     """Finds everything that can be wrong with the arguments, before the model is changed.
 
     Args:
-        model: that will be placed.
+        model: the model to place, which is not changed.
         device: "HETERO:GPU,CPU", or names of devices.
-        options: everything else that was asked for.
-        core: asked for the devices; None: a new one.
+        options: all other options.
+        core: the Core of the devices; None for a new one.
 
     Returns:
-        The request, of which nothing has begun.
+        The request. Its processes have not been started.
 
     Raises:
-        UserError: arguments that are wrong, or that exclude each other.
-        RunError: a policy that was asked for does not run, or there is no folder for temporary files.
+        UserError: arguments are wrong or exclude each other.
+        RunError: the policy of the options cannot run, or there is no folder for temporary files.
     """
     check_in_memory("place", model)
     measure_seconds = selection.SECONDS if options.measure_seconds is None else options.measure_seconds
@@ -142,7 +143,7 @@ def resolve_request(
         search=_search_of(options.search_seconds),
         limits=limits,
         measure_seconds=measure_seconds,
-        calibrating=Calibrating(core, devices.names),
+        calibration_process=Calibrating(core, devices.names),
     )
 
 
@@ -150,8 +151,8 @@ def check_seconds(purpose: str, seconds: float | None) -> None:
     """Checks a time limit.
 
     Args:
-        purpose: of the time, for the message.
-        seconds: None: no limit was given.
+        purpose: what the time is for, as the subject of the message: "measuring".
+        seconds: the limit, seconds; None where none was given.
 
     Raises:
         UserError: it is not positive, or longer than clocks go.
@@ -163,16 +164,17 @@ def check_seconds(purpose: str, seconds: float | None) -> None:
 def settings_of(
     options: PlaceOptions, limits: Mapping[str, int], devices: Sequence[str], command: str = "place"
 ) -> dict[str, Any]:
-    """What the caller gave, for `Placement.settings`: every option that command lines have, where it was given.
+    """The options that the caller gave, for `Placement.settings`. Options that command lines lack are left out.
 
     Args:
-        options: as they were given; of files their names are recorded, and nothing of what was given in memory.
-        limits: what the model may have on devices, bytes by device.
-        devices: names, whose declarations are recorded where they are virtual.
-        command: of `ov-hsdag` that makes such a placement.
+        options: the options as they were given. Files are recorded by name; an affinity, a policy, a profile or inputs
+            given in memory are not recorded.
+        limits: memory limits, bytes by device.
+        devices: names of the devices; the declarations of virtual ones are recorded.
+        command: command of `ov-hsdag` that makes such a placement.
 
     Returns:
-        Values for JSON by the options' names.
+        Values for JSON by option name.
     """
     given = {name: getattr(options, name) for name in flags() if name != "objective"}
     for name in ("affinity", "policy", "profile"):
@@ -195,7 +197,7 @@ def _check_exclusive(
     fixed_experts: ExpertsApart | None,
     pins: Sequence[Pin],
 ) -> None:
-    """UserError: options that exclude each other."""
+    """Raises UserError where options exclude each other."""
     has_workload = options.workload is not None or options.context is not None
     if options.inputs and has_workload:
         raise UserError("a workload makes up its inputs, and others are given: leave out one of them")
@@ -210,14 +212,14 @@ def _check_exclusive(
 
 
 def _search_of(seconds: float | None) -> Multilevel:
-    """The placer that searches: as long as it needs, or for so many seconds on each core."""
+    """The placer that searches: by default until its searches agree, else for `seconds` on all cores."""
     return Multilevel() if seconds is None else Multilevel(seconds=seconds, threads=usable_cores())
 
 
 def _fixed_placement(
     affinity: Mapping[str, str] | Placement | str | PathLike[str] | None, devices: DeviceSet
 ) -> Placement | None:
-    """The placement that a caller gives, for these devices. Raises UserError."""
+    """The placement that the caller gave, for these devices. Raises UserError where it cannot be used with them."""
     if affinity is None:
         return None
     if isinstance(affinity, Placement):
@@ -231,7 +233,7 @@ def _fixed_placement(
 
 
 def _fixed_experts(text: str | None, devices: DeviceSet) -> ExpertsApart | None:
-    """Reads "CPU" and "CPU:20". Raises UserError."""
+    """Parses where experts go: "CPU", or "CPU:20" for those of 20 layers. Raises UserError where it is malformed."""
     if text is None:
         return None
     longest_first = sorted(devices.names, key=len, reverse=True)

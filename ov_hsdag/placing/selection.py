@@ -37,7 +37,7 @@ from ov_hsdag.utils.lazy import ov
 SECONDS = 60.0
 """Default time budget of calibrating and measuring together, seconds."""
 
-CALIBRATING = 0.4
+CALIBRATION_SHARE = 0.4
 """Share of the time budget that calibrating the model may use; the rest is for measuring placements."""
 
 # Number of placements that are measured, the best by prediction.

@@ -54,6 +54,10 @@ def write_record(folder: Path, config: HSDAGConfig, run: Mapping[str, Any]) -> N
         folder: the policy folder, with the weights.
         config: settings of the network.
         run: record of the training run.
+
+    Raises:
+        OSError: the weights cannot be read.
+        UserError: policy.json cannot be written.
     """
     record = {
         "format": FORMAT_VERSION,

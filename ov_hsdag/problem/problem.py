@@ -111,7 +111,8 @@ class PlacementProblem:
     node_us: Floats = field(metadata=array("nodes", "devices", dtype=np.float64))  # time, µs
     supported: NDArray[np.bool_] = field(metadata=array("nodes", "devices", dtype=np.bool_))  # whether it runs there
     groups: NDArray[np.int32] = field(metadata=array("nodes", dtype=np.int32))  # co-location groups, without gaps
-    # fixed time of a transfer from the row's device to the column's, µs, float64 [devices, devices]
+    # fixed time of a transfer from the row's device to the column's, and its time for each byte beyond that, µs,
+    # float64 [devices, devices]
     transfer_us: Floats = field(metadata=array("devices", "devices", dtype=np.float64))
     transfer_us_per_byte: Floats = field(metadata=array("devices", "devices", dtype=np.float64))
     # time of a submodel's call beyond the time of its nodes, µs, float64 [devices]
@@ -124,12 +125,12 @@ class PlacementProblem:
     fused_with: NDArray[np.int32] | None = field(default=None, metadata=array("nodes", "devices", dtype=np.int32))
     # penalty of a broken fusion: the time that a node takes longer on a device where its `fused_with` is in another
     # submodel, µs, float64 [nodes, devices]. None for no penalties. Minimum cuts and the moves of refinement see only
-    # fusions whose tensor has no other consumer.
+    # fusions whose tensor has no other consumer. Files have it as "torn_us", as the first releases do.
     fusion_penalty_us: Floats | None = field(
         default=None, metadata=array("nodes", "devices", dtype=np.float64, key="torn_us")
     )
     # bytes that a device stores for each byte of the graph (0.5 where f32 weights become f16), float64 [devices]; 1 by
-    # default. Memory limits count bytes of the graph; `stored_bytes` converts them for users.
+    # default. Memory limits count bytes of the graph; `stored_bytes` converts them for users. Files have it as "kept".
     storage_ratio: Floats | None = field(default=None, metadata=array("devices", dtype=np.float64, key="kept"))
     # bytes that a transfer of each output moves, int64 [outputs]. Where a workload has inferences of several sizes, it
     # is their mean, while `graph.output_bytes` has the largest size, which counts for memory. By default the same.
@@ -148,7 +149,9 @@ class PlacementProblem:
     # share of the machine's cores that each device takes while it works, where several devices have cores together: a
     # period is no shorter than the time that their work takes on all cores. Searches see it only when they compare
     # results. float64 [devices]. By default each device has its own cores.
-    core_share: Floats | None = field(default=None, metadata=array("devices", dtype=np.float64, later=True))
+    core_share: Floats | None = field(
+        default=None, metadata=array("devices", dtype=np.float64, later=True, zeros_are_default=True)
+    )
 
     def __post_init__(self) -> None:
         """Checks the objective (UserError), and that devices and arrays are as documented (ValueError)."""
@@ -450,8 +453,8 @@ class PlacementProblem:
         A valid placement stays as it is; where nothing else helps, the result is one device. Memory limits are not
         considered.
         """
-        given, able = np.asarray(placement, np.uint8), self.group_supported
-        return _native.repair(self.graph.native, self.groups, self.same_submodel, given, able, self.rule)
+        given, supported = np.asarray(placement, np.uint8), self.group_supported
+        return _native.repair(self.graph.native, self.groups, self.same_submodel, given, supported, self.rule)
 
     def legalized(self, placement: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
         """Returns the placement if HETERO can run it, else a repaired one; uint8 [groups]. Memory limits are ignored.
@@ -506,15 +509,19 @@ class PlacementProblem:
         }
 
     def save(self, path: str | Path) -> None:
-        """Writes the problem as .npz: arrays and JSON text under the attributes' names, no pickles."""
+        """Writes the problem as compressed .npz, atomically and without pickles.
+
+        Arrays are written as they are, everything else as JSON text. The keys are the names of the attributes, with
+        "graph." in front of those of the graph; a `key` in an attribute's metadata is the name of earlier releases.
+        Arrays that the first releases do not know (`later`, see `ov_hsdag.model.graph.array`) are left out where they
+        have their default.
+        """
         arrays: dict[str, Any] = {"format": np.int64(FORMAT_VERSION)}
         of_problem = [attribute for attribute in fields(self) if attribute.name != "graph"]
         for owner, prefix, saved in ((self.graph, "graph.", fields(self.graph)), (self, "", of_problem)):
             for attribute in saved:
                 value = getattr(owner, attribute.name)
-                if attribute.metadata.get("later") and (
-                    value is None or (attribute.name != "transfer_share" and not value.any())
-                ):
+                if attribute.metadata.get("later") and _is_default(value, attribute.metadata):
                     continue
                 key = prefix + (attribute.metadata.get("key") or attribute.name)
                 arrays[key] = value if isinstance(value, np.ndarray) else np.array(json.dumps(value))
@@ -597,6 +604,11 @@ def _computes_only_from_states(graph: ComputationGraph) -> NDArray[np.bool_]:
         if not more.any():
             return of_states
         of_states |= more
+
+
+def _is_default(value: NDArray[Any] | None, metadata: Mapping[str, Any]) -> bool:
+    """Whether an array that `ov_hsdag.model.graph.array` describes means the same as None, its default."""
+    return value is None or (metadata["zeros_are_default"] and not value.any())
 
 
 _LONGEST_US = 1e15  # longest accepted time, µs; sums of such times are finite

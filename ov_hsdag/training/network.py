@@ -185,7 +185,7 @@ def _initial(name: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, 
     if f"{layer}.weight" not in shapes:  # the bias of a convolution
         return torch.zeros(shape)
     inputs = shapes[f"{layer}.weight"][1]
-    bound = math.sqrt(6 / (inputs + shape[0])) if layer.endswith(".lin") else 1 / math.sqrt(inputs)
+    bound = 1 / math.sqrt(inputs)
     return torch.empty(shape).uniform_(-bound, bound)
 
 

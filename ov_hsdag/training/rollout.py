@@ -1,4 +1,4 @@
-"""Rollouts: runs the policy on a training problem, samples placements from it, and scores them by simulation.
+"""Rollouts: runs the policy on a training problem, samples placements, and computes their returns by simulation.
 
 Native parsing of detached edge scores makes the clusters, and a device is sampled for each of them. A group that does
 not run on its cluster's device takes the likeliest device that it runs on, so every rollout respects support.
@@ -121,8 +121,10 @@ def impact(problem: PlacementProblem) -> NDArray[np.float64]:
 class Policy:
     """The output of the policy network for a problem: c clusters, and log-probabilities of their devices.
 
+    The nodes of the network's graph are the problem's n coarse groups.
+
     Attributes:
-        cluster: cluster of each node, int64 [n].
+        cluster: cluster of each coarse group, int64 [n].
         log_probability: log-probability of each device for each cluster, float32 [c, D]; that of devices which no
             member runs on is very low.
         edge_score: score of each edge, float32 [edges].
@@ -163,13 +165,17 @@ def run_policies(
     clusters: Sequence[Tensor | None] | None = None,
     levels: int | None = None,
 ) -> list[Policy]:
-    """Encoder, parsing and placer on several problems at once, with a gradient.
+    """Runs the policy on several problems at once, with a gradient: encoder, parser of clusters, and placer.
+
+    Parsing has no gradient.
 
     Args:
-        network: the policy's.
-        examples: problems with equally many devices.
-        clusters: of an earlier pass for each problem, int64 [n], to judge its samples again; None: parse.
-        levels: how often parsing merges, 0: every node for itself; None: as configured.
+        network: the policy's network.
+        examples: the problems, all with the same number of devices.
+        clusters: cluster of each coarse group, int64 [n], for each problem: those of an earlier pass, to get the
+            probabilities of its samples under the present weights. None to parse the edge scores.
+        levels: number of merging rounds of the parser; with 0 each coarse group is its own cluster. None for the number
+            in the network's configuration.
 
     Returns:
         The policy on each problem.
@@ -198,7 +204,7 @@ def policy_of(network: HSDAGNetwork, example: Example, cluster: Tensor, logits: 
     Args:
         network: the network.
         example: the problem.
-        cluster: cluster of each node, int64 [n].
+        cluster: cluster of each coarse group, int64 [n].
         logits: logits of devices for clusters, float32 [c, D].
         edge_score: score of each edge, float32 [edges].
 

@@ -178,24 +178,33 @@ def _shapes_by_input(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> di
 
 
 def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
-    """The chosen placement, with predicted and measured figures of itself and of single devices.
+    """Makes the placement to write: the chosen one, with predicted and measured figures of it and of single devices.
 
-    The predicted gain is the one by which the placement was proposed, with corrected costs.
+    Its predicted latency or throughput is scaled so that its gain over the best single device is the one that the
+    corrected costs predicted when the run proposed it. The simulator's own gain, with uncorrected costs, is replaced.
     """
+    # A figure times `gain ** sign` is the figure of a placement that is `gain` times better.
     key, sign = ("throughput_ips", 1) if problem.objective == "throughput" else ("latency_us", -1)
     chosen = outcome.choice.measurement
     measured: dict[str, Any] | None = None
-    singles = outcome.record["singles"]
+    singles = outcome.record["singles"]  # ratio of each measured single device to the reference
 
     def figures_of(value: float, ratio: float, interval: Sequence[float] | None, submodels: int) -> dict[str, Any]:
-        """Figures for `Placement.measured`; where the reference is a device, ratios are over the best single device."""
+        """Figures for `Placement.measured`.
+
+        Ratios are over the run's reference. That is the best single device or, where none runs the model, HETERO's own
+        choice; "times_best_single" is left out then.
+        """
         ends = None if interval is None else list(interval)
         over_single = outcome.record["reference"] in problem.devices
         single = {"times_best_single": ratio, "times_best_single_ci": ends} if over_single else {}
         return {key: value, "ratio": ratio, "ci": ends, **single, "submodels": submodels, "failed": None}
 
     if not outcome.record["about"]["simulated"] and math.isfinite(chosen.value):
-        measured = {name: figures_of(chosen.reference * ratio**sign, ratio, None, 1) for name, ratio in singles.items()}
+        measured = {
+            name: figures_of(chosen.reference * ratio**sign, ratio, interval=None, submodels=1)
+            for name, ratio in singles.items()
+        }
         interval = chosen.interval if chosen.ratios else None
         measured[outcome.choice.name] = figures_of(chosen.value, chosen.ratio, interval, chosen.submodels)
     placement = Placement(
@@ -208,10 +217,10 @@ def _placement(outcome: Outcome, problem: PlacementProblem) -> Placement:
         policy=Path(outcome.record["about"]["policy"]).name,
         chosen=outcome.choice.name,
     )
-    corrected = outcome.state.entries[outcome.choice.entry].predicted
-    simulated_gain = placement.predicted_gain(placement.chosen)
-    if measured and corrected and simulated_gain and placement.predicted:
-        figures = {**placement.predicted, key: placement.predicted[key] * (corrected / simulated_gain) ** sign}
+    corrected_gain = outcome.state.entries[outcome.choice.entry].predicted  # over the reference; None for baselines
+    simulated_gain = placement.predicted_gain(placement.chosen)  # over the best single device; None without one
+    if measured and corrected_gain and simulated_gain and placement.predicted:
+        figures = {**placement.predicted, key: placement.predicted[key] * (corrected_gain / simulated_gain) ** sign}
         placement = replace(placement, predicted=figures)
     return placement
 
@@ -221,7 +230,8 @@ class Simulated:
 
     Attributes:
         reference: name of the reference, a device or `HETERO_DEFAULT`.
-        singles: simulated measurements of the reference and of each device that holds the model, by name.
+        singles: simulated measurements by name: of each single device that holds the model, and of HETERO's own choice
+            if that is the reference.
     """
 
     def __init__(self, problem: PlacementProblem, reference: str | None = None) -> None:
@@ -255,8 +265,8 @@ class Simulated:
 
         Args:
             affinity: device of each node, by friendly name.
-            worth: ignored.
-            rounds: ignored.
+            worth: the ratio to beat; ignored, as simulating takes no rounds.
+            rounds: number of rounds; ignored.
 
         Returns:
             The simulated figures; a failed measurement where the placement is infeasible.
@@ -266,7 +276,9 @@ class Simulated:
         if not math.isfinite(us):
             return Measurement(0.0, error="the simulator calls the placement infeasible")
         ratio = self._reference_us / us
-        return Measurement(ratio, *self._values(us), (ratio,), int(result.submodels[0]), bounds=(ratio, ratio))
+        value, reference = self._values(us)
+        submodels = int(result.submodels[0])
+        return Measurement(ratio, value, reference, ratios=(ratio,), submodels=submodels, bounds=(ratio, ratio))
 
     def _values(self, us: float) -> tuple[float, float]:
         """The value of a placement, given as a score in µs, and of the reference, as a `Measurement` has them."""

@@ -37,7 +37,8 @@ class Entry:
         measurement: its measurement.
         source: "single"; "hetero", HETERO's own choice; the proposer, "policy", "search" or "random"; or "measured",
             where a measured placement was refined.
-        predicted: the ratio that the simulator predicted with corrected costs; None for baselines.
+        predicted: the ratio to the reference that the simulator predicted with corrected costs when the placement was
+            proposed; None for baselines.
     """
 
     placement: NDArray[np.uint8]
