@@ -27,8 +27,8 @@ from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError
 
 # Operations (those that take longest) and submodels that are shown by default, so that everything fits on one screen.
-_LONGEST = 5  # operations
-_SUBMODELS = 5  # submodels
+_SHOWN_OPERATIONS = 5
+_SHOWN_SUBMODELS = 5
 
 Nodes = Annotated[
     list[str] | None,
@@ -96,7 +96,7 @@ def explain(
         with console.progress(f"explaining {model}"):
             nodes = explained_model.nodes(node or (), kind or ())
             if not (node or kind or every or as_json):
-                nodes = sorted(nodes, key=lambda one: -explained_model.explanation.node_us[one])[:_LONGEST]
+                nodes = sorted(nodes, key=lambda one: -explained_model.explanation.node_us[one])[:_SHOWN_OPERATIONS]
             # Moves are computed only for the summary of all operations: there may be tens of thousands.
             summary = explained_model.summary(moves=not (node or kind))
             operations = [explained_model.operation(one) for one in nodes]
@@ -185,7 +185,7 @@ def _text(explained_model: ExplainedModel, summary: dict[str, Any], model: str, 
     lines.append(f"predicted: {', '.join(texts)}")
     lines += [summary["bound"]] if summary["bound"] else []
     lines += [line for line in (explained_model.placement.proposal(),) if line]
-    lines += _submodel_lines(summary["submodels"], len(summary["submodels"]) if every else _SUBMODELS)
+    lines += _submodel_lines(summary["submodels"], len(summary["submodels"]) if every else _SHOWN_SUBMODELS)
     lines += [_experts(summary["experts"])] if summary["experts"] else []
     lines += _cut_lines(summary["cuts"])
     if summary["closest_moves"]:

@@ -21,21 +21,22 @@ from ov_hsdag.utils.lazy import ov
 # Precisions of KV caches that plugins have.
 KV_PRECISIONS = ("u8", "f16", "bf16", "f32")
 
-# Bytes of an element.
-_BYTES = {"u8": 1.0, "f16": 2.0, "bf16": 2.0, "f32": 4.0}
+# Bytes of an element, by precision.
+_ELEMENT_BYTES = {"u8": 1.0, "f16": 2.0, "bf16": 2.0, "f32": 4.0}
 
-# Bytes: the CPU plugin quantises each head of each token with a scale and a zero point of 32 bits each.
-_QUANTISED_EXTRA = 8.0
+# Bytes that a quantised KV cache takes for each head of each token beside the elements: a scale and a zero point of 32
+# bits each (CPU plugin).
+_BYTES_PER_QUANTISED_HEAD = 8.0
 
 # Buffers of a state that is not a KV cache: the CPU plugin reads one while it writes another.
-_BUFFERS = {"CPU": 2}
+_STATE_BUFFERS = {"CPU": 2}
 
 # Operations between a KV cache and its attention, and their largest number: heads that several queries share are
 # repeated. The plugin repeats them while it reads, so the repeated tensors take no memory.
 _REPEATING = frozenset({"Unsqueeze", "Broadcast", "Tile", "Multiply", "Reshape", "Transpose", "Convert"})
 _MOST_REPEATING = 6
 
-_SCORES = 6
+_SCORE_TENSORS = 6
 """Tensors of the size of an attention's scores that the CPU plugin needs if it does not fuse the attention.
 
 Scores of two attentions are alive at once, and each takes two to three tensors (measured: 4.1 to 6.5 together,
@@ -73,7 +74,7 @@ class States:
         sizes = np.array([graph.output_bytes[output] for _, output in states], np.float64)
         # The graph of a workload has the bytes of its largest inference and the shapes of another one, so the number of
         # elements follows from the bytes.
-        width = np.array([_BYTES.get(graph.output_types[output], 4.0) for _, output in states])
+        width = np.array([_ELEMENT_BYTES.get(graph.output_types[output], 4.0) for _, output in states])
         elements = sizes / width
         rows = np.array([max(shape[-1], 1) if shape else 1 for shape in shapes], np.float64)
         cache = np.array([_mark_cache(graph, read, output, alias) for read, output in states], bool)
@@ -126,8 +127,8 @@ def attention_scores(graph: ComputationGraph, states: States) -> dict[int, int]:
 
     The plugin fuses an attention with its states if no other attention reads these, and then stores no scores of a
     first prompt. If several attentions read one KV cache, as in models that share caches between layers, each becomes
-    products and a softmax, with `_SCORES` tensors of f32. Each tensor has an element per head, new token and token
-    (docs/reference/facts.md).
+    products and a softmax, with `_SCORE_TENSORS` tensors of f32. Each tensor has an element per head, new token and
+    token (docs/reference/facts.md).
     """
     scores: dict[int, int] = {}
     for joined in np.flatnonzero(states.joined).tolist():
@@ -141,9 +142,9 @@ def _score_bytes(graph: ComputationGraph, attention: int) -> int:
     """Bytes of all tensors of an attention's scores, from the bytes of its keys and of its output."""
     keys, output = int(graph.input_output[graph.input_ptr[attention] + 1]), int(graph.output_ptr[attention])
     key_shape, width = graph.output_shapes[keys], graph.output_shapes[output][-1]
-    rows = graph.output_bytes[output] / max(width * _BYTES.get(graph.output_types[output], 4.0), 1)
-    of_token = math.prod((*key_shape[:-2], key_shape[-1])) * _BYTES.get(graph.output_types[keys], 4.0)
-    return int(_SCORES * _SCORE_BYTES * rows * graph.output_bytes[keys] / max(of_token, 1))
+    rows = graph.output_bytes[output] / max(width * _ELEMENT_BYTES.get(graph.output_types[output], 4.0), 1)
+    of_token = math.prod((*key_shape[:-2], key_shape[-1])) * _ELEMENT_BYTES.get(graph.output_types[keys], 4.0)
+    return int(_SCORE_TENSORS * _SCORE_BYTES * rows * graph.output_bytes[keys] / max(of_token, 1))
 
 
 def check_kv_precision(precision: str | None) -> None:
@@ -268,8 +269,10 @@ def held_bytes(
         device = profile.device(name)
         if device.precision != "f32":
             result[_constants_kept_in_16_bits(graph, device.kind), column] //= 2
-        size = states.elements * _BYTES[precision] + (states.heads * _QUANTISED_EXTRA if precision == "u8" else 0.0)
-        size = np.where(states.cache, size, states.bytes * _BUFFERS.get(device.kind, 1))
+        size = states.elements * _ELEMENT_BYTES[precision] + (
+            states.heads * _BYTES_PER_QUANTISED_HEAD if precision == "u8" else 0.0
+        )
+        size = np.where(states.cache, size, states.bytes * _STATE_BUFFERS.get(device.kind, 1))
         result[states.node, column] += np.ceil(size).astype(np.int64)
     return result
 

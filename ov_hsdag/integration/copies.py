@@ -12,7 +12,7 @@ from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 
 # Requests in flight on each device, at least: while Python handles the outputs of one, the device computes the other.
-_REQUESTS = 2
+_LEAST_REQUESTS = 2
 
 
 class Copies:
@@ -34,7 +34,7 @@ class Copies:
         """
         if not compiled:
             raise UserError("Copies needs the model compiled for at least one device, got none")
-        counts = [requests or max(int(one.get_property(OPTIMAL_NUMBER)), _REQUESTS) for one in compiled]
+        counts = [requests or max(int(one.get_property(OPTIMAL_NUMBER)), _LEAST_REQUESTS) for one in compiled]
         self._free: SimpleQueue[ov.InferRequest] = SimpleQueue()
         # Requests of all devices alternate in the queue, so that the first ones occupy every device.
         for number in range(max(counts)):

@@ -53,7 +53,7 @@ _RANDOM = ("RandomUniform", "Multinomial", "Bernoulli")
 """Types of operations that draw random numbers."""
 
 # Time limit for running operations one by one, seconds; large models have thousands of operations.
-_PATIENCE = 120.0
+_ONE_BY_ONE_SECONDS = 120.0
 
 Inputs = list[NDArray[Any]]
 
@@ -303,9 +303,9 @@ class Verification:
 
     def _compile(self, device: str, precision: str) -> ov.CompiledModel:
         """Compiles the model on one device in a precision. Raises RuntimeError where OpenVINO refuses."""
-        return self._core.compile_model(self._model, device, self._f32(device) if precision == F32 else {})
+        return self._core.compile_model(self._model, device, self._f32_properties(device) if precision == F32 else {})
 
-    def _f32(self, device: str) -> dict[str, str]:
+    def _f32_properties(self, device: str) -> dict[str, str]:
         """Properties with which a device computes in f32; empty for one that does not."""
         return {} if device.startswith(_F16_ONLY) else {**_F32, **(_F32_STATES if "CPU" in device else {})}
 
@@ -318,7 +318,7 @@ class Verification:
         """
         group_sizes = {}  # as they were before the block, by device
         for name in self._present if self._quantised else ():
-            if not self._f32(name):
+            if not self._f32_properties(name):
                 continue
             with suppress(RuntimeError):
                 size = self._core.get_property(name, _GROUP_SIZE)
@@ -327,8 +327,9 @@ class Verification:
         try:
             yield
         finally:
+            # The CPU plugin does not report LP_TRANSFORMS_MODE; "YES" is its default.
             for name, size in group_sizes.items():
-                self._core.set_property(name, {_LOW_PRECISION: "YES", _GROUP_SIZE: size})  # "YES" is the default
+                self._core.set_property(name, {_LOW_PRECISION: "YES", _GROUP_SIZE: size})
 
     def _compile_placed(self, devices: DeviceSet) -> tuple[ov.CompiledModel, list[str]]:
         """Compiles the placed model on HETERO, as an unchanged script does.
@@ -341,7 +342,8 @@ class Verification:
         """
         config: dict[str, Any] = {}
         if self._precision == F32:
-            config = {"DEVICE_PROPERTIES": {name: self._f32(name) for name in devices if self._f32(name)}}
+            by_device = {name: self._f32_properties(name) for name in devices}
+            config = {"DEVICE_PROPERTIES": {name: properties for name, properties in by_device.items() if properties}}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             try:
@@ -355,7 +357,7 @@ class Verification:
 
     def _computes_in(self, device: str) -> str:
         """The precision that a device computes in, as words for people."""
-        if self._precision == F32 and self._f32(device):
+        if self._precision == F32 and self._f32_properties(device):
             return F32
         return inference_precision(self._core, device) or "its own choice"
 
@@ -415,12 +417,12 @@ class Verification:
         """
         accepted = np.full(len(self._names), agreement.TOLERANCE)
         if self._precision == F32:
-            return np.maximum(accepted, _TOLERANCE_F16 if not all(map(self._f32, self._present)) else 0.0)
+            return np.maximum(accepted, _TOLERANCE_F16 if not all(map(self._f32_properties, self._present)) else 0.0)
         if (worst <= accepted).all():
             return accepted
         exact: dict[str, list[Outputs]] = {}
         with self._quantised_in_floats():
-            for name in filter(self._f32, references):
+            for name in filter(self._f32_properties, references):
                 self._report(f"running on {name} alone in f32")
                 try:
                     exact[name] = _outputs(self._compile(name, F32), inputs)
@@ -466,7 +468,8 @@ class Verification:
             ).any()
         )
         exact_device = next((name for name in self._present if "CPU" in name), (self._present or ["CPU"])[0])
-        operations, end = OneByOne(self._core, exact_device, self._model, self._report), time.monotonic() + _PATIENCE
+        operations = OneByOne(self._core, exact_device, self._model, self._report)
+        end = time.monotonic() + _ONE_BY_ONE_SECONDS
         try:
             for one in inputs[group][: step + 1]:
                 expected = operations.infer(one, end)

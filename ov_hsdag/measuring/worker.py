@@ -48,9 +48,9 @@ _HETERO_THREADS = 2
 # Requests for each device of a split that are in flight at least.
 _REQUESTS_PER_DEVICE = 2
 
-# Time, seconds, in which the last callback of a trial ends. Freeing a queue of requests waits for that callback while
+# Seconds in which the last callback of a trial ends. Freeing a queue of requests waits for that callback while
 # it holds the GIL, which the callback needs.
-_LAST_CALL = 0.02
+_LAST_CALLBACK_SECONDS = 0.02
 
 ON_EACH = "MULTI:"
 """Prefix of the device of a command where the whole model runs on each of the devices that follow."""
@@ -102,7 +102,7 @@ class Station:
     def compile(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Compiles a candidate, warms it up, and writes the outputs of one inference."""
         if self._runner is not None:
-            time.sleep(_LAST_CALL)
+            time.sleep(_LAST_CALLBACK_SECONDS)
         self._runner = None  # frees the memory before the next candidate is compiled
         ways = json.loads(Path(command["ways"]).read_text(encoding="utf-8"))
         runners = [self._runners(number, way) for number, way in enumerate(ways)]

@@ -26,7 +26,7 @@ _MOST_SAMPLED = 1 << 16
 Sizes are read at up to three times as many tokens, where the bytes of an attention mask, the square of that, are still
 below the limits of what a problem can hold."""
 
-_PRECISION = 1000
+_STEPS_OF_CONTEXT = 1000
 """The longest context is determined to one part in this number; memory is an estimate anyway."""
 
 
@@ -153,7 +153,7 @@ class ContextProblems:
         if fits(most):
             return None
         low, high = 0, most  # fits, does not fit
-        while high - low > max(1, low // _PRECISION):
+        while high - low > max(1, low // _STEPS_OF_CONTEXT):
             middle = (low + high) // 2 if low else max(high // 16, 1)
             if fits(middle):
                 low = middle
