@@ -36,7 +36,7 @@ struct SearchSettings {
         std::int32_t most_groups = 4'000;
         std::int64_t most_moves = 6'000'000;  // largest number of moves of a search: about 1 s on one core
         double expected_regret = 0.0001;      // searches end below this expected gain, a share of the best score
-        double together = 0.25;  // last share of `most_moves`, for which searches that disagree exchange placements
+        double together = 0.5;  // last share of `most_moves`, for which searches that disagree exchange placements
         OV_HSDAG_NUMBERS(moves, moves_per_group, more_per_group, most_more, moves_in_little_memory,
                          times_in_little_memory, refined_in_little_memory, descents, most_groups, most_moves,
                          expected_regret, together)

@@ -1,6 +1,6 @@
 """How far the default search is behind one of eight seconds, on models that no constant was chosen on.
 
-    python -m benchmarks.quality.search_effort [--models N] [--seconds S] [--output FILE.json]
+    python -m benchmarks.quality.search_effort [--models N] [--seconds S] [--seed N] [--output FILE.json]
 
 Thirteen models whose sizes a seed draws (drawn_models.py) on four and eight equal CPU devices and on two GPUs and a
 CPU, for throughput, with built-in profiles, by the simulator. The default search counts moves, so that its result is
@@ -103,11 +103,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", type=int, help="the first ones alone; default: all thirteen")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of the long search (default: %(default)g)")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the models' sizes (default: %(default)s)")
     add_output(parser, "all cells as JSON, and the table beside it")
     arguments = parser.parse_args()
-    settings = {"seed": SEED, "seconds": arguments.seconds}
+    settings = {"seed": arguments.seed, "seconds": arguments.seconds}
     run_cell = partial(compared, arguments.seconds)
-    record = record_of(run_cell, drawn_problems(arguments.models), settings, arguments.output)
+    record = record_of(run_cell, drawn_problems(arguments.models, arguments.seed), settings, arguments.output)
     cells = record["cells"]
     publish(arguments.output, record, {"How much slower the default is than a long search:": table(cells)})
     shares = [behind(cell) for cell in cells]
