@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <utility>
@@ -52,6 +53,13 @@ public:
 
     [[nodiscard]] bool alone() const { return searches_.size() < 2; }
     [[nodiscard]] double best() const { return searches_.front()->score(); }
+
+    // Whether the best is no better than the start. That all searches have it says nothing then, as they began alike.
+    [[nodiscard]] bool at_start() const {
+        double start = std::numeric_limits<double>::infinity();
+        for (const auto& search : searches_) start = std::min(start, search->start_score());
+        return best() >= (1.0 - settings_.expected_regret) * start;
+    }
 
     // Of one more search, as a share of the best score.
     [[nodiscard]] double expected_regret() const {
@@ -105,6 +113,8 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
     Descents descents(space, options);
     descents.begin(starts);
     const auto apart = static_cast<std::int64_t>((1.0 - effort.together) * static_cast<double>(effort.most_moves));
+    // With two devices, or for latency, a start is often the optimum, and searches find the optimum soon.
+    const bool hard = options.throughput && space.levels_of(options.seed).fine.devices > 2;
     std::int64_t spent = options.max_moves;
     bool agreed = descents.alone();
     while (!agreed && spent < apart) {
@@ -113,7 +123,8 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
         descents.go_on(turn);
         spent += turn;
         const double moved = std::isfinite(before) ? before / descents.best() - 1.0 : std::isfinite(descents.best());
-        agreed = moved <= effort.expected_regret && descents.expected_regret() <= effort.expected_regret;
+        agreed = moved <= effort.expected_regret && descents.expected_regret() <= effort.expected_regret &&
+                 !(hard && descents.at_start());
     }
     if (!agreed && spent < effort.most_moves) {
         descents.exchange();

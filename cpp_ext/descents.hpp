@@ -3,8 +3,9 @@
 // Searches with seeds and orders of their own take turns of equal numbers of moves, each turn as long as all before it.
 // Of n equal independent searches the expected gain of one more is at most (second best - best) / n: leaving out each
 // of the n in turn, only the best one's absence costs anything, and costs that much. They end when this is below
-// `expected_regret` of the best, and the best has moved by no more in the last turn. Where they never agree, they
-// exchange what they have found for the last of `most_moves`. Moves are counted, not time: a seed finds the same on
+// `expected_regret` of the best, and the best has moved by no more in the last turn. For throughput on more than two
+// devices they do not agree on what they all began with. Where they never agree, they exchange what they have found for
+// the last of `most_moves`. Moves are counted, not time: a seed finds the same on
 // every machine, on any number of cores.
 #pragma once
 

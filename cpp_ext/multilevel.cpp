@@ -73,6 +73,7 @@ public:
         add_partitions(false);
         add_partitions_of_other_orders();
         add_single_devices(false);
+        if (!pool_.empty()) start_score_ = pool_.front().score;
         first_cycle();
         if (!std::isfinite(pool_.front().score)) judge_without_limit();
         enter(Phase::kRefine);
@@ -115,6 +116,7 @@ public:
     }
 
     [[nodiscard]] double score() const { return pool_.front().score; }
+    [[nodiscard]] double start_score() const { return start_score_; }
 
     [[nodiscard]] MultilevelResult result() {
         MultilevelResult result{pool_.front().placement, pool_.front().score, progress_, cycles_, {}, {}, phase_ms_};
@@ -507,6 +509,7 @@ private:
     std::vector<Candidate> island_;  // best first
     std::size_t simple_ = 0;         // simple placements that the island has begun with
     std::int64_t island_moves_ = 0, annealed_moves_ = 0;
+    double start_score_ = std::numeric_limits<double>::infinity();
     std::int64_t begun_at_ = 0;  // moves that were left after the first cycle
     std::vector<Improvement> progress_;
     std::int64_t cycles_ = 0;
@@ -540,6 +543,8 @@ void MultilevelSearch::offer(std::span<const std::uint8_t> placements) {
 }
 
 double MultilevelSearch::score() const { return search_->score(); }
+
+double MultilevelSearch::start_score() const { return search_->start_score(); }
 
 MultilevelResult MultilevelSearch::result() {
     const OrderedProblem& problem = space_.ordered;

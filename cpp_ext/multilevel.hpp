@@ -49,6 +49,8 @@ public:
     void offer(std::span<const std::uint8_t> placements);
     // Of the best placement, as it judges them.
     [[nodiscard]] double score() const;
+    // Of the best placement that `begin` had before the first cycle: a single device, a partition, or a given start.
+    [[nodiscard]] double start_score() const;
     [[nodiscard]] MultilevelResult result();
 
 private:
