@@ -413,7 +413,7 @@ def kill_it(folder: Path, kills: int) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
 def test_killed_at_random_moments_it_ends_as_if_it_was_not(tmp_path: Path) -> None:
-    script = "import sys, pathlib, tests.test_finetune as test; test.kill_it(pathlib.Path(sys.argv[1]), 10)"
+    script = "import sys, pathlib, tests.test_finetune as test; test.kill_it(pathlib.Path(sys.argv[1]), 4)"
     ended(sys.executable, "-c", script, tmp_path, env=environment())
     assert_same_end(tmp_path / "whole", tmp_path / "killed")
     assert not [path for path in tmp_path.rglob("*") if path.name.startswith(PREFIX)]
