@@ -129,21 +129,24 @@ def place(
     """
     common.check_model(model)
     written = default_output(model) if output is None else output
+    arguments = _Arguments(model, device, written, part, given, compress_to_fp16, hardlinks, report)
     if bucket is not None:
-        if is_model_folder(model) or ray is not None or as_json or together or count:
+        if together or count:
+            raise UserError("--bucket is for one model: leave out --together and --count")
+        if is_model_folder(model) or ray is not None or as_json:
             raise UserError("--bucket is for one model on this machine: leave out --ray and --json, and name a file")
         remote.check_on(ray, on)
-        _place_buckets(bucket, model, device, written, part, given, compress_to_fp16, hardlinks, report)
+        _place_buckets(arguments, bucket)
         return
     if together:
         if ray is not None:
             raise UserError("--together places on this machine alone: leave out --ray")
-        _place_together(model, device, written, part, given, compress_to_fp16, hardlinks, report, count, as_json)
+        _place_together(arguments, count, as_json)
         return
     if count:
         raise UserError("--count says how often a model runs among others: give --together as well")
     remote.check_on(ray, on)
-    job = _check(model, device, written, part, given, compress_to_fp16, hardlinks, report)
+    job = _check(arguments)
     if ray is not None:
         with console.result(as_json) as show, remote.connected(ray, job.devices.names, on) as fleet:
             place_job.place(fleet, show, model, job.files, written, device, report, given.shapes, hardlinks)
@@ -151,6 +154,20 @@ def place(
     continue_in_child(f"placing {model} on {device}")
     with console.result(as_json) as show:
         _place_here(job, show, as_json)
+
+
+@dataclass(frozen=True, eq=False)
+class _Arguments:
+    """The arguments of `place` that every way of placing has, as they were given; for each see `place`."""
+
+    model: Path
+    device: str
+    output: Path
+    part: list[str] | None
+    given: Any
+    compress_to_fp16: bool | None
+    hardlinks: bool
+    report: Path | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,70 +235,58 @@ class _Loaded:
     compress: Mapping[Path, bool]
 
 
-def _place_buckets(
-    sizes: str,
-    model: Path,
-    device: str,
-    output: Path,
-    part: list[str] | None,
-    given: Any,
-    compress_to_fp16: bool | None,
-    hardlinks: bool,
-    report: Path | None,
-) -> None:
-    """Places a model for each size of its open dimensions; the arguments are those of `place`, and `sizes` --bucket."""
+def _place_buckets(arguments: _Arguments, sizes: str) -> None:
+    """Places a model for each size of its open dimensions. sizes: as --bucket takes them."""
+    model, given = arguments.model, arguments.given
+    output, report = arguments.output, arguments.report
     common.check_output(output, model)
-    continue_in_child(f"placing {model} on {device}")
+    continue_in_child(f"placing {model} on {arguments.device}")
     for size, shapes in _buckets(model, sizes, parse_shapes(given.shapes or ())).items():
-        file = output.with_stem(f"{output.stem}_{size}")
-        page = None if report is None else report.with_stem(f"{report.stem}_{size}")
-        static = replace(given, static=True, shapes=shapes)
-        job = _check(model, device, file, part, static, compress_to_fp16, hardlinks, page)
+        of_size = replace(
+            arguments,
+            output=output.with_stem(f"{output.stem}_{size}"),
+            given=replace(given, static=True, shapes=shapes),
+            report=None if report is None else report.with_stem(f"{report.stem}_{size}"),
+        )
+        job = _check(of_size)
         with console.result(False) as show:
             _place_here(job, show, as_json=False)
 
 
-def _place_together(
-    model: Path,
-    device: str,
-    output: Path,
-    part: list[str] | None,
-    given: Any,
-    compress_to_fp16: bool | None,
-    hardlinks: bool,
-    report: Path | None,
-    count: list[str] | None,
-    as_json: bool,
-) -> None:
-    """Places the models of a folder together, as parts of one application; the arguments are those of `place`."""
+def _place_together(arguments: _Arguments, count: list[str] | None, as_json: bool) -> None:
+    """Places the models of a folder together, as parts of one application.
+
+    Args:
+        arguments: name the folder.
+        count: runs of models in one run of the application, as --count takes them.
+        as_json: print JSON.
+    """
+    model, given = arguments.model, arguments.given
     if not is_model_folder(model):
         raise UserError("--together is for a folder of several models; ov-hsdag plan takes any models")
     of_one_model = {flags()[name].name or name: getattr(given, name) for name in _OF_ONE_MODEL}
-    plan.check_options({**of_one_model, "part": part}, "for one model, not for --together")
+    plan.check_options({**of_one_model, "part": arguments.part}, "for one model, not for --together")
     spec = of_folder(model, parse_counts(count), given.workload, given.shapes)
-    options = {**vars(given), "report": report, "hardlinks": hardlinks, "compress_to_fp16": compress_to_fp16}
-    plan.write(spec, device, output, model, options, as_json)
+    options = {
+        **vars(given),
+        "report": arguments.report,
+        "hardlinks": arguments.hardlinks,
+        "compress_to_fp16": arguments.compress_to_fp16,
+    }
+    plan.write(spec, arguments.device, arguments.output, model, options, as_json)
 
 
-def _check(
-    model: Path,
-    device: str,
-    output: Path,
-    part: list[str] | None,
-    given: Any,
-    compress_to_fp16: bool | None,
-    hardlinks: bool,
-    report: Path | None,
-) -> _Job:
-    """Checks all options, before the minutes that reading a large model may take; the arguments are those of `place`.
+def _check(arguments: _Arguments) -> _Job:
+    """Checks all options, before the minutes that reading a large model may take.
 
     Raises:
         UserError: an option is wrong, or options contradict each other.
     """
-    files = model_files(model, part or ())
-    common.check_output(output, model)
+    given, report = arguments.given, arguments.report
+    files = model_files(arguments.model, arguments.part or ())
+    common.check_output(arguments.output, arguments.model)
     check_objective(given.objective)
-    devices = DeviceSet.parse(device)
+    devices = DeviceSet.parse(arguments.device)
     limits = parse_memory(given.memory, devices.names) if given.memory is not None else None
     check_kv_precision(given.kv_precision)
     examples = parse_shapes(given.shapes or ())
@@ -303,11 +308,11 @@ def _check(
         check_report(report)
         check_not_input(report, files[0])
     return _Job(
-        model=model,
-        device=device,
+        model=arguments.model,
+        device=arguments.device,
         devices=devices,
         files=files,
-        output=output,
+        output=arguments.output,
         given=given,
         limits=limits,
         examples=examples,
@@ -315,8 +320,8 @@ def _check(
         workload=workload,
         measured_costs=measured_costs,
         affinity=affinity,
-        compress_to_fp16=compress_to_fp16,
-        hardlinks=hardlinks,
+        compress_to_fp16=arguments.compress_to_fp16,
+        hardlinks=arguments.hardlinks,
         report=report,
     )
 

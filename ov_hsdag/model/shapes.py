@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -17,6 +16,7 @@ from ov_hsdag.model.own_sizes import fixed_by_weights, suggested_sizes
 from ov_hsdag.model.workload import CACHE_POSITIONS, cache_positions, past_length
 from ov_hsdag.utils.errors import UserError, one_line
 from ov_hsdag.utils.lazy import op, ov
+from ov_hsdag.utils.warn import warn_caller
 
 Examples = Mapping[str, Sequence[int]]  # example shapes of inputs, by their names
 
@@ -130,10 +130,9 @@ def fix_npu_sizes(model: ov.Model, devices: Iterable[str], shapes: Examples | No
     if has_npu(devices) and is_unbounded(model):
         fix_input_shapes(model, shapes or {})
         sizes = ",".join(sized(input_name(port), tuple(port.get_shape())) for port in model.inputs)
-        warnings.warn(
+        warn_caller(
             f"an NPU takes no open sizes, so {sizes} is fixed: the placed model takes no other sizes"
-            " (leave the NPU out to keep them open)",
-            stacklevel=3,
+            " (leave the NPU out to keep them open)"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from ov_hsdag.devices import discovery
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.warn import warn_caller
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,9 @@ class HostMemory:
     def warn_beyond(self, needed: int) -> None:
         """Warns where the devices need more bytes together than they share; each limit alone may be kept."""
         if needed > self.room:
-            warnings.warn(
+            warn_caller(
                 f"{' and '.join(self.devices)} need {format_bytes(needed)} together, and share the"
-                f" {format_bytes(self.room)} of this machine",
-                stacklevel=3,
+                f" {format_bytes(self.room)} of this machine"
             )
 
     def needed(self, problem: PlacementProblem, counted: NDArray[np.int64]) -> int:

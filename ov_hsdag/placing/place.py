@@ -5,7 +5,6 @@ The steps are those of docs/concepts/design.md: resolve, analyse, calibrate, pri
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -432,7 +431,7 @@ def _warn_of_limits(choice: _Choice, problem: PlacementProblem, request: Placing
     if request.options.objective == "throughput":
         shared = SharedCores.of(request.session.core, request.session.devices.names)
         if shared:
-            warnings.warn(shared.describe(), stacklevel=3)
+            warn_caller(shared.describe())
 
 
 def _describe(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -36,6 +35,7 @@ from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import Clock
+from ov_hsdag.utils.warn import warn_caller
 
 
 @dataclass(frozen=True, eq=False)
@@ -418,17 +418,15 @@ def _valid_measured_costs(
     valid_costs = costs.of(graph, devices, core)
     unmeasured = [name for name in devices if costs.device(name) is None]
     if valid_costs and unmeasured:
-        warnings.warn(
+        warn_caller(
             f"operations are not measured on {', '.join(unmeasured)} (there was no time, it runs none of the"
-            " model, or the calibration was one without it): the profile counts there",
-            stacklevel=4,
+            " model, or the calibration was one without it): the profile counts there"
         )
     stale = [name for name in devices if name not in valid_costs and name not in unmeasured]
     if stale or not valid_costs:
-        warnings.warn(
+        warn_caller(
             f"the measured costs beside the model do not hold for {', '.join(stale or devices)} (another model, device,"
             " number of cores, property or release of OpenVINO) and are not used; ov-hsdag calibrate --model measures"
-            " them anew",
-            stacklevel=4,
+            " them anew"
         )
     return valid_costs

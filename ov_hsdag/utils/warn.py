@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
 
-_PACKAGE = str(Path(__file__).parents[1]) + "/"
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
 
 
 def warn_caller(message: str) -> None:
