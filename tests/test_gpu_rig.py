@@ -362,7 +362,7 @@ def test_a_device_that_does_not_run_the_whole_model_is_measured_with_the_other(r
         model = ZOO["gru"].build()
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            placement = ov_hsdag.place(model, device="HETERO:GPU,CPU", measure=True)
+            placement = ov_hsdag.place(model, device="HETERO:GPU,CPU", measure=True, measure_seconds=150)
         print(*(str(one.message).partition(":")[0] for one in told), sep="; ")
         print(*placement.predicted["measured_costs"], *sorted(placement.measured))
         """
