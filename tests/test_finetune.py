@@ -25,7 +25,7 @@ import typer
 
 from ov_hsdag.calibration.correction import Corrector, Fit, Terms
 from ov_hsdag.cli.app import app
-from ov_hsdag.cli.finetune import duration
+from ov_hsdag.cli.commands.finetune import duration
 from ov_hsdag.devices import device_set, virtual
 from ov_hsdag.measuring.evaluator import Judge, Measurement
 from ov_hsdag.measuring.measurer import Measurer

@@ -12,7 +12,8 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.finetune import duration
+from ov_hsdag.cli.command import Command
+from ov_hsdag.cli.commands.finetune import duration
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.model.gains import BEST_SINGLE, times
 from ov_hsdag.model.placement import Placement
@@ -197,3 +198,6 @@ def _result_json(cache: PlacementCache, result: Improvement) -> dict[str, Any]:
         "replaced": result.replaced,
         "why": result.why,
     }
+
+
+COMMAND = Command(improve, position=100, example="ov-hsdag improve --budget 30m")

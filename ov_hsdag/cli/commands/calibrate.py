@@ -15,6 +15,7 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, remote
 from ov_hsdag.cli.child_process import continue_in_child
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given, model_here
 from ov_hsdag.costs.stored import ModelCosts, check_replaceable, path_beside
 from ov_hsdag.devices.device_set import DeviceSet
@@ -240,3 +241,10 @@ def _table(document: dict[str, Any], errors: dict[str, Any]) -> Table:
         starts = [f"{entry[key]['value']:.1f}" for key in ("launch_us", "submodel_us")]
         table.add_row(name, precision, *rates, *starts, f"{errors[name]['layers_error']:.0%}")
     return table
+
+
+COMMAND = Command(
+    calibrate,
+    position=140,
+    example="ov-hsdag calibrate --device HETERO:GPU,CPU --model model.xml --output machine.json",
+)

@@ -12,9 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console, place_job, placed, plan, remote
+from ov_hsdag.cli import console, place_job, placed, remote
 from ov_hsdag.cli.child_process import continue_in_child
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import again, command_line
+from ov_hsdag.cli.commands import plan
 from ov_hsdag.costs.builtin import costs_line
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
@@ -555,3 +557,8 @@ def default_output(model: Path) -> Path:
     if is_model_folder(model):
         return Path(f"{named.name}_placed")
     return Path(f"{named.name if named.is_dir() else named.stem}_placed.xml")
+
+
+COMMAND = Command(
+    place, position=10, example="ov-hsdag place model.onnx --device HETERO:GPU,CPU --objective throughput"
+)

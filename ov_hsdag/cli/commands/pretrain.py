@@ -13,6 +13,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import model_here
 from ov_hsdag.storage.files import check_writable
 from ov_hsdag.utils.errors import UserError
@@ -185,3 +186,6 @@ def _figures(values: Mapping[str, float]) -> str:
         f"gap to searched placements {100 * values['gap']:.1f}%,"
         f" within 3% in {100 * values['within_3']:.0f}% of problems, {100 * values['infeasible']:.0f}% infeasible"
     )
+
+
+COMMAND = Command(pretrain, position=160, example="ov-hsdag pretrain --output trained --reinforce-steps 5000")

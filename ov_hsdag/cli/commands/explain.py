@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console, plan
+from ov_hsdag.cli import console
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given, place_it
+from ov_hsdag.cli.commands import plan
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import load_beside
 from ov_hsdag.devices.device_set import DeviceSet
@@ -279,3 +281,6 @@ def _described(operation: dict[str, Any]) -> str:
 
 def _ms(us: float) -> str:
     return f"{us / 1e3:,.3f} ms"
+
+
+COMMAND = Command(explain, position=60, example="ov-hsdag explain model_placed.xml --type MatMul")

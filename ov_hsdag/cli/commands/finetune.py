@@ -15,6 +15,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, remote
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices.device_set import DeviceSet
@@ -451,3 +452,8 @@ def _table(record: Mapping[str, Any]) -> Table:
     first = " first measured: before the best ones were measured again." if record["final"] else ""
     table.caption = f"* chosen. x {over}: all measurements of a placement together.{first}"
     return table
+
+
+COMMAND = Command(
+    finetune, position=150, example="ov-hsdag finetune model.xml --device HETERO:GPU,CPU --output tuned --budget 10m"
+)

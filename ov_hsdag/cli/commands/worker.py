@@ -10,6 +10,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.command import Command
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.fleet.machines import announcement
 
@@ -41,3 +42,6 @@ def worker(ray: Address, cores: Cores = 0, as_json: common.Json = False) -> None
         if advice := token_advice(os.environ, Path.home()):  # Ray's authentication token, which keeps strangers out
             console.warn(advice)
         serve(ray, labels, cores)
+
+
+COMMAND = Command(worker, position=170, example="ov-hsdag worker --ray head.local:6379")

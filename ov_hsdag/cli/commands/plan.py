@@ -12,6 +12,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.command import Command
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.devices.memory import parse_memory
@@ -291,3 +292,6 @@ def shown(
     for row in plan.compared():
         others.add_row(*row)
     show.text("", others if plan.baselines else None)
+
+
+COMMAND = Command(plan, position=20, example="ov-hsdag plan app.toml --device HETERO:GPU,CPU --output placed")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import options, place_it
 from ov_hsdag.cli.placed import terminal_picture
 from ov_hsdag.model.gains import times
@@ -166,3 +167,6 @@ def _figures(figures: dict[str, Any], over: str) -> str:
     memory = figures.get("memory_bytes") or {}
     parts += [f"{format_bytes(size)} on {name}" for name, size in memory.items()]
     return ", ".join(parts)
+
+
+COMMAND = Command(show, position=50, example="ov-hsdag show model_placed.xml --output affinity.json")

@@ -15,10 +15,12 @@ import typer
 from rich.table import Table
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console, plan, remote
+from ov_hsdag.cli import console, remote
 from ov_hsdag.cli import kit as kits
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given
+from ov_hsdag.cli.commands import plan
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import load_beside
 from ov_hsdag.devices.device_set import DeviceSet
@@ -480,3 +482,8 @@ def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objectiv
         )
     shown += [Row(name, note=note) for name, note in left_out.items()]
     return candidates_table(shown, objective, measured=True, what="runs" if planned else "inferences")
+
+
+COMMAND = Command(
+    bench, position=130, example="ov-hsdag bench model.xml --device HETERO:GPU,CPU --objective throughput"
+)
