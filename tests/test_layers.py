@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "ov_hsdag"
 LAYERS = (
     ("cli", "__main__"),
     ("integration", "fleet", "kit", "_autoload"),
-    ("placing", "training"),
+    ("placing", "training", "jobs"),
     ("policy",),
     ("placers", "calibration", "measuring", "explaining"),
     ("problem",),
@@ -88,6 +88,15 @@ def test_the_picture_of_the_layers_is_right() -> None:
         drawn += [[]] if line[0] in "┌├" else []
         drawn[-1].append(line[1:].strip().removesuffix("/").removesuffix(".py"))
     assert [set(layer) for layer in drawn] == [set(layer) - {"_native"} for layer in LAYERS]
+
+
+def test_one_module_of_the_command_line_names_the_fleet() -> None:
+    """The package works without Ray, and without fleet/: cli/remote.py imports it when a command needs machines."""
+    named = {name for name, path in MODULES.items() if "ov_hsdag.fleet" in path.read_text(encoding="utf-8")}
+    assert {name for name in named if part(name) != "fleet"} == {"cli.remote"}
+    remote = ast.parse(MODULES["cli.remote"].read_text(encoding="utf-8"))
+    modules = {node.module or "" for node in remote.body if isinstance(node, ast.ImportFrom)}
+    assert not {module for module in modules if module.startswith("ov_hsdag.fleet")}
 
 
 def test_commands_leave_their_names_to_functions() -> None:

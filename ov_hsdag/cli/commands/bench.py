@@ -25,7 +25,7 @@ from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import load_beside
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import absent
-from ov_hsdag.fleet.job import Inputs, Job
+from ov_hsdag.jobs.job import Inputs, Job
 from ov_hsdag.model.config_sizes import with_sizes_beside
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.samples import inputs_of_each, parse_inputs, samples_of

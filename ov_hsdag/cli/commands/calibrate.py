@@ -19,8 +19,8 @@ from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given, model_here
 from ov_hsdag.costs.stored import ModelCosts, check_replaceable, path_beside
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.fleet.job import OUT, Inputs, Job
-from ov_hsdag.fleet.machines import Kind
+from ov_hsdag.jobs.job import OUT, Inputs, Job
+from ov_hsdag.jobs.machine_kind import Kind
 from ov_hsdag.model.config_sizes import sizes_beside
 from ov_hsdag.model.inputs import parse_shapes
 from ov_hsdag.storage.files import check_not_input, check_writable, write_json

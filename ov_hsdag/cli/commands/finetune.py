@@ -19,8 +19,8 @@ from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.fleet.job import OUT, Inputs, Job
-from ov_hsdag.fleet.machines import Kind
+from ov_hsdag.jobs.job import OUT, Inputs, Job
+from ov_hsdag.jobs.machine_kind import Kind
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
 from ov_hsdag.model.gains import BEST_SINGLE, times
 from ov_hsdag.model.inputs import parse_shapes
