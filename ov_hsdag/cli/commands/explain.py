@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from ov_hsdag.cli import console
 from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given, place_it
 from ov_hsdag.cli.commands import plan
+from ov_hsdag.cli.stored_placement import print_stored
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import load_beside
 from ov_hsdag.devices.device_set import DeviceSet
@@ -41,6 +43,14 @@ Types = Annotated[
     typer.Option("--type", metavar="TYPE", help="Operations of a type, such as MatMul. Again for more."),
 ]
 AllOperations = Annotated[bool, typer.Option("--all", help="Every submodel, and every operation in order.")]
+Stored = Annotated[
+    bool,
+    typer.Option("--stored", help="Print the placement as it is in MODEL instead; nothing is predicted anew."),
+]
+StoredOutput = Annotated[
+    Path | None,
+    common.output_option("FILE.json", 'With --stored: write {"node": "device"}, too, which --affinity reads.'),
+]
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,8 @@ def explain(
     node: Nodes = None,
     kind: Types = None,
     every: AllOperations = False,
+    stored: Stored = False,
+    output: StoredOutput = None,
     as_json: common.Json = False,
 ) -> None:
     """Explain what runs where in a placed MODEL, what that costs there and elsewhere, and why it is there.
@@ -77,6 +89,8 @@ def explain(
     A summary comes first, then the operations that take longest, or those of --node, --type or --all. With --node and
     --type it leaves out which single moves come closest to paying. Figures are predictions, also of placements that
     were made elsewhere (affinities of the nodes, or --affinity). Of a plan.json the whole application is explained.
+    --stored prints what is stored in MODEL, the prediction and measurement of its placing among it; of a folder, of all
+    models that carry a placement.
 
     Args:
         model: the placed model, its folder, or a plan.json.
@@ -84,8 +98,19 @@ def explain(
         node: patterns of names of operations to describe.
         kind: types of operations to describe.
         every: describe all operations and submodels.
+        stored: print the placement that the model carries, and explain nothing.
+        output: with `stored`, the affinities to write, too, as .json.
         as_json: print JSON.
+
+    Raises:
+        UserError: options contradict each other, a file cannot be read or written, or there is no placement.
     """
+    if stored:
+        _check_stored(model, {**vars(placed), "part": None, "node": node, "type": kind, "all": every})
+        print_stored(model, output, None if placed.part is None else (placed.part,), as_json)
+        return
+    if output is not None:
+        raise UserError("--output writes the placement that is stored in the model: give --stored, too")
     if model.suffix == ".json":
         own = {name: getattr(placed, name) for name in ("affinity", "shape", "workload", "context", "part")}
         plan.check_options({**own, "node": node, "type": kind, "all": every}, "for one model, not for a plan")
@@ -109,6 +134,14 @@ def explain(
             "\n".join([_text(explained_model, summary, str(model), every), *map(_described, operations), *more]),
         )
         show.next("report", model, "--output", "report.html", *given(*(f"--{name}" for name in vars(placed))))
+
+
+def _check_stored(model: Path, options: Mapping[str, object]) -> None:
+    """Raises UserError where --stored is given for a plan, or with options of an explanation. options: by name."""
+    if model.suffix == ".json":
+        raise UserError("--stored is for one model, not for a plan: leave it out")
+    for name in (name for name, value in options.items() if value):
+        raise UserError(f"--stored prints the placement as it is in the model: leave out --{name}")
 
 
 def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
@@ -263,7 +296,7 @@ def _costs(explained_model: ExplainedModel, model: str) -> str:
     if lost:
         text += (
             f"; the placement was made with costs that were measured on {', '.join(lost)} and not kept, so that what"
-            f" show prints differs (ov-hsdag calibrate --model {model} measures them)"
+            f" --stored prints differs (ov-hsdag calibrate --model {model} measures them)"
         )
     return text
 
