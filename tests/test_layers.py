@@ -99,6 +99,17 @@ def test_one_module_of_the_command_line_names_the_fleet() -> None:
     assert not {module for module in modules if module.startswith("ov_hsdag.fleet")}
 
 
+def test_commands_share_modules_and_not_each_other() -> None:
+    """What several commands use is in a module beside cli/commands/; plan.py reads the plans that others take."""
+    commands = {name for name in MODULES if name.startswith("cli.commands.")}
+    assert not {
+        (module, target)
+        for module, path in MODULES.items()
+        for _, target in imports(path)
+        if target in commands - {module, "cli.commands.plan"}
+    }
+
+
 def test_commands_leave_their_names_to_functions() -> None:
     """Importing a module `ov_hsdag.fit` would replace a function of that name."""
     assert not MODULES.keys() & {"calibrate", "explain", "fit", "verify"}

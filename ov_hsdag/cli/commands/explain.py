@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,21 +11,13 @@ import typer
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command import Command
-from ov_hsdag.cli.command_lines import given, place_it
+from ov_hsdag.cli.command_lines import given
 from ov_hsdag.cli.commands import plan
+from ov_hsdag.cli.placed_model import PlacedModel, explained
 from ov_hsdag.cli.stored_placement import print_stored
-from ov_hsdag.costs.profile import Profile
-from ov_hsdag.costs.stored import load_beside
-from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.devices.memory import parse_memory
-from ov_hsdag.explaining.explain import explain as explain_model
-from ov_hsdag.explaining.explain import placement_of
 from ov_hsdag.explaining.explained_model import ExplainedModel
 from ov_hsdag.model.gains import times
-from ov_hsdag.model.inputs import parse_shapes
-from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.copies import COPIES
-from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError
 
@@ -51,26 +42,6 @@ StoredOutput = Annotated[
     Path | None,
     common.output_option("FILE.json", 'With --stored: write {"node": "device"}, too, which --affinity reads.'),
 ]
-
-
-@dataclass(frozen=True)
-class PlacedModel:
-    """Options that `explain` and `report` share: model of a folder, its placement, and the costs and limits to use."""
-
-    device: Annotated[str | None, common.device_option("Devices; by default those of the placement.")] = None
-    affinity: common.AffinityFile = None
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            "--objective", metavar="latency|throughput", help="What moves are judged by; by default the placement's."
-        ),
-    ] = None
-    profile: common.ProfileFile = None
-    memory: common.Memory = None
-    shape: common.Shapes = None
-    workload: common.WorkloadOption = None
-    context: common.Context = None
-    part: common.Part = None
 
 
 @common.with_options_of(PlacedModel, "placed")
@@ -142,48 +113,6 @@ def _check_stored(model: Path, options: Mapping[str, object]) -> None:
         raise UserError("--stored is for one model, not for a plan: leave it out")
     for name in (name for name, value in options.items() if value):
         raise UserError(f"--stored prints the placement as it is in the model: leave out --{name}")
-
-
-def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
-    """Reads and explains a placed model.
-
-    Args:
-        model: the file or folder that the user named, for messages.
-        file: the model's file.
-        placed: options of the user.
-
-    Returns:
-        The explained model.
-
-    Raises:
-        UserError: an option is wrong, the model cannot be read, or it carries no placement.
-    """
-    if placed.objective is not None:
-        check_objective(placed.objective)
-    devices = DeviceSet.parse(placed.device).names if placed.device is not None else None
-    examples = parse_shapes(placed.shape or ())
-    costs = Profile.load(placed.profile) if placed.profile else None
-    given_placement = Placement.load(placed.affinity, devices) if placed.affinity else None
-    core = common.new_core()
-    loaded, shapes = common.read_with_shapes(core, file, examples)
-    carried = given_placement or placement_of(loaded)
-    if carried is None:
-        raise UserError(f"{model} carries no placement; {place_it(model, core, placed.device)}")
-    limits = parse_memory(placed.memory, devices or carried.devices) if placed.memory is not None else None
-    with console.progress(f"pricing {model}"):
-        return explain_model(
-            loaded,
-            devices,
-            affinity=given_placement,
-            objective=placed.objective,
-            profile=costs,
-            core=core,
-            shapes=shapes,
-            memory=limits,
-            costs=load_beside(file),
-            workload=placed.workload,
-            context=placed.context,
-        )
 
 
 def _text(explained_model: ExplainedModel, summary: dict[str, Any], model: str, every: bool) -> str:

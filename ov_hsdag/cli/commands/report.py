@@ -10,7 +10,7 @@ from ov_hsdag.cli import console, kit
 from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import command_of
 from ov_hsdag.cli.commands import plan
-from ov_hsdag.cli.commands.explain import PlacedModel, explained
+from ov_hsdag.cli.placed_model import PlacedModel, explained
 from ov_hsdag.explaining.report_data import write
 from ov_hsdag.placing.plan import Plan
 from ov_hsdag.report.write import check_report
