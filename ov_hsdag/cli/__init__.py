@@ -10,7 +10,10 @@ from ov_hsdag.utils.errors import INTERRUPTED, interrupted
 
 
 def main() -> NoReturn:
-    """Run the command line and leave: 0 done, 1 a device or OpenVINO failed, 2 bad input, 130 interrupted."""
+    """Runs the command line and ends the process with its exit status.
+
+    Exit status: 0 done, 1 a device or OpenVINO failed, 2 bad input, 130 interrupted.
+    """
     status, began = INTERRUPTED, os.getpid()
     try:
         # Importing the commands takes long enough to be interrupted.

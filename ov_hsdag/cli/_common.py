@@ -1,4 +1,8 @@
-"""Options that several commands share, including those of placing, and checks of files before any work."""
+"""What several commands share: options, checks of files before any work, and reading and writing of models.
+
+Aliases such as `Model` and `Device` annotate a command's parameter, of which typer then makes an argument or an option.
+"Options of placing" are the fields of `ov_hsdag.placing.options.PlaceOptions` that `flags` describes.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,10 @@ from ov_hsdag.utils.lazy import ov
 
 
 def _option(name: str) -> Any:
-    """The typer option of an option of placing, for an annotated parameter of a command; name: as in `flags`."""
+    """Makes the typer option for an option of placing, to annotate a command's parameter with.
+
+    name: the option's name in `flags`.
+    """
     flag = flags()[name]
     text = flag.word(name)
     if flag.kind is bool:
@@ -44,7 +51,10 @@ def _option(name: str) -> Any:
 
 
 def _type(name: str) -> Any:
-    """The annotation of an option of placing on the command line, for typer to parse its value."""
+    """Returns the type to which typer parses the value of an option of placing.
+
+    An option that can be given several times has a list; one without a default may be None. name: as in `flags`.
+    """
     flag = flags()[name]
     plain: Any = Path if flag.kind == "file" else flag.kind
     if flag.several:
@@ -53,9 +63,15 @@ def _type(name: str) -> Any:
 
 
 def options_of(*names: str) -> type[Any]:
-    """Makes a dataclass for `with_options_of` whose fields are options of placing, by their names in `flags`.
+    """Makes a dataclass whose fields are options of placing, for `with_options_of` to add to a command.
 
-    Its values are those of the command line, not parsed further: texts, numbers and paths.
+    An instance has the values of the command line: texts, numbers and paths. Texts such as "GPU=8GiB" are not parsed.
+
+    Args:
+        names: names of the options, as in `flags`. They become the names of the fields.
+
+    Returns:
+        The class.
     """
     given = [(name, Annotated[_type(name), _option(name)], field(default=default_of(name))) for name in names]
     return make_dataclass("Given", given)
@@ -81,12 +97,12 @@ Model = Annotated[
 
 
 def device_option(help: str, metavar: str = "HETERO:A,B") -> Any:
-    """The option --device, for an annotated parameter of a command; names in lower case are accepted."""
+    """Makes the option --device, to annotate a command's parameter with; names in lower case become upper case."""
     return typer.Option("--device", "-d", metavar=metavar, help=help, callback=lambda one: one and in_upper_case(one))
 
 
 def output_option(metavar: str, help: str) -> Any:
-    """The option --output, for an annotated parameter of a command."""
+    """Makes the option --output, to annotate a command's parameter with."""
     return typer.Option("--output", "-o", metavar=metavar, help=help)
 
 
@@ -125,7 +141,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 @dataclass
 class _Shared:
-    """The options that all commands share; they set variables of `console`.
+    """The options that all commands share. Each field sets the variable of `console` with the same name.
 
     Only commands that read models have `extension`.
     """
@@ -232,7 +248,7 @@ def parse_duration(text: str) -> float:
 
 
 def one_file(model: Path, part: str | None, use: str) -> Path:
-    """The file of a model, or of the one model of a folder that is meant.
+    """Returns the file of the single model that a command works on: `model` itself, or one model of that folder.
 
     Args:
         model: a model's file or an exported folder.
@@ -283,7 +299,7 @@ def assumed_shapes(
     used: Mapping[str, Sequence[int]] | None = None,
     beside: Collection[str] = (),
 ) -> str:
-    """A line about dynamic inputs whose sizes the user did not give.
+    """Describes, in one line, the sizes that costs assume for dynamic inputs whose sizes the user did not give.
 
     Args:
         model: the placed model.
@@ -292,7 +308,7 @@ def assumed_shapes(
         beside: names of inputs whose sizes came from the configuration file in the model's folder.
 
     Returns:
-        One line for people, or "" where all sizes were given.
+        The line; "" where all sizes were given.
     """
     configured = {
         input_name(port)
@@ -330,7 +346,10 @@ def has_fp16_weights(model: ov.Model) -> bool:
 
 
 def new_core() -> ov.Core:
-    """A Core with the declared virtual devices and the libraries of --extension. Raises UserError, RunError."""
+    """Makes a Core with the declared virtual devices and the libraries of --extension.
+
+    Raises the errors of `virtual.register` and of `extensions.add`.
+    """
     core = virtual.new_core()
     for path in console.extension or ():
         extensions.add(core, path)
@@ -391,7 +410,7 @@ def read_with_shapes(
 def with_known_shapes(
     model: ov.Model, path: Path, given: Mapping[str, Sequence[int]] | None
 ) -> dict[str, Sequence[int]] | None:
-    """Example shapes from the user, completed by those from the configuration file in the model's folder.
+    """Completes the user's example shapes by those from the configuration files in the model's folder.
 
     Args:
         model: the model, read from a file.
@@ -399,8 +418,8 @@ def with_known_shapes(
         given: example shapes of the user, by input name.
 
     Returns:
-        Shapes by input name. None without any, and where the user gave none and the model carries a placement that
-        was made with example shapes: these count then.
+        Shapes by input name; None where there are none. It is also None where the user gave none and the model carries
+        a placement that was made with example shapes, as those of the placement count then.
     """
     placement = Placement.of(model)
     earlier = ((placement and placement.settings) or {}).get("shapes", {})
@@ -410,7 +429,11 @@ def with_known_shapes(
 
 
 def read_model(core: ov.Core, path: Path) -> ov.Model:
-    """Reads a model of any format of OpenVINO. Raises UserError, in one line, where it is missing or damaged."""
+    """Reads a model of any format of OpenVINO, and shows progress.
+
+    Raises:
+        UserError: the model is missing or damaged. The message is one line.
+    """
     check_model(path)
     try:
         with console.progress(f"reading {path}"), console.quiet_native_errors():

@@ -1,4 +1,4 @@
-"""Assembles the commands, and turns errors into one line and an exit status."""
+"""Assembles the typer application from the commands, and turns errors into one line and an exit status."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ class _Command(TyperCommand):
     """A command that also accepts its model as -m MODEL, like OpenVINO's own tools."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Removes -m, --model and "--model=", so that click takes the model for the argument that it is."""
         if any(param.name in ("model", "models") and param.param_type_name == "argument" for param in self.params):
             args = [word.removeprefix("--model=") for word in args if word not in ("-m", "--model")]
         return list(super().parse_args(ctx, args))
 
     def invoke(self, ctx: Any) -> Any:
+        """Runs the command. While it runs, `command_lines.running` is its context."""
         command_lines.running = ctx
         try:
             return super().invoke(ctx)
@@ -54,6 +56,7 @@ for _command in COMMANDS:
 
 
 def _print_version(value: bool) -> None:
+    """Prints the version and ends the program where --version is given. value: whether it is."""
     if value:
         print(f"ov-hsdag {__version__}")
         raise typer.Exit

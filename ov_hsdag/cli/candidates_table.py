@@ -1,4 +1,8 @@
-"""The table of candidates that `place` and `bench` print: a row for each placer, and a legend under it."""
+"""The table of candidates that `place` and `bench` print: a row for each placement, and a legend under it.
+
+A candidate is a placement, or a way to run the model without one. Its name is that of the placer that proposed it. A
+placer's further proposals have a variant in brackets, such as "hsdag (less on GPU)"; `placer_of` removes that.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from ov_hsdag.placers.registry import PHRASES
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.utils.failures import out_of_time, read_failure
 
+# What the legend says of each placer, by its name.
 _PLACERS = {
     HETERO_DEFAULT: "HETERO's own rule",
     PIPELINE_HINT: "HETERO's hint PIPELINE_PARALLEL",
@@ -45,7 +50,13 @@ class Row:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A row as it is printed, and names of other placers that found its placement."""
+    """A row as it is printed.
+
+    Attributes:
+        row: the figures.
+        name: the name that is printed: the placer, or with --verbose the candidate.
+        others: further placers that found the same placement.
+    """
 
     row: Row
     name: str
@@ -55,7 +66,7 @@ class _Shown:
 def candidates_table(
     rows: Sequence[Row], objective: str, *, measured: bool, what: str = "inferences", against: str = BEST_SINGLE
 ) -> Table:
-    """The table of candidates with its legend, in the order of `rows`.
+    """Makes the table of candidates with its legend, in the order of `rows`.
 
     A placement has one row, however many placers found it. Of several candidates of one placer ("hsdag (less on GPU)")
     the chosen one is shown, else the best. With --verbose every candidate has a row.
@@ -93,12 +104,20 @@ def candidates_table(
 
 
 def _distinct(rows: Sequence[Row]) -> list[_Shown]:
-    """One row for each placement; a placement is left out where all placers that found it have a better row."""
+    """Joins rows with the same placement, and names each placer once: at the best placement that it found.
+
+    A placement is left out where every placer that found it is named at a better one. The chosen placement is the best,
+    then the one with the largest gain.
+
+    Returns:
+        The rows to print, in the order in which their placers first occur in `rows`.
+    """
     found_by: dict[str, list[Row]] = {}  # rows of each placement, by the name of the first one
     for row in rows:
         found_by.setdefault(row.same_as or row.name, []).append(row)
 
     def worth(same: list[Row]) -> tuple[bool, bool, float]:
+        """The sort key of the rows of one placement: whether it is chosen, has a gain, and its largest gain."""
         gains = [row.gain for row in same if row.gain is not None and not row.note]
         return any(row.chosen for row in same), bool(gains), max(gains, default=0.0)
 
@@ -116,7 +135,7 @@ def _distinct(rows: Sequence[Row]) -> list[_Shown]:
 
 
 def why_no_figure(figures: Mapping[str, Any]) -> str:
-    """The note for a candidate without a measured figure; "" for one that has it. figures: of its measurement."""
+    """Says why a candidate has no measured figure; "" where it has one. figures: of its measurement, as in JSON."""
     failure = read_failure(figures)
     if failure is None:
         return ""
@@ -124,7 +143,10 @@ def why_no_figure(figures: Mapping[str, Any]) -> str:
 
 
 def _number(value: float | None, column: Sequence[float | None]) -> str:
-    """Formats a number with the decimals that show about four digits of the largest number of its column."""
+    """Formats a number with the decimals that show about four digits of the largest number of its column.
+
+    None, for a figure that is not known, becomes "-".
+    """
     largest = max((other for other in column if other is not None), default=0.0)
     return "-" if value is None else f"{value:.{1 if largest >= 100 else 2 if largest >= 10 else 3}f}"
 
@@ -132,7 +154,15 @@ def _number(value: float | None, column: Sequence[float | None]) -> str:
 def _legend(
     rows: Sequence[_Shown], names: Sequence[str], variants: Counter[str], *, measured: bool, against: str
 ) -> str:
-    """The text under the table: what the mark, the intervals and the names of placers mean."""
+    """The text under the table: what the mark, the intervals and the names of placers mean.
+
+    Args:
+        rows: the rows that are printed.
+        names: all names in the table, those of further placers among them.
+        variants: number of candidates of each placer.
+        measured: whether gains are measured; otherwise they are predicted.
+        against: name of the reference of gains.
+    """
     parts = ["* chosen."] if any(one.row.chosen for one in rows) else []
     how = "measured in turns, with its 95% interval" if measured else "predicted"
     parts.append(f"x {against}: {how}.")

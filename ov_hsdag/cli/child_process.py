@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1  # the constant of linux/prctl.h; Python has no name for i
 
 _PATIENCE = 10.0  # seconds for an interrupted child to remove half-written files before it is killed
 
-_forked = False
+_forked = False  # whether this process is the child of `continue_in_child`
 
 
 def continue_in_child(doing: str) -> None:
@@ -60,8 +60,8 @@ def continue_in_child(doing: str) -> None:
 def leave(status: int) -> NoReturn:
     """Ends the process with an exit status.
 
-    A child skips the destructors of OpenVINO: its results are written, and a crash in a destructor would turn success
-    into failure.
+    The child of `continue_in_child` skips the destructors of OpenVINO: its results are written, and a crash in a
+    destructor would turn success into failure.
     """
     if _forked:
         with suppress(OSError):

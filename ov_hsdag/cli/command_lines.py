@@ -1,4 +1,7 @@
-"""Command lines as people type them: the one that is running, and the next ones that commands propose."""
+"""Command lines as people type them: the running one, and those that commands propose to run next.
+
+"Words" are the parts of a command line after "ov-hsdag", before they are quoted for a shell.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _ORDER = ("GPU", "NPU", None, "CPU")
 
 
 def command_line(*words: object) -> str:
-    """A command line of ov-hsdag, quoted for a shell where necessary.
+    """Joins words to a command line of ov-hsdag, quoted for a shell where necessary.
 
     words: those after "ov-hsdag". Pass paths as `Path`: one that begins with a dash gets "./" in front, so that it is
     not read as an option.
@@ -35,19 +38,20 @@ def command_line(*words: object) -> str:
 
 
 def _word(word: object) -> str:
-    """One word of a command line, before quoting."""
+    """Returns a word as text; a path that begins with a dash gets "./" in front."""
     return f"./{word}" if isinstance(word, Path) and str(word).startswith("-") else str(word)
 
 
 def again(*more: str, without: Collection[str] = ()) -> list[str]:
-    """Words after "ov-hsdag" of the running command, with `more` added and the flags `without` removed."""
+    """Returns the words of the running command, with the words `more` added and the flags `without` removed."""
     return [*(word for word in sys.argv[1:] if word not in without), *more]
 
 
 def command_of(placement: Placement) -> str:
-    """The command that makes a placement again, from the settings that a model carries; MODEL stands for its path.
+    """Returns the command line that makes a placement again, from the settings that the placement records.
 
-    "" where these do not suffice: for placements of a plan, and for affinities that were given in Python.
+    MODEL stands for the model's path, which the settings do not have. The result is "" where the settings do not
+    suffice: for placements of a plan, and for affinities that were given in Python.
     """
     made_with = placement.settings
     if made_with is None or made_with.get("command") == "plan" or placement.chosen == "given":
@@ -62,9 +66,15 @@ def command_of(placement: Placement) -> str:
 
 
 def _words_of(flag: Flag, word: str, value: Any) -> list[object]:
-    """The words of a command line for one option of placing; [] where it was not given.
+    """Makes the words of a command line for one option of placing.
 
-    word: the option, "--shape"; value: as `Placement.settings` records it.
+    Args:
+        flag: describes the option.
+        word: the option as it is typed, "--shape".
+        value: its value, as `Placement.settings` records it; None where it was not given.
+
+    Returns:
+        The words; [] where the option was not given.
     """
     if isinstance(value, bool):
         return [word if value else word.replace("--", "--no-", 1)]
@@ -75,7 +85,10 @@ def _words_of(flag: Flag, word: str, value: Any) -> list[object]:
 
 
 def options(given: Mapping[str, object]) -> list[object]:
-    """The words of a command line for options. given: values by option; a list repeats the option, None omits it."""
+    """Makes the words of a command line for options.
+
+    given: values by option as it is typed ("--shape"). A list repeats the option for each item; None omits it.
+    """
     words: list[object] = []
     for name, value in given.items():
         for item in value if isinstance(value, list | tuple) else [value]:
@@ -89,12 +102,15 @@ from Python."""
 
 
 def given(*flags: str) -> list[object]:
-    """The words of those options that were given to the running command. flags: options by their first names."""
+    """Repeats some options of the running command as words, as far as they were given. flags: such as "--shape"."""
     return options({option.opts[0]: value for option, value in given_options() if option.opts[0] in flags})
 
 
 def given_options() -> Iterator[tuple[Any, Any]]:
-    """The options that were given to the running command: click's own objects, and their values."""
+    """Yields the options that were given to the running command, each as click's parameter object and its value.
+
+    Yields nothing where a command's function was called from Python.
+    """
     for option in [] if running is None else running.command.params:
         source = running.get_parameter_source(option.name or "") if running else None
         if running and option.param_type_name == "option" and source is not None and source.name != "DEFAULT":
@@ -102,7 +118,7 @@ def given_options() -> Iterator[tuple[Any, Any]]:
 
 
 def model_here() -> str:
-    """A model for an example command: the only unplaced one in the current folder, else "model.onnx"."""
+    """Names a model for an example command: the only unplaced one in the current folder, else "model.onnx"."""
     with contextlib.suppress(OSError):
         here = [path.name for path in Path().iterdir() if path.suffix in _MODELS]
         sources = [name for name in here if not name.endswith("_placed.xml")]
@@ -112,7 +128,7 @@ def model_here() -> str:
 
 
 def place_it(model: Path, core: ov.Core, device: str | None = None) -> str:
-    """The advice to place a model first, for the end of an error message.
+    """Advises to place a model first, for the end of an error message.
 
     Args:
         model: its file or folder.
@@ -128,16 +144,23 @@ def place_it(model: Path, core: ov.Core, device: str | None = None) -> str:
 
 
 def in_order(devices: Sequence[DeviceInfo]) -> list[str]:
-    """Names of devices in the order of a proposed HETERO list: only virtual devices where there are any, else all."""
+    """Returns names of devices in the order of a proposed HETERO list, see `_ORDER`.
+
+    Where there are virtual devices, these alone are returned, in the given order.
+    """
     virtual = [device.name for device in devices if device.virtual]
     order = sorted(devices, key=lambda device: _ORDER.index(device.kind if device.kind in _ORDER else None))
     return virtual or [device.name for device in order]
 
 
 def first_placing(devices: Sequence[DeviceInfo], model: Path | None = None) -> str:
-    """The command that places a model on the devices of a machine; with one device, after declaring two virtual ones.
+    """Proposes the command line that places a model on the devices of a machine.
 
-    model: `model_here()` by default.
+    On a machine with a single device, a command that declares two virtual devices comes before it.
+
+    Args:
+        devices: the machine's devices.
+        model: the model; None for `model_here()`.
     """
     named, names = model or model_here(), in_order(devices)
     if len(names) > 1:

@@ -81,16 +81,22 @@ def prepare_streams() -> None:
 
 
 def broken_pipe() -> int:
-    """Exit status where the reader of our standard output has gone (`… | head`).
+    """Redirects standard output to os.devnull, after its reader has gone (`… | head`) or its disk is full.
 
-    Standard output goes to os.devnull from here on, so that flushing it at exit raises no second error.
+    Flushing it at exit then raises no second error.
+
+    Returns:
+        The exit status of the program, 1.
     """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
 
 
 def output_refused(error: Exception) -> bool:
-    """Whether the error is that the disk of standard output is full; if so, further output goes to os.devnull."""
+    """Whether an error means that standard output cannot be written; if so, further output goes to os.devnull.
+
+    A write to another file may fail with the same error number. So a newline is written to standard output as a trial.
+    """
     if not isinstance(error, OSError) or error.filename is not None or error.errno not in _DISK_ERRORS:
         return False
     try:
@@ -170,7 +176,10 @@ _SPINNER = Spinner("dots")
 
 
 def _picture(work: Work) -> RenderableType:
-    """The spinner, the bar and the text of the work, cut to one line of the terminal."""
+    """Draws the spinner, the bar and the text of the work in one line, cut to the terminal's width.
+
+    There is no bar while the share of the work that is done is not known.
+    """
     columns: list[RenderableType] = [_SPINNER]
     if work.done is not None:
         columns.append(ProgressBar(total=1.0, completed=work.done, width=_BAR))
@@ -190,7 +199,7 @@ _PIPED = 10_000
 
 
 class Show:
-    """Prints the result of a command: for people, or as JSON."""
+    """Prints the result of a command, for people or as JSON; `result` makes one."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         """descriptor: the file descriptor for JSON; None prints texts for people on standard output instead."""
@@ -238,7 +247,7 @@ class Show:
 
 @contextmanager
 def result(as_json: bool) -> Iterator[Show]:
-    """Yields the printer of a result.
+    """Yields the printer of a command's result. as_json: whether it prints JSON, or texts for people.
 
     For JSON, descriptor 1 is standard error inside the block, so that nothing that C++ prints mixes with the object.
     """
@@ -257,7 +266,7 @@ def result(as_json: bool) -> Iterator[Show]:
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun in the singular or plural: "1 submodel", "2,000 submodels"."""
+    """Formats a number with its noun in the singular or plural: "1 submodel", "2,000 submodels"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -287,7 +296,12 @@ class _Table(Table):
 
 
 def table(*columns: str, left: Collection[int] = (0,)) -> Table:
-    """An empty table for `Show`. left: indices of the left-aligned columns (text); all others are right-aligned."""
+    """Makes an empty table for `Show`.
+
+    Args:
+        columns: titles of the columns.
+        left: indices of the left-aligned columns (text); all others are right-aligned.
+    """
     made = _Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, name in enumerate(columns):
         justify: Literal["left", "right"] = "left" if number in left else "right"

@@ -1,4 +1,9 @@
-"""`ov-hsdag bench --kit` and the report of its results: measures gains of placing with models that it builds itself."""
+"""`ov-hsdag bench --kit` and the report of its results.
+
+The kit is a set of eight models that are built on the spot (`ov_hsdag.kit`). Measuring it shows what placing gains on a
+machine. Its results are a document of JSON's types. A comparison in it is one model on one device list for one
+objective, with the measured rate of each way to run the model.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +70,7 @@ def run(output: Path, device: str | None, minutes: float, as_json: bool) -> None
 
 
 def read_results(path: Path) -> dict[str, Any] | None:
-    """Reads results that `run` wrote; None where the file is another one, or cannot be read."""
+    """Reads a file of results that `run` wrote; returns None where it has other contents, or cannot be read."""
     from ov_hsdag.kit.measure import FORMAT
 
     try:
@@ -105,9 +110,10 @@ def report(document: dict[str, Any], results: Path, output: Path | None, as_json
 
 
 def _table(comparisons: list[dict[str, Any]]) -> Table:
-    """The table of measured rates by way of running a model, relative to the best single device.
+    """Makes the table of comparisons: their measured rates, relative to the best single device.
 
-    The column "HSDAG:" (`BY_PREDICTION`) is measured; "predicted" is the gain that was predicted for that placement.
+    There is a column for each way to run a model. "HSDAG:" (`BY_PREDICTION`) is measured; "predicted" is the gain that
+    was predicted for that placement. A cell is empty where a way failed; comparisons that failed are left out.
     """
     from ov_hsdag.kit.measure import BY_PREDICTION
 

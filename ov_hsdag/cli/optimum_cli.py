@@ -8,7 +8,10 @@ from types import ModuleType
 
 
 def patch(module: ModuleType) -> None:
-    """Registers the command with optimum.commands.optimum_cli, by its decorator for commands of other packages."""
+    """Registers the command with optimum, by optimum's decorator for commands of other packages.
+
+    module: optimum.commands.optimum_cli, just imported.
+    """
     from optimum.commands.base import BaseOptimumCLICommand, CommandInfo
 
     @module.optimum_cli_subcommand()

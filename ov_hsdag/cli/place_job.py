@@ -42,6 +42,10 @@ def place(
         report: the page or picture to write, too; None for none.
         shapes: values of --shape.
         hardlinks: share unchanged weights with the input folder.
+
+    Raises:
+        UserError: an output cannot be written, or a job reports an error of input.
+        RunError: a job failed. Results of the other kinds are written before it is raised.
     """
     for kind in fleet.kinds:
         common.check_output(fleet.target(output, kind), model)
@@ -52,6 +56,15 @@ def place(
         job = _job(model, files, report)
 
         def use(kind: Kind, data: dict[str, Any]) -> dict[str, Any]:
+            """Writes and shows what a finished job has placed.
+
+            Args:
+                kind: the kind of machine that the job ran on.
+                data: the JSON that the job printed; it is changed.
+
+            Returns:
+                The JSON to print here: the same with the paths on this machine.
+            """
             target = fleet.target(output, kind)
             _write(model, files, scratch / kind.number, target, hardlinks)
             if report is not None:
@@ -77,7 +90,13 @@ def place(
 
 
 def _job(model: Path, files: Sequence[Path], report: Path | None) -> Job:
-    """The command as a job for a machine."""
+    """Describes the running command as a job, with the files that it reads and the names of its outputs.
+
+    Args:
+        model: a model's file or an exported folder.
+        files: the models to place, whose weights travel.
+        report: the page or picture to write, too; None for none.
+    """
     inputs = Inputs()
     folder = is_model_folder(model)
     if folder:
@@ -95,10 +114,19 @@ def _job(model: Path, files: Sequence[Path], report: Path | None) -> Job:
 
 
 def _write(model: Path, files: Sequence[Path], came: Path, target: Path, hardlinks: bool) -> None:
-    """Writes the models that a machine placed, from the folder `came`, as placing on this machine writes them."""
+    """Writes the models that a machine placed, as placing on this machine writes them.
+
+    Args:
+        model: the model's file or exported folder that was placed.
+        files: the models in it that were placed.
+        came: folder with the output files of the job.
+        target: the IR or folder to write.
+        hardlinks: share unchanged weights with the input folder.
+    """
     core = common.new_core()
 
     def read(path: Path) -> tuple[ov.Model, bool]:
+        """Reads a model, and tells whether its weights are FP16."""
         one = common.read_model(core, path)
         return one, common.has_fp16_weights(one)
 
@@ -111,7 +139,10 @@ _PLACED = "placed"  # name of the placed model among the output files of a job
 
 
 def _overview(rows: Sequence[tuple[Kind, str, Placement]]) -> Table:
-    """A table of the chosen placements: one row for each kind of machine and each model."""
+    """Makes the table of the chosen placements, with a row for each kind of machine and each model.
+
+    rows: the kind of machine, the model's name and its placement. All placements have the same objective.
+    """
     throughput = rows[0][2].objective == "throughput"
     key, scale, unit = ("throughput_ips", 1.0, "inf/s") if throughput else ("latency_us", 1e-3, "ms")
     table = console.table(

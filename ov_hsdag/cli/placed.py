@@ -43,9 +43,14 @@ def notes(placement: Placement, more: Sequence[str] = (), busy: float = 0.0, *, 
 
 
 def unsure(placement: Placement, busy: float = 0.0) -> str:
-    """A line that says so where another candidate may be better but trials did not prove it; "" otherwise.
+    """Warns, in one line, that another candidate may be better, as trials could not prove which one is.
 
-    busy: cores that other programs used when placing began.
+    Args:
+        placement: the placement. Its `unsure` names the placers of these candidates.
+        busy: cores that other programs used when placing began.
+
+    Returns:
+        The line; "" where `unsure` is empty.
     """
     if not placement.unsure:
         return ""
@@ -93,13 +98,21 @@ def show_what_next(
 
 
 def copies(placement: Placement, stateful: bool = False) -> str:
-    """The advice to run a copy of the model on each device, where that is better than the placement; "" otherwise.
+    """Advises to run a copy of the model on each device, where that is better than the placement.
 
     For a stateful model no program is shown: `ov_hsdag.Copies` and AUTO spread requests over devices, so that the
     tokens of one conversation would meet different states.
 
     For virtual devices a program in Python is shown: AUTO with CUMULATIVE_THROUGHPUT uses only one of them
     (docs/reference/facts.md).
+
+    Args:
+        placement: the placement, with the figures of copies among its baselines.
+        stateful: whether the model keeps states from one request to the next.
+
+    Returns:
+        The advice, in several lines where it has a program. "" where nothing is predicted for copies, or measuring does
+        not prove them better; without a measurement, where their predicted gain is below `_COPIES_GAIN`.
     """
     predicted, measured = placement.baselines.get(COPIES), (placement.measured or {}).get(COPIES)
     rate = (placement.predicted or {}).get("throughput_ips")
@@ -137,7 +150,10 @@ _COPIES_GAIN = 1.05
 
 
 def phases(placement: Placement) -> str:
-    """A line with the predicted and the measured times of a workload's phases; "" without a workload."""
+    """Describes, in one line, the predicted and the measured time or rate of each phase of a workload.
+
+    The phases are the prompt and the further tokens. "" without a workload.
+    """
     measured = (placement.measured or {}).get(placement.chosen or "", {})
     lines = []
     for how, found in (("predicted", placement.predicted or {}), ("measured", measured)):
@@ -152,6 +168,7 @@ def phases(placement: Placement) -> str:
     return f"{'; '.join(lines)}; the table has the mean" if lines else ""
 
 
+# Words for the phases of a workload, in the singular and in the plural.
 _WORDS = {"prompt": "the prompt", "token": "each further token"}
 _PLURALS = {"prompt": "prompts", "token": "further tokens"}
 
@@ -171,7 +188,7 @@ _JSON_ATTRIBUTES = (
 
 
 def as_json(output: Path, placement: Placement, lines: Sequence[str]) -> dict[str, Any]:
-    """The object that --json prints.
+    """Describes a written placement as the object that --json prints.
 
     Args:
         output: the file that was written.
@@ -205,7 +222,11 @@ def of_json(data: Mapping[str, Any]) -> Placement:
 
 
 def table(placement: Placement) -> Table:
-    """The table of a placement's candidates, with predictions, measurements and gains over the best single device."""
+    """Makes the table of a placement's candidates, with predictions, measurements and gains over a single device.
+
+    Gains are measured where any candidate was, else predicted. The reference is the best single device, or the one that
+    there was time to measure (`Placement.measured_against`).
+    """
     throughput, measured = placement.objective == "throughput", placement.measured
     key, scale = ("throughput_ips", 1.0) if throughput else ("latency_us", 1e-3)
     ran = any(not one.get("failed") for one in (measured or {}).values())
@@ -267,7 +288,15 @@ def split_picture(names: Sequence[str], devices: Sequence[int], *, width: int, e
 
 
 def terminal_picture(operations: Sequence[ov.Node], placement: Placement) -> list[str]:
-    """Draws the `split_picture` of placed operations in the width and encoding of standard output."""
+    """Draws the `split_picture` of placed operations in the width and encoding of standard output.
+
+    Args:
+        operations: the model's operations in execution order; those that the placement does not name are left out.
+        placement: has the device of each operation.
+
+    Returns:
+        The lines, see `split_picture`.
+    """
     homes = [placement.affinity.get(node.get_friendly_name()) for node in operations]
     numbers = [placement.devices.index(home) for home in homes if home is not None]
     width = min(shutil.get_terminal_size().columns, _WIDEST)

@@ -26,7 +26,10 @@ from ov_hsdag.utils.errors import UserError
 
 @dataclass(frozen=True)
 class PlacedModel:
-    """Options that `explain` and `report` share: model of a folder, its placement, and the costs and limits to use."""
+    """Options that `explain` and `report` share, as the user gave them; None for an option that was not given.
+
+    They name the model of a folder, its placement, and the costs and limits to predict with.
+    """
 
     device: Annotated[str | None, common.device_option("Devices; by default those of the placement.")] = None
     affinity: common.AffinityFile = None

@@ -1,7 +1,8 @@
 """Commands that run on the machines of a Ray cluster: --ray and --on.
 
 This module alone names `ov_hsdag.fleet`, and imports it when it is used. Commands describe their work as jobs
-(`ov_hsdag.jobs`) and pass them to a `Fleet`.
+(`ov_hsdag.jobs`) and pass them to a `Fleet`. A kind is a group of equal machines (`Kind`); one machine of each
+kind runs a job. What a job prints with --json is its result.
 """
 
 from __future__ import annotations
@@ -63,7 +64,12 @@ def check_on(ray: str | None, on: Sequence[str] | None) -> None:
 
 
 class Fleet:
-    """The kinds of machines of a cluster on which a command runs, in the order in which results are shown."""
+    """The kinds of machines of a joined cluster on which a command runs.
+
+    Attributes:
+        kinds: the kinds, in the order in which results are shown.
+        several: whether outputs have the kind in their names.
+    """
 
     def __init__(self, cluster: Cluster, kinds: Sequence[Kind], several: bool) -> None:
         """Use `connected` to make one.
@@ -76,13 +82,24 @@ class Fleet:
         self._cluster, self.kinds, self.several = cluster, kinds, several
 
     def target(self, path: Path, kind: Kind) -> Path:
-        """The path of a kind's output: NAME.KIND.xml for NAME.xml, and FOLDER/KIND for a folder."""
+        """Returns the path of a kind's output: NAME.KIND.xml for NAME.xml, and FOLDER/KIND for a folder.
+
+        This is `path` itself where outputs have no kind in their names, see `several`.
+        """
         if not self.several:
             return path
         return path.with_name(f"{path.stem}.{kind.name}{path.suffix}") if path.suffix else path / kind.name
 
     def run(self, what: str, jobs: Sequence[tuple[Kind, Job, Path]]) -> list[str | UserError | RunError]:
-        """Runs jobs, see `Cluster.run`, and returns what each printed, or its error. what: "placing model.xml"."""
+        """Runs jobs on machines of their kinds, shows progress, and waits for them.
+
+        Args:
+            what: the work, for the progress line: "placing model.xml".
+            jobs: each job with its kind of machine and the folder on this machine for its output files.
+
+        Returns:
+            In the order of `jobs`, what each printed on standard output, or the error that ended it.
+        """
         with console.progress(what) as tell:
             return self._cluster.run(jobs, tell, lambda text: console.warn(text.replace("warning: ", "")))
 
@@ -93,7 +110,7 @@ class Fleet:
         use: Callable[[Kind, dict[str, Any]], dict[str, Any]],
         show: console.Show,
     ) -> list[Exception]:
-        """Runs a job for each kind of machine, and prints the results as JSON where that was asked for.
+        """Runs a job for each kind of machine, and prints all results as one object of JSON where that was asked for.
 
         Args:
             what: the work, for the progress line: "placing model.xml".
@@ -127,8 +144,8 @@ def connected(ray: str, devices: Sequence[str], on: Sequence[str] | None) -> Ite
         on: values of --on; None for one machine of each kind.
 
     Returns:
-        A context manager that yields the kinds of machines with these devices. It raises UserError where there are
-        none, and warns of machines with other releases of OpenVINO or ov-hsdag.
+        A context manager that yields the `Fleet` of kinds with these devices. It raises UserError where there are none,
+        and warns of machines with other releases of OpenVINO or ov-hsdag.
     """
     from ov_hsdag.fleet.cluster import Cluster
 
@@ -146,13 +163,13 @@ def connected(ray: str, devices: Sequence[str], on: Sequence[str] | None) -> Ite
 
 @contextlib.contextmanager
 def task_map(ray: str) -> Iterator[TaskMap]:
-    """Joins a Ray cluster for the duration of the block, and yields its `map`, which uses the cores of all machines.
+    """Joins a Ray cluster for the duration of the block, for calls of a function on the cores of all its machines.
 
     Args:
         ray: address of the cluster.
 
     Returns:
-        A context manager. It raises UserError where the cluster cannot be used.
+        A context manager that yields `Cluster.map`. It raises UserError where the cluster cannot be used.
     """
     from ov_hsdag.fleet.cluster import Cluster
 
@@ -163,7 +180,7 @@ def task_map(ray: str) -> Iterator[TaskMap]:
 
 
 def announcement(core: ov.Core) -> dict[str, str]:
-    """The labels by which other machines of a Ray cluster know this one: its kind, its releases, each device's model.
+    """Returns the labels that describe this machine to a Ray cluster: its kind, its releases, each device's model.
 
     core: lists the devices of this machine.
     """
@@ -196,12 +213,12 @@ def scratch() -> Iterator[Path]:
 
 
 def words(inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -> list[str]:
-    """The running command's name and options as the words of a job, with --json.
+    """Repeats the running command as the words of a job, with --json.
 
-    Options are those of the user's command line; files that they name are added to the job's files.
+    Options are those of the user's command line, without those that hold for this machine only (`_HERE`).
 
     Args:
-        inputs: the job's files; options that name files are replaced by their names there.
+        inputs: the job's files. Files that options name are added to it; the words have their paths in the job.
         names: the arguments of the command, such as the model's name among `inputs`.
         instead: values of options in place of those given; None omits the option.
 
@@ -228,7 +245,7 @@ def words(inputs: Inputs, names: Sequence[str], instead: Mapping[str, object]) -
 
 
 def _read_files() -> set[str]:
-    """Options whose values are files that a command reads, so that these travel with a job."""
+    """Returns the options, "--profile" among others, whose values are files to read; these files travel with a job."""
     return {flag.word(name) for name, flag in flags().items() if flag.kind == "file"} | {"--extension"}
 
 
@@ -237,12 +254,24 @@ _HERE = ("--ray", "--on", "--json", "--quiet", "--debug")
 
 
 def policy(inputs: Inputs, name: str) -> str | None:
-    """The value of --policy for a job: a folder is added to the job's files, a name stays as it is."""
+    """Returns the value of --policy for a job: the path in the job of a folder, which is added to `inputs`; or a name.
+
+    name: the value on this machine: a folder, or the name of a policy, which stays as it is.
+    """
     return inputs.file(Path(name)) if Path(name).is_dir() else name
 
 
 def parsed(kind: Kind, printed: str | UserError | RunError) -> dict[str, Any]:
-    """The JSON that a job printed, with its machine. Raises the job's error, or RunError where it is no object."""
+    """Parses the JSON that a job printed, and adds its machine under the key "machine".
+
+    Args:
+        kind: the kind of machine that the job ran on.
+        printed: what the job printed, or the error that ended it.
+
+    Raises:
+        UserError: the job ended with this error.
+        RunError: the job ended with this error, or printed no object.
+    """
     if isinstance(printed, Exception):
         raise printed
     try:
@@ -255,12 +284,12 @@ def parsed(kind: Kind, printed: str | UserError | RunError) -> dict[str, Any]:
 
 
 def about(kind: Kind) -> dict[str, Any]:
-    """A kind of machine in JSON's types."""
+    """Describes a kind of machine in JSON's types: its identification, its devices, the number of such machines."""
     return {"kind": kind.number, "devices": dict(kind.devices), "machines": kind.machines}
 
 
 def failed(kind: Kind, error: Exception) -> dict[str, Any]:
-    """The object that JSON has in place of the result of a failed job."""
+    """Describes a failed job in JSON's types; this object takes the place of the job's result."""
     return {"machine": about(kind), "failed": str(error)}
 
 

@@ -1,4 +1,8 @@
-"""The placement that a model carries, as it is stored: `ov-hsdag explain --stored`, and `ov-hsdag show`."""
+"""Prints the placement that a model carries, as it is stored: `ov-hsdag explain --stored`, and `ov-hsdag show`.
+
+A run is a number of successive operations on one device, in execution order. A tensor crosses where an operation on
+another device reads it.
+"""
 
 from __future__ import annotations
 
@@ -108,6 +112,15 @@ def stored_facts(
 
 
 def _crossing(operations: Sequence[ov.Node], placement: Placement) -> list[dict[str, Any]]:
+    """Lists the tensors that go from one device to another, once for each device that reads them.
+
+    Args:
+        operations: the model's inputs and operations, in execution order.
+        placement: the placement. Nodes that it does not name are taken for nodes of no device.
+
+    Returns:
+        Of each tensor, the node that makes it ("tensor"), the devices ("from", "to"), "type" and "shape".
+    """
     crossings = []
     for node in operations:
         source = placement.affinity.get(node.get_friendly_name())
@@ -126,6 +139,7 @@ def _crossing(operations: Sequence[ov.Node], placement: Placement) -> list[dict[
 
 
 def _lines(placement: Placement, facts: dict[str, Any]) -> list[str]:
+    """Describes a stored placement in lines for people. facts: the result of `stored_facts`."""
     lines = [f"{name}: {console.count(count, 'operation')}" for name, count in facts["devices"].items()]
     parts, crossing = facts["parts"], facts["crossing"]
     if len(parts) > 1:
@@ -152,6 +166,12 @@ def _lines(placement: Placement, facts: dict[str, Any]) -> list[str]:
 
 
 def _figures(figures: dict[str, Any], over: str) -> str:
+    """Formats the time, the rate, the gain and the memory of a placement, as far as they are known.
+
+    Args:
+        figures: predicted or measured figures, by the keys that `Placement` has.
+        over: name of the reference of the gain.
+    """
     parts = []
     if figures.get("latency_us"):
         parts.append(f"one request {figures['latency_us'] / 1e3:,.3f} ms")

@@ -1,4 +1,7 @@
-"""`ov-hsdag bench`: all placers on the same models and devices, measured on real HETERO in interleaved trials."""
+"""`ov-hsdag bench`: all placers on the same models and devices, measured on real HETERO in interleaved trials.
+
+A rival is one way to run a model, such as a placer's placement or a single device (`ov_hsdag.placing.rivals`).
+"""
 
 from __future__ import annotations
 
@@ -256,7 +259,7 @@ def _check(
 
 
 def _bench_here(job: _Job) -> Iterator[_Outcome]:
-    """Measures every model of a job on this machine, and yields the results of each.
+    """Measures every model of a job on this machine, and yields the outcome of each.
 
     Raises:
         UserError: a device is not on this machine, or a model cannot be read.
@@ -283,13 +286,13 @@ def _bench_here(job: _Job) -> Iterator[_Outcome]:
 
 @dataclass(frozen=True, eq=False)
 class _Contenders:
-    """All ways to run a model or an application, to be measured.
+    """The rivals of a model or an application, which are to be measured.
 
     Attributes:
         model: the normalized model; of an application, the first one.
         rivals: the ways to run it.
-        left_out: why a way to run it is left out, by its name.
-        how: further arguments of `measure`.
+        left_out: reason for each rival that is left out, by its name.
+        how: further arguments of `measure`: shapes, inputs and phases, and models that run beside the first one.
     """
 
     model: ov.Model
@@ -306,7 +309,7 @@ def _contenders(
     shapes: Mapping[str, Sequence[int]] | None,
     inputs: Mapping[str, object],
 ) -> _Contenders:
-    """Places a model in all ways.
+    """Lists the rivals of a model, with the placements of all placers.
 
     Args:
         job: says how.
@@ -336,7 +339,7 @@ def _contenders(
 
 
 def _contenders_of_plan(opened: Any) -> _Contenders:
-    """All ways to run the application of a plan. opened: the result of `plan.read_plan`."""
+    """Lists the rivals of a plan's application. opened: the result of `plan.read_plan`."""
     _, application, now, prepared = opened
     rivals, left_out = contenders_of_plan(application, now)
     return _Contenders(prepared[0].analysis.model, rivals, left_out, models_of(application, prepared))
@@ -349,10 +352,10 @@ def _place_and_measure(job: _Job, core: ov.Core, path: Path, place: Callable[[],
         job: says how.
         core: has the devices.
         path: file of the model or of the plan.
-        place: makes the ways to run it.
+        place: places it; called once, here, so that its errors are reported like those of measuring.
 
     Returns:
-        Its results, or the error for which it has none.
+        The outcome. Where placing or measuring failed, it has no results and the error.
     """
     try:
         with console.progress(path.name) as tell:
@@ -372,7 +375,7 @@ def _render(job: _Job, outcomes: Iterable[_Outcome], show: console.Show) -> list
 
     Args:
         job: says what is measured.
-        outcomes: the results, measured while they are taken.
+        outcomes: the outcomes; each is measured when it is taken from the iterator.
         show: prints text or JSON.
 
     Returns:
@@ -409,7 +412,10 @@ def _render(job: _Job, outcomes: Iterable[_Outcome], show: console.Show) -> list
 
 
 def _bench_on_cluster(fleet: remote.Fleet, job: _Job) -> Iterator[_Outcome]:
-    """Measures every model on every kind of machine, each as a job of the cluster, and yields the results of each."""
+    """Measures every model on every kind of machine of a cluster, each as a job, and yields the outcome of each.
+
+    All jobs have ended before the first outcome is yielded.
+    """
     jobs, shapes = [], dict[Path, dict[str, tuple[int, ...]] | None]()
     if job.examples and len(job.models) > 1:  # each job gets the shapes of its own model
         core = common.new_core()
@@ -435,7 +441,11 @@ def _bench_on_cluster(fleet: remote.Fleet, job: _Job) -> Iterator[_Outcome]:
 
 
 def _policies(text: str | None) -> list[HSDAGPlacer]:
-    """The placers of the policies in --policies, under different names. Raises UserError where one cannot be used."""
+    """Makes the placers of learned policies; several get different names, "hsdag:POLICY".
+
+    text: value of --policies; None for the shipped policy, if the package ships one. Raises UserError where a policy
+    cannot be used.
+    """
     if text is None:
         return policy_placers(DEFAULT) if ships(DEFAULT) else []
     names = [name.strip() for name in text.split(",") if name.strip()]
@@ -446,7 +456,10 @@ def _policies(text: str | None) -> list[HSDAGPlacer]:
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:
-    """Writes all results as .json, or the rows of the table as .csv."""
+    """Writes all results as .json, or as .csv with a row for each rival of each model.
+
+    path: the file; its ending decides. document: what the command prints as JSON. No .csv is written without rows.
+    """
     if path.suffix == ".json":
         write_json(path, document)
         return
@@ -465,6 +478,14 @@ def _write(path: Path, document: dict[str, Any]) -> None:
 
 
 def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objective: str, planned: bool) -> Table:
+    """Makes the table of a model's rivals.
+
+    Args:
+        rows: results of the rivals, see `ov_hsdag.placing.rivals.Result.to_dict`.
+        left_out: reason for each rival that is left out, by its name.
+        objective: "latency" or "throughput".
+        planned: whether the rivals are those of a plan, whose rates are runs of the application a second.
+    """
     key, scale = ("predicted_latency_us", 1e-3) if objective == "latency" else ("predicted_ips", 1.0)
     shown = []
     for row in rows:

@@ -37,7 +37,7 @@ def devices(as_json: common.Json = False) -> None:
 
 
 def _profile(core: ov.Core, name: str) -> dict[str, Any]:
-    """The built-in profile of a device, in JSON's types.
+    """Describes the built-in profile of a device, in JSON's types.
 
     Returns:
         The profile's description, its name for {"builtin": name}, and which of its figures are estimates; None, None
@@ -51,6 +51,7 @@ def _profile(core: ov.Core, name: str) -> dict[str, Any]:
 
 
 def _table(descriptions: list[dict[str, Any]]) -> Table:
+    """Makes the table of devices. descriptions: of each device, as JSON has it."""
     table = console.table("device", "name and precision; profile that stands for it; estimates in that", left=(0, 1))
     for device in descriptions:
         virtual = ", virtual" if device["virtual"] else ""

@@ -33,7 +33,7 @@ from ov_hsdag.utils.errors import RunError, UserError, one_line
 if TYPE_CHECKING:
     import openvino as ov
 
-OK, NOTE, PROBLEM = "ok", "note", "problem"
+OK, NOTE, PROBLEM = "ok", "note", "problem"  # states of a `Check`
 
 # Kind of device for OpenVINO, folder and pattern of its device nodes on Linux, and the driver that OpenVINO needs.
 _HARDWARE = (
@@ -81,7 +81,10 @@ def doctor(as_json: common.Json = False) -> None:
 
 
 def diagnosis() -> Iterator[Check]:
-    """Runs all checks, in an order in which later ones may rely on earlier ones; only the first without OpenVINO."""
+    """Runs all checks and yields their results, in an order in which later checks may rely on earlier ones.
+
+    The checks end early where OpenVINO cannot be imported, or virtual devices are declared wrongly.
+    """
     try:
         import openvino as ov
     except ImportError as error:
@@ -105,6 +108,7 @@ def diagnosis() -> Iterator[Check]:
 
 
 def _hook() -> Check:
+    """Checks, in a new process of this Python, that importing OpenVINO installs the hook that follows placements."""
     what = "hook"
     if disabled():
         return Check(what, PROBLEM, f"{DISABLE} is set, placements are ignored", f"unset {DISABLE}")
@@ -118,6 +122,10 @@ def _hook() -> Check:
 
 
 def _devices(core: ov.Core) -> Iterator[Check]:
+    """Checks which devices OpenVINO sees, real ones and virtual ones.
+
+    A device node of Linux without an OpenVINO device is a problem, as its driver is missing or it may not be opened.
+    """
     devices = available(core)
     real = [device for device in devices if not device.virtual]
     text = ", ".join(f"{device.name} ({device.full_name or 'no name'})" for device in real)
@@ -148,6 +156,7 @@ def _devices(core: ov.Core) -> Iterator[Check]:
 
 
 def _profiles(core: ov.Core) -> Check:
+    """Checks which devices have a built-in profile, and whether its figures are estimates."""
     names = in_order(available(core))
     parts, guessed = [], False
     for name in names:
@@ -166,7 +175,10 @@ def _profiles(core: ov.Core) -> Check:
 
 
 def _memory(core: ov.Core) -> Check:
+    """Tells the memory of each device; this is never a problem."""
+
     def text(name: str) -> str:
+        """The memory of one device, and how much of it is free, as far as OpenVINO tells."""
         free, whole = free_bytes(core, name), memory_bytes(core, name)
         if whole is None:
             return f"{name} unknown"
@@ -176,6 +188,7 @@ def _memory(core: ov.Core) -> Check:
 
 
 def _measuring() -> Check:
+    """Checks whether candidates can be measured: a folder for temporary files, and cores that are not busy."""
     try:
         require_temporary_folder()
     except RunError as error:
@@ -188,6 +201,7 @@ def _measuring() -> Check:
 
 
 def _policy(core: ov.Core) -> Check:
+    """Checks the policy that `place` uses on this machine's devices: one fine-tuned here, else the shipped one."""
     names = in_order(available(core))
     kept = tuned.find(core, names) if len(names) > 1 else None
     try:
@@ -202,6 +216,7 @@ def _policy(core: ov.Core) -> Check:
 
 
 def _extension() -> Check:
+    """Checks whether there is the library with which programs in C++ and benchmark_app follow a placement."""
     try:
         path = extension_path()
     except UserError as error:

@@ -116,7 +116,14 @@ def _check_stored(model: Path, options: Mapping[str, object]) -> None:
 
 
 def _text(explained_model: ExplainedModel, summary: dict[str, Any], model: str, every: bool) -> str:
-    """The text about the whole model. every: list all of its submodels."""
+    """Describes the whole model in lines for people.
+
+    Args:
+        explained_model: the explained model.
+        summary: its `ExplainedModel.summary`.
+        model: the file or folder that the user named.
+        every: list all submodels; otherwise the first `_SHOWN_SUBMODELS`.
+    """
     parts, gains = summary["parts_us"], summary["gains"]
     lines = [explained_model.headline(model)]
     if not summary["feasible"]:
@@ -161,7 +168,12 @@ def _text(explained_model: ExplainedModel, summary: dict[str, Any], model: str, 
 
 
 def _submodel_lines(submodels: list[dict[str, Any]], shown: int) -> list[str]:
-    """A line for each of the first submodels in the order of a run, and one for the others. shown: number of them."""
+    """Describes the first submodels in the order in which they run, a line for each, and counts the others.
+
+    Args:
+        submodels: of `ExplainedModel.summary`.
+        shown: the most submodels to describe.
+    """
     lines = []
     for submodel in sorted(submodels, key=lambda submodel: submodel["order"])[:shown]:
         if not submodel["operations"]:
@@ -181,7 +193,10 @@ def _submodel_lines(submodels: list[dict[str, Any]], shown: int) -> list[str]:
 
 
 def _cut_lines(cuts: list[dict[str, Any]]) -> list[str]:
-    """Lines about the tensors that cross between devices, and about the longest transfers."""
+    """Describes the tensors that cross between devices, and the three longest transfers; [] without any.
+
+    cuts: of `ExplainedModel.summary`, longest transfers first.
+    """
     if not cuts:
         return []
     total = sum(cut["bytes"] for cut in cuts)
@@ -196,7 +211,10 @@ def _cut_lines(cuts: list[dict[str, Any]]) -> list[str]:
 
 
 def _experts(blocks: list[dict[str, Any]]) -> str:
-    """A line about the experts: how many of them each token chooses, and how many layers' are on each device."""
+    """Describes a model's experts: how many of them each token chooses, and for how many layers each device has them.
+
+    blocks: the experts of each layer, of `ExplainedModel.summary`.
+    """
     chosen = ", ".join(dict.fromkeys(f"{one['chosen']} of {one['all']}" for one in blocks))
     there: dict[str, list[dict[str, Any]]] = {}
     for block in blocks:
@@ -211,7 +229,14 @@ def _experts(blocks: list[dict[str, Any]]) -> str:
 
 
 def _costs(explained_model: ExplainedModel, model: str) -> str:
-    """A line about the costs in use; it says so where the placement was made with costs that are missing now."""
+    """Describes the costs in use, measured ones and profiles, in one line.
+
+    The line also names measured costs that the placement was made with and that are missing now.
+
+    Args:
+        explained_model: the explained model.
+        model: the file or folder that the user named, for the command that measures costs.
+    """
     parts = [f"measured on {', '.join(explained_model.measured)}"] if explained_model.measured else []
     profiles = {
         name: profile for name, profile in explained_model.profiles.items() if name not in explained_model.measured
@@ -233,7 +258,8 @@ def _costs(explained_model: ExplainedModel, model: str) -> str:
 def _described(operation: dict[str, Any]) -> str:
     """Two lines about an operation: its device and its times in µs, and the reason for its device.
 
-    The time on its own device is followed by its share in the time of one request.
+    The time on its own device is followed by its share in the time of one request. operation: the result of
+    `ExplainedModel.operation`.
     """
     others = {name: us for name, us in operation["us_on"].items() if name != operation["device"]}
     elsewhere = ", ".join(f"{name} {'cannot' if us is None else f'{us:,.1f}'}" for name, us in others.items())
@@ -242,6 +268,7 @@ def _described(operation: dict[str, Any]) -> str:
 
 
 def _ms(us: float) -> str:
+    """Formats microseconds as milliseconds."""
     return f"{us / 1e3:,.3f} ms"
 
 

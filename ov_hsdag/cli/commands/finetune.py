@@ -1,4 +1,9 @@
-"""`ov-hsdag finetune`: improve the placement of a model by measuring on its devices."""
+"""`ov-hsdag finetune`: improve the placement of a model by measuring on its devices.
+
+The record of a run is the dictionary that the command prints as JSON: the measured placements ("entries"), the later
+measurements of the best of them ("final"), the chosen one ("best"), and what ratios are relative to ("reference").
+`ov_hsdag.training.finetune` makes it.
+"""
 
 from __future__ import annotations
 
@@ -242,7 +247,7 @@ def _prepare(job: _Job, threads: int) -> dict[str, Any]:
         threads: threads of torch.
 
     Returns:
-        The options of `ov_hsdag.training.finetune.finetune` that follow from the job.
+        Arguments of `ov_hsdag.training.finetune.finetune` by name: all that do not need the model or the Core.
 
     Raises:
         UserError: the extra `train` is not installed, the folder of the run cannot be used, or there is no such policy
@@ -288,7 +293,7 @@ def _run(job: _Job, how: Mapping[str, Any]) -> tuple[dict[str, Any], Placement, 
 
     Args:
         job: the run.
-        how: its options, of `_prepare`.
+        how: the result of `_prepare`.
 
     Returns:
         The record of the run, the chosen placement, and the folder in which the policy is kept for later placements;
@@ -321,7 +326,7 @@ def _run(job: _Job, how: Mapping[str, Any]) -> tuple[dict[str, Any], Placement, 
 
 
 def _render(job: _Job, show: console.Show, record: dict[str, Any], placement: Placement, kept: Path | None) -> None:
-    """Shows the result of a run.
+    """Shows the result of a run, and the commands that usually come next.
 
     Args:
         job: the run.
@@ -339,7 +344,21 @@ def _render(job: _Job, show: console.Show, record: dict[str, Any], placement: Pl
 
 
 def _finetune_on_cluster(fleet: remote.Fleet, show: console.Show, model: Path, output: Path, resume: bool) -> None:
-    """Fine-tunes on each kind of machine of a cluster; checkpoints come back after each measurement."""
+    """Fine-tunes on each kind of machine of a cluster, and shows the results.
+
+    Checkpoints come back after each measurement.
+
+    Args:
+        fleet: the kinds of machines.
+        show: prints text or JSON.
+        model: the model's file.
+        output: folder of the run; with several kinds of machines, each has a folder of its own (`Fleet.target`).
+        resume: whether the runs in these folders are continued.
+
+    Raises:
+        UserError: a folder cannot be used, or a job reports an error of input.
+        RunError: a job failed. Results of the other kinds are shown before it is raised.
+    """
     folders = [fleet.target(output, kind) for kind in fleet.kinds]
     for folder in folders:
         check_outputs(folder, model)
@@ -351,6 +370,7 @@ def _finetune_on_cluster(fleet: remote.Fleet, show: console.Show, model: Path, o
     done: list[Path] = []
 
     def use(kind: Kind, record: dict[str, Any]) -> dict[str, Any]:
+        """Shows the record of a finished job, and returns it for JSON."""
         folder = fleet.target(output, kind)
         done.append(folder)
         gain = times(record["best"]["ratio"], over=_reference(record))
@@ -373,7 +393,13 @@ def _finetune_on_cluster(fleet: remote.Fleet, show: console.Show, model: Path, o
 
 
 def _job(model: Path, folder: Path, resume: bool) -> Job:
-    """The command as a job for a machine. folder: where the run is kept on this machine."""
+    """Describes the running command as a job, which can be resumed on another machine when its machine is lost.
+
+    Args:
+        model: the model's file.
+        folder: folder of the run on this machine.
+        resume: whether the run in `folder` is continued, so that its checkpoint travels with the job.
+    """
     inputs = Inputs()
     name = inputs.model(model)
     words = remote.words(inputs, [name], {"--output": OUT})
@@ -390,6 +416,7 @@ def _reporter(tell: Tell) -> Report:
     """Makes the callback that shows each measurement and the share of the budget that is spent."""
 
     def report(number: int, done: float, entry: Entry, best: float) -> None:
+        """Shows one measurement; for the parameters see `ov_hsdag.training.finetune.Report`."""
         measured = entry.measurement
         result = f"failed: {measured.error}" if measured.failed else times(measured.ratio)
         tell(f"after measurement {number}: {result}, best {times(best, over=BEST_SINGLE)}", done)
@@ -398,7 +425,13 @@ def _reporter(tell: Tell) -> Report:
 
 
 def _headline(path: Path, record: Mapping[str, Any], placement: Placement) -> str:
-    """One line about the chosen placement, with the figure of the marked row of the table."""
+    """Describes the chosen placement in one line, with the figure of the marked row of the table.
+
+    Args:
+        path: file of the placed model.
+        record: the record of the run.
+        placement: the chosen placement.
+    """
     best = record["best"]
     chosen = record["chosen"]
     if best["measurement"] is not None:
@@ -414,12 +447,18 @@ def _headline(path: Path, record: Mapping[str, Any], placement: Placement) -> st
 
 
 def _reference(record: Mapping[str, Any]) -> str:
-    """The reference of ratios: the best single device, or HETERO's own rule where no device runs the model alone."""
+    """Names the reference of ratios in a record: the best single device, or HETERO's own rule.
+
+    It is HETERO's rule where no device runs the model alone.
+    """
     return "HETERO's own rule" if record["reference"] == HETERO_DEFAULT else BEST_SINGLE
 
 
 def _table(record: Mapping[str, Any]) -> Table:
-    """The table of the best placements, best first by all measurements of each; the chosen one is always in it."""
+    """Makes the table of the `_SHOWN` best placements of a run, best first; the chosen one is always in it.
+
+    A placement's ratio is that of all its measurements together. record: the record of the run.
+    """
     rows = []
     for entry in record["entries"]:
         again = record["best"] if entry["chosen"] else record["final"].get(str(entry["number"]))

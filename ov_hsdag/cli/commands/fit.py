@@ -1,4 +1,8 @@
-"""`ov-hsdag fit`: whether a model fits into the devices' memory, and with how much context, before it is loaded."""
+"""`ov-hsdag fit`: whether a model fits into the devices' memory, and with how much context, before it is loaded.
+
+A part is a model of a folder, by its name in the folder. A decoder is a model with states. Its context is the number of
+tokens that the states hold.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +147,12 @@ class _Source:
 
 
 def _sources(model: Path, part: str | None) -> dict[str, _Source]:
-    """The models to count by the names of their parts, in the order in which `place` places them."""
+    """Lists the models to count by the names of their parts, in the order in which `place` places them.
+
+    Args:
+        model: a model's file or an exported folder.
+        part: one model of a folder; None for all.
+    """
     if part is not None or not is_model_folder(model):
         file = common.one_file(model, part, "count")
         return {file.stem: _Source(file, placed=True)}
@@ -154,7 +163,10 @@ def _sources(model: Path, part: str | None) -> dict[str, _Source]:
 
 
 def _main_files(folder: Path) -> list[Path]:
-    """The models of a folder that `place` places by default; [] where it demands --part, and `plan` places all."""
+    """Lists the models of a folder that `place` places by default.
+
+    The list is empty where none is known to be the main one: `place` then demands --part, and `plan` places all.
+    """
     with contextlib.suppress(UserError):
         return model_files(folder)
     return []
@@ -163,7 +175,14 @@ def _main_files(folder: Path) -> list[Path]:
 def _read_parts(
     core: ov.Core, sources: Mapping[str, _Source], examples: Mapping[str, Sequence[int]], fixes_sizes: bool
 ) -> dict[str, Part]:
-    """Reads the models, and finds their example shapes; only the user's are taken where they get fixed."""
+    """Reads the models, and finds example shapes of their dynamic inputs.
+
+    Args:
+        core: reads the models.
+        sources: the models by part.
+        examples: example shapes of the user, by input name.
+        fixes_sizes: whether example shapes are going to be fixed in the models; only the user's may be.
+    """
     loaded = {name: common.read_model(core, source.path) for name, source in sources.items()}
     shapes = dict(zip(sources, example_shapes(list(loaded.values()), examples), strict=True))
     return {
@@ -177,9 +196,16 @@ def _read_parts(
 
 
 def _longest_by_default(parts: Mapping[str, Part], sources: Mapping[str, _Source]) -> int | None:
-    """The context in tokens to count where none is given: the longest that all decoders were made for.
+    """Chooses the context to count where the user gave none: the longest that all decoders were made for.
 
-    None, which means `DEFAULT_CONTEXT` or that of the placement, where that is longer or a decoder is placed.
+    Args:
+        parts: the models by part.
+        sources: their files, beside which a config.json may say what the model was made for.
+
+    Returns:
+        The context in tokens. None leaves the choice to `fit`, which counts `DEFAULT_CONTEXT` or the context of the
+        placement: without decoders, where all were made for at least `DEFAULT_CONTEXT` tokens, or where one carries a
+        placement.
     """
     decoders = [name for name, part in parts.items() if part.model.get_sinks()]
     longest = min(
@@ -190,13 +216,20 @@ def _longest_by_default(parts: Mapping[str, Part], sources: Mapping[str, _Source
 
 
 def _warn_of_long_context(parts: Mapping[str, Part], sources: Mapping[str, _Source], workload: Workload | None) -> None:
+    """Warns where the first decoder was made for fewer tokens than the workload has. workload: None for none."""
     decoders = [name for name, part in parts.items() if part.model.get_sinks()]
     for name in decoders[:1]:
         common.warn_of_long_context(sources[name].path, workload.tokens if workload else 0)
 
 
 def _show_next(show: console.Show, result: Fit | FolderFit, model: Path) -> None:
-    """Prints the command that usually comes next."""
+    """Prints the command that usually comes next, where there is one: `plan`, `place` or `verify`.
+
+    Args:
+        show: prints it.
+        result: of a model or of a folder.
+        model: the file or folder that the user named.
+    """
     counted = ("--context", "--workload", "--memory", "--kv-precision", "--profile", "--shape", "--static")
     flags = ("--device", "--part", *counted)
     if isinstance(result, FolderFit):
@@ -211,7 +244,7 @@ def _show_next(show: console.Show, result: Fit | FolderFit, model: Path) -> None
 
 
 def _experts(result: Fit) -> list[str]:
-    """A line about how many layers' experts have to leave the first device; [] for a model without experts."""
+    """Says, in one line, how many layers' experts have to leave the first device; [] for a model without experts."""
     experts = result.experts
     if experts is None:
         return []
@@ -227,7 +260,18 @@ def _experts(result: Fit) -> list[str]:
 
 
 def _assumed(names: Sequence[str], limited: Collection[str], core: ov.Core) -> list[str]:
-    """Lines about the memory limits of devices for which the user gave none, present or absent from this machine."""
+    """Describes the memory limits of devices for which the user gave none.
+
+    It is a share (`USABLE`) of the memory that is free now; where a device is absent, of that in its built-in profile.
+
+    Args:
+        names: names of all devices.
+        limited: names of the devices for which the user gave a limit.
+        core: tells which devices are on this machine.
+
+    Returns:
+        The lines; [] where the user gave a limit for every device.
+    """
     unlimited = [name for name in names if name not in limited]
     profile = builtin_profile(names, core)
     absent = [profile.device(name) for name in unlimited if full_name(core, name) is None]
@@ -242,7 +286,15 @@ def _assumed(names: Sequence[str], limited: Collection[str], core: ov.Core) -> l
 
 
 def _tokenizers(size: int, names: Sequence[str]) -> list[str]:
-    """A line about the memory of a folder's tokenizers; [] without any. size: bytes; names: of the devices."""
+    """Describes the memory of a folder's tokenizers, in one line.
+
+    Args:
+        size: bytes of their files; 0 without any.
+        names: names of the devices. Only if the CPU is among them its memory is counted.
+
+    Returns:
+        The line in a list; [] without tokenizers.
+    """
     if not size:
         return []
     counted = "of its memory" if "CPU" in names else "more, not counted here"
@@ -250,7 +302,7 @@ def _tokenizers(size: int, names: Sequence[str]) -> list[str]:
 
 
 def _counted(result: Fit) -> list[str]:
-    """Lines that say which tensors, tokens and precisions the figures include."""
+    """Says, in lines, which tensors, tokens and precisions the figures of a model include."""
     if result.context is None:
         if not result.tensors_counted:
             return ["counted: weights and states alone; with inputs of 128 where they are open (--shape) nothing fits"]
@@ -275,7 +327,7 @@ def _counted(result: Fit) -> list[str]:
 
 
 def _prompt(result: Fit) -> str:
-    """How many tokens of the prompt are read at once, as part of a sentence."""
+    """Says, as part of a sentence, how many tokens of the prompt are read at once."""
     if result.by_context:
         return (
             "all of them a prompt that is read at once, as optimum-intel and openvino.genai do on several devices"
@@ -285,6 +337,7 @@ def _prompt(result: Fit) -> str:
 
 
 def _table(result: Fit) -> Table:
+    """Makes the table of a model's memory: the whole model on each device, then each device's part of the placement."""
     columns = ("on", "weights", "states", "tensors", "needed", "may have", "left")
     table = console.table(*columns, *(("context",) if result.largest else ()))
     rows = [(name, name, need) for name, need in result.singles.items()]
@@ -298,17 +351,25 @@ def _table(result: Fit) -> Table:
 
 
 def _figures(need: Need) -> list[str]:
-    """The cells of a row: what is needed by kind and in total, the limit, and what is left of it."""
+    """Makes the cells of a row: what is needed by kind and in total, the limit and the rest of it; "-" for no limit."""
     counted = [need.weights, need.states, need.activations, need.total, need.room, need.headroom]
     return ["-" if bytes_ is None else format_bytes(bytes_) for bytes_ in counted]
 
 
 def _tokens(most: int | None) -> str:
+    """Formats the longest context that fits, in tokens; None where memory does not limit it."""
     return "no limit" if most is None else str(most)
 
 
 def _show_folder(show: console.Show, result: FolderFit, folder: Path, notes: Sequence[str]) -> None:
-    """Prints the memory needs of the models of a folder, each and in total."""
+    """Prints the memory needs of the models of a folder, each and in total.
+
+    Args:
+        show: prints text or JSON.
+        result: of the folder.
+        folder: the folder.
+        notes: further lines.
+    """
     lines = [folder_verdict(result, str(folder))]
     for name, part in result.parts.items():
         counted = _counted(part) if part.context or part.assumed or not part.tensors_counted else []
@@ -327,7 +388,11 @@ def _show_folder(show: console.Show, result: FolderFit, folder: Path, notes: Seq
 
 
 def _folder_json(result: FolderFit) -> dict[str, Any]:
-    """The object that --json prints of a folder; where `place` places one part only, with that part's own keys."""
+    """Describes a folder as the object that --json prints.
+
+    Where `place` places a single part, the object also has the keys that a single model has (`_as_json`), with the
+    values of that part, except for "fits" and "devices".
+    """
     placed_by = {name: "hetero" if name in result.unplaced else "place" for name in result.parts}
     main = [name for name, by in placed_by.items() if by == "place"]
     return {
@@ -351,10 +416,12 @@ _JSON_ATTRIBUTES = (
 
 
 def _need_json(need: Need) -> dict[str, Any]:
+    """Describes the memory on one device in JSON's types, bytes; without a limit it fits."""
     return {**asdict(need), "needed": need.total, "headroom": need.headroom, "fits": (need.headroom or 0) >= 0}
 
 
 def _as_json(result: Fit) -> dict[str, Any]:
+    """Describes a single model as the object that --json prints."""
     return {
         **{name: getattr(result, name) for name in _JSON_ATTRIBUTES},
         "singles": {name: _need_json(need) for name, need in result.singles.items()},

@@ -1,4 +1,8 @@
-"""`ov-hsdag improve`: measure the placements in this machine's cache again, and replace those that are beaten."""
+"""`ov-hsdag improve`: measure the placements in this machine's cache again, and replace those that are beaten.
+
+The cache has an entry for each model that was placed when a program loaded it on HSDAG: the placement, the devices and
+a description of the model (`CacheEntry`).
+"""
 
 from __future__ import annotations
 
@@ -84,6 +88,7 @@ def improve(
 
 
 def _list(show: console.Show, cache: PlacementCache, entries: list[CacheEntry]) -> None:
+    """Shows the entries of the cache."""
     table = console.table("model", "devices", "objective", "placement", left=(0, 1, 2, 3))
     for entry in entries:
         table.add_row(
@@ -99,7 +104,18 @@ def _list(show: console.Show, cache: PlacementCache, entries: list[CacheEntry]) 
 def _improve(
     show: console.Show, cache: PlacementCache, entries: list[CacheEntry], seconds: float, finetune: bool
 ) -> None:
-    """Improves entries one after the other; each gets an equal share of the seconds that are left."""
+    """Improves entries one after the other, and shows the results.
+
+    Args:
+        show: prints text or JSON.
+        cache: the cache, in which placements are replaced.
+        entries: its entries, in the order in which they are measured.
+        seconds: time for all; each entry gets an equal share of what those before it left.
+        finetune: also fine-tune the policy, where torch is installed.
+
+    Raises:
+        RunError: there is no folder for the temporary files of measuring.
+    """
     require_temporary_folder()
     core = common.new_core()
     rows: list[dict[str, Any]] = []
@@ -125,7 +141,16 @@ def _improve(
 def _improve_entry(
     core: ov.Core, cache: PlacementCache, entry: CacheEntry, seconds: float, propose: Proposer | None, tell: Any
 ) -> Improvement:
-    """Improves one entry. A failure is recorded in the result, so that the other entries still get their turn."""
+    """Improves one entry. A failure becomes the result's `why`, so that the other entries still get their turn.
+
+    Args:
+        core: Core of the devices.
+        cache: the cache, in which the placement is replaced.
+        entry: the entry.
+        seconds: about the time for everything; below `LEAST_SECONDS` nothing is measured.
+        propose: proposes further candidates; None for none.
+        tell: called with a few words at each step.
+    """
     missing = absent(core, entry.devices)
     if missing:
         return Improvement(entry, why=f"there is no {', '.join(missing)} here")
@@ -138,9 +163,13 @@ def _improve_entry(
 
 
 def _fine_tuned(core: ov.Core) -> Proposer:
-    """Makes the proposer that fine-tunes the policy on a model's measured times. Later placings use this policy."""
+    """Makes the proposer that fine-tunes the policy on a model's measured times.
+
+    Fine-tuning keeps the policy, so that later placings on the same devices use it.
+    """
 
     def propose(model: ov.Model, entry: CacheEntry, seconds: float) -> Mapping[str, Placement]:
+        """Fine-tunes on `model` for about `seconds`, and proposes the resulting placement; see `Proposer`."""
         from ov_hsdag.training import finetune as tuning
 
         with tempfile.TemporaryDirectory(prefix="ov_hsdag-improve-") as folder:
@@ -159,10 +188,12 @@ def _fine_tuned(core: ov.Core) -> Proposer:
 
 
 def _title(entry: CacheEntry) -> str:
+    """Names the model of an entry: its file, or its name where it was made in memory."""
     return entry.model.source or f"{entry.model.name} (in memory)"
 
 
 def _row(result: Improvement) -> tuple[str, ...]:
+    """Makes the row of an entry in the table; "-" stands for a figure that is not known."""
     gained = result.gained
     return (
         _title(result.entry),
@@ -175,6 +206,7 @@ def _row(result: Improvement) -> tuple[str, ...]:
 
 
 def _entry_json(cache: PlacementCache, entry: CacheEntry) -> dict[str, Any]:
+    """Describes an entry of the cache in JSON's types. "measured" says whether its placement was ever measured."""
     return {
         "file": str(cache.path(entry.key)),
         "model": entry.model.name,
@@ -188,6 +220,7 @@ def _entry_json(cache: PlacementCache, entry: CacheEntry) -> dict[str, Any]:
 
 
 def _result_json(cache: PlacementCache, result: Improvement) -> dict[str, Any]:
+    """Describes what improving an entry came to, in JSON's types; null stands for a figure that is not known."""
     gained = result.gained
     return {
         **_entry_json(cache, result.entry),

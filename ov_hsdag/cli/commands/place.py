@@ -238,7 +238,12 @@ class _Loaded:
 
 
 def _place_buckets(arguments: _Arguments, sizes: str) -> None:
-    """Places a model for each size of its open dimensions. sizes: as --bucket takes them."""
+    """Places and writes a model for each of some sizes of its open dimensions; the size is added to the output's name.
+
+    Args:
+        arguments: the arguments of `place`.
+        sizes: the sizes, as --bucket takes them.
+    """
     model, given = arguments.model, arguments.given
     output, report = arguments.output, arguments.report
     common.check_output(output, model)
@@ -329,7 +334,13 @@ def _check(arguments: _Arguments) -> _Job:
 
 
 def _place_here(job: _Job, show: console.Show, as_json: bool) -> None:
-    """Places the models of a job on this machine, writes them, and shows what was placed."""
+    """Places the models of a job on this machine, writes them, and shows what was placed.
+
+    Args:
+        job: the models, with checked options.
+        show: prints text or JSON.
+        as_json: whether it prints JSON.
+    """
     core = common.new_core()
     missing = absent(core, job.devices)
     measure, unmeasured = _decide_measuring(job, core, missing)
@@ -346,12 +357,19 @@ def _place_here(job: _Job, show: console.Show, as_json: bool) -> None:
 
 
 def _decide_measuring(job: _Job, core: ov.Core, missing: Sequence[str]) -> tuple[bool, str]:
-    """Whether to measure, and why not, in some words; "" where nobody has to be told.
+    """Decides whether candidates are measured.
 
     Args:
         job: says whether the user asked for it.
         core: has the devices.
         missing: devices that are not on this machine.
+
+    Returns:
+        Whether to measure, and a line for the user about why not; "" where there is nothing to say.
+
+    Raises:
+        UserError: the user asked for measuring, and a device is not on this machine.
+        RunError: the user asked for measuring, and there is no folder for temporary files.
     """
     if job.given.measure:
         selection.check_possible(core, job.devices)
@@ -391,14 +409,18 @@ def _load(job: _Job, core: ov.Core) -> _Loaded:
 def _place_models(
     job: _Job, core: ov.Core, loaded: _Loaded, measure: bool, others: FolderFit | None
 ) -> dict[Path, Placement]:
-    """Placements of the models by their files; the models are annotated.
+    """Places the models of a job, one after the other, and annotates them with their placements.
 
     Args:
         job: says how.
         core: has the devices.
         loaded: the models, which are changed in place.
         measure: measure candidates, and choose by that.
-        others: memory of what is not placed, of a folder with memory limits.
+        others: memory of a folder's models and tokenizers that are not placed; None where there are no memory limits,
+            or no folder.
+
+    Returns:
+        The placements by the models' files.
     """
     from ov_hsdag.placing.place import place as place_model
 
@@ -429,7 +451,10 @@ def _place_models(
 
 
 def _write(job: _Job, loaded: _Loaded, placements: Mapping[Path, Placement]) -> None:
-    """Writes the annotated models, and the report. By default weights are written as they were read."""
+    """Writes the annotated models, and the report where one was asked for.
+
+    By default weights are written as they were read.
+    """
     models = {file: (model, loaded.compress[file]) for file, model in loaded.models.items()}
     common.write_models(job.output, job.model, models, job.hardlinks)
     if job.report is not None:
@@ -448,7 +473,7 @@ def _render(
     busy: float,
     as_json: bool,
 ) -> list[str]:
-    """Shows the placements, each with its table and what there is to know of it.
+    """Shows the placements, each with its table and the lines about it.
 
     Args:
         job: names the models.
@@ -456,12 +481,12 @@ def _render(
         loaded: the models.
         placements: by the models' files.
         show: prints text or JSON.
-        unmeasured: why nothing was measured; "" where nobody has to be told.
+        unmeasured: a line about why nothing was measured; "" where there is nothing to say.
         busy: cores that other programs used.
         as_json: whether JSON is printed.
 
     Returns:
-        The lines below the tables.
+        The lines about all placements.
     """
     given = job.given
     objects: dict[str, Any] = {}
@@ -488,7 +513,19 @@ def _render(
 
 
 def _buckets(model: Path, sizes: str, examples: Mapping[str, Sequence[int]]) -> dict[int, list[str]]:
-    """The shapes of all inputs, as --shape takes them, for each size in --bucket of the open dimensions."""
+    """Computes the shapes of all inputs for each size in --bucket.
+
+    Args:
+        model: the model's file.
+        sizes: value of --bucket, such as "128,512".
+        examples: example shapes of the user, by input name. Inputs with one keep it.
+
+    Returns:
+        By size, the shapes of all inputs as --shape takes them. Other open dimensions have the size.
+
+    Raises:
+        UserError: a size is malformed, or the model cannot be read or does not take a size.
+    """
     if not all(size.strip().isdecimal() and int(size) for size in sizes.split(",")):
         raise UserError(f"--bucket takes sizes such as 128,512; got '{sizes}'")
     loaded = common.read_model(common.new_core(), model)
@@ -502,14 +539,14 @@ def _buckets(model: Path, sizes: str, examples: Mapping[str, Sequence[int]]) -> 
 
 
 def _fit_of_others(core: ov.Core, job: _Job) -> FolderFit:
-    """The memory needs of a folder's tokenizers and of its models that are not placed.
+    """Computes the memory that a folder's tokenizers and its models that are not placed need.
 
     Args:
         core: reads the models.
         job: of a folder, with memory limits.
 
     Raises:
-        DoesNotFitError: they alone exceed a limit.
+        DoesNotFitError: they exceed a limit, before any model is placed.
     """
     assert job.limits is not None
     parts = {}
@@ -535,7 +572,7 @@ def _fit_of_others(core: ov.Core, job: _Job) -> FolderFit:
 
 
 def _others_line(others: FolderFit) -> str:
-    """A line about the memory of models and tokenizers that were not placed."""
+    """Describes, in one line, the memory of models and tokenizers that were not placed."""
     names = [*others.parts, *(("tokenizers",) if others.tokenizers else ())]
     needs = ", ".join(f"{format_bytes(size)} on {device}" for device, size in others.needed.items())
     return f"left as they are, and counted for --memory: {', '.join(names)} ({needs})"
@@ -544,7 +581,16 @@ def _others_line(others: FolderFit) -> str:
 def _remaining_limits(
     limits: Mapping[str, int] | None, placements: Iterable[Placement], occupied: Mapping[str, int]
 ) -> Mapping[str, int] | None:
-    """The limits in bytes, by device, after subtracting the folder's models placed so far and those not placed."""
+    """Computes the memory that is left for the next model of a folder.
+
+    Args:
+        limits: limits of all models together, bytes by device; None for none.
+        placements: of the models that were placed so far.
+        occupied: bytes by device of what is not placed.
+
+    Returns:
+        Bytes by device, 1 at least; None without limits.
+    """
     if limits is None:
         return None
     taken = [occupied, *((placement.predicted or {}).get("memory_bytes", {}) for placement in placements)]
@@ -552,7 +598,10 @@ def _remaining_limits(
 
 
 def default_output(model: Path) -> Path:
-    """The default output of placing a model: NAME_placed in the current directory, as ovc writes there, too."""
+    """Returns the default output of placing a model, in the current directory, as ovc writes there, too.
+
+    It is NAME_placed.xml for a model, and NAME_placed for an exported folder.
+    """
     named = Path(os.path.abspath(model))  # for a link its own name, for ".." the name of the folder
     if is_model_folder(model):
         return Path(f"{named.name}_placed")

@@ -1,4 +1,8 @@
-"""`ov-hsdag plan`: several models on one machine, placed together."""
+"""`ov-hsdag plan`: several models on one machine, placed together.
+
+An application is several models that run together; one run of it is a number of inferences of each. A plan has the
+placement of each model, and predicted and measured figures of the application. It is stored as plan.json.
+"""
 
 from __future__ import annotations
 
@@ -125,14 +129,15 @@ def plan(
 def write(
     spec: ApplicationSpec, device: str, output: Path, source: Path, given: Mapping[str, Any], as_json: bool
 ) -> None:
-    """Places an application's models together, writes and shows them; raises what `plan` raises.
+    """Places an application's models together, writes and shows them. Raises the errors of the command `plan`.
 
     Args:
         spec: the application.
         device: devices in the order of preference.
         output: folder for the models and the plan; where all models are of one folder, the copy of that folder.
         source: the folder or file of the application.
-        given: options of `plan` by name.
+        given: options of `plan` by name: "objective", "report", and those of placing. Those of `place`,
+            "compress_to_fp16" and "hardlinks", may be among them.
         as_json: print JSON.
     """
     check_objective(given["objective"])
@@ -198,7 +203,12 @@ def check_picture(path: Path | None) -> None:
 
 
 def check_options(given: Mapping[str, object], why: str) -> None:
-    """Raises UserError for an option that has no use here. given: options by name; why: "for one model, not …"."""
+    """Raises UserError where an option is given that has no use here.
+
+    Args:
+        given: values of the options that have none, by name; a false value stands for an option that was not given.
+        why: end of the message after "--option is": "for one model, not for a plan".
+    """
     for name in (name for name, value in given.items() if value):
         raise UserError(f"--{name.replace('_', '-')} is {why}: leave it out")
 
@@ -213,7 +223,8 @@ def read_plan(where: Path, core: ov.Core, device: str | None, **how: Any) -> Any
         how: options of `ov_hsdag.placing.together.opened`; memory: as --memory takes it.
 
     Returns:
-        The result of `opened`.
+        The plan with new predictions, its application, the assignment that the models carry (int64 [members]), and the
+        prepared models: the result of `opened`.
     """
     stored_plan = Plan.load(where)
     if how.get("memory"):
@@ -223,11 +234,11 @@ def read_plan(where: Path, core: ov.Core, device: str | None, **how: Any) -> Any
 
 
 def explained(where: Path, given: Any, as_json: bool) -> None:
-    """Explains the whole of a written plan.
+    """Explains the whole of a written plan: shows it, and what moving each model to another device would cost.
 
     Args:
         where: the plan.json.
-        given: the options of `explain`.
+        given: the options of `explain`, a `PlacedModel`; a plan uses its device, objective, profile and memory.
         as_json: print JSON.
     """
     how = {name: getattr(given, name) for name in ("objective", "profile", "memory")}
@@ -244,7 +255,20 @@ def _written(
     alone: Path | None,
     hard_links: bool,
 ) -> Plan:
-    """Writes the models, and returns the plan with their paths. models: each with whether its weights become FP16."""
+    """Writes the models of a plan.
+
+    Args:
+        plan: the plan.
+        spec: the application, which says what folder each model is of.
+        models: the models by name, each with whether its weights become FP16.
+        output: the folder to write.
+        alone: the exported folder, where all models are of one; `output` is then a copy of it. None otherwise: `output`
+            then gets a file for each single model and a folder for each exported one.
+        hard_links: share unchanged weights with the source folders.
+
+    Returns:
+        The plan with the models' paths, which are relative to the plan's file.
+    """
     paths: dict[str, str] = {}
     pipelines: dict[tuple[str, Path], dict[str, tuple[ov.Model, bool]]] = {}
     for name, model_spec in spec.models.items():
@@ -268,7 +292,7 @@ def shown(
     report: Path | None = None,
     moves: Mapping[str, Mapping[str, float | None]] | None = None,
 ) -> None:
-    """Prints a plan, and draws it where that is asked for.
+    """Prints a plan as text or JSON, and draws it where that is asked for.
 
     Args:
         show: prints it.

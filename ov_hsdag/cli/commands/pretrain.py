@@ -153,7 +153,14 @@ def pretrain(
 def _map_with_progress(
     task_map: remote.TaskMap, tell: Tell, function: Callable[[int], Any], numbers: Sequence[int]
 ) -> Iterator[Any]:
-    """Yields the results of a function on the cluster, and shows the share of calls that are done."""
+    """Calls a function for each number on the cluster, yields the results in order, and shows the share that is done.
+
+    Args:
+        task_map: calls functions on the cluster.
+        tell: takes the share.
+        function: the function; it searches placements.
+        numbers: its arguments.
+    """
     for done, found in enumerate(task_map(function, numbers), start=1):
         tell("searching placements", done / len(numbers))
         yield found
@@ -164,6 +171,7 @@ def _reporter(tell: Tell) -> Report:
     validated = "not validated yet"
 
     def report(step: int, steps: int, scalars: dict[str, float]) -> None:
+        """Shows one step; for the parameters see `ov_hsdag.training.pretrain.Report`."""
         nonlocal validated
         if "validation/gap" in scalars:
             found = _figures({name.removeprefix("validation/"): value for name, value in scalars.items()})
@@ -174,6 +182,7 @@ def _reporter(tell: Tell) -> Report:
 
 
 def _figures(values: Mapping[str, float]) -> str:
+    """Describes a validation in words. values: "gap", "within_3" and "infeasible" as shares; empty without one."""
     if "gap" not in values:
         return "not validated"
     return (

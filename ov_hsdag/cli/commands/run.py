@@ -93,7 +93,10 @@ def _status(code: int) -> int:
 
 
 def _summary(loads: Sequence[dict[str, Any]]) -> list[str]:
-    """A line for each model and device list, in the order of their first loads."""
+    """Describes the loads of a program: a line for each placement, and for each reason why a model was not placed.
+
+    loads: the program's loads on HETERO or HSDAG in their order, as `OV_HSDAG_LOAD_LOG` has them.
+    """
     if not loads:
         return ["ov-hsdag run: no model without a placement was compiled for HETERO or HSDAG"]
     lines: dict[tuple[object, ...], str] = {}

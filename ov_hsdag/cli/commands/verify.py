@@ -118,10 +118,17 @@ def verify(
 
 
 def _placed_files(model: Path, parts: Sequence[str]) -> dict[str, Path]:
-    """The files to verify, by the names that results have.
+    """Lists the files to verify: all models of a plan; of a folder, by default, all that carry a placement.
 
-    These are all models of a plan, and of a folder, by default, all that carry a placement. Raises UserError without
-    any.
+    Args:
+        model: a model's file, an exported folder, or a plan.json.
+        parts: models of a folder; empty for the default.
+
+    Returns:
+        The files by the names that results have: names of files, or of a plan's models.
+
+    Raises:
+        UserError: there is no such model, or none in the folder.
     """
     if model.suffix == ".json" and not parts:
         return Plan.load(model).files(model)
@@ -134,7 +141,8 @@ def _placed_files(model: Path, parts: Sequence[str]) -> dict[str, Path]:
 def _may_round(result: Mapping[str, Any]) -> bool:
     """Whether rounding may explain that outputs differ, so that comparing in f32 is worth a try.
 
-    It does not where outputs vary anyway, or where running the operations one by one has shown the placement right.
+    It does not where outputs vary between two runs or two compilations, or where running the operations one by one has
+    shown the placement right. result: of a model, as JSON has it.
     """
     wrong = result.get("operation_by_operation", {}).get("wrong", [result["device"]])
     return bool(result["differing"]) and not result["varying"] and (not wrong or result["device"] in wrong)
