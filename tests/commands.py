@@ -1,4 +1,4 @@
-"""`ov-hsdag` as users run it, in this process or in one of its own."""
+"""Runs `ov-hsdag` and `ovc` as users do, in this process or in a new one, and returns what they print."""
 
 from __future__ import annotations
 
@@ -30,10 +30,18 @@ _READ_LATE = {"OV_HSDAG_VIRTUAL_DEVICES", "COLUMNS"}
 
 
 def run(*arguments: object, code: str = MAIN, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`ov-hsdag ARGUMENTS` with the virtual devices CPU_A and CPU_B.
+    """Runs `ov-hsdag ARGUMENTS` with the virtual devices CPU_A and CPU_B.
 
     Starting a process takes longer than what most commands do, so they run in this one. Only those that change what
     happens outside of a command, by `code` or by the environment, have a process of their own.
+
+    Args:
+        arguments: the words after "ov-hsdag".
+        code: Python code of the process; by default it runs the command line.
+        environment: variables to set, besides those of this process.
+
+    Returns:
+        The ended command: its exit status, standard output and standard error.
     """
     variables = {
         "PYTHONPATH": os.pathsep.join(filter(None, [PACKAGE, os.environ.get("PYTHONPATH")])),
@@ -47,14 +55,14 @@ def run(*arguments: object, code: str = MAIN, **environment: str) -> subprocess.
 
 
 def ran(*arguments: object, code: str = MAIN, **environment: str) -> subprocess.CompletedProcess[str]:
-    """What `run` returns, of a command that ends with status 0."""
+    """Runs a command as `run` does, and asserts that it ends with status 0."""
     done = run(*arguments, code=code, **environment)
     assert done.returncode == 0, done.stderr
     return done
 
 
 def ovc(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """`ovc ARGUMENTS` in this process, with the same devices."""
+    """Runs `ovc ARGUMENTS` in this process, with the virtual devices CPU_A and CPU_B."""
     from openvino.tools.ovc import main
 
     def status() -> int:
@@ -68,6 +76,13 @@ def ovc(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def _run_here(words: list[str], variables: dict[str, str], main: Callable[[], int]) -> subprocess.CompletedProcess[str]:
+    """Runs a command in this process, with the state that a new process would have, and restores the state.
+
+    Args:
+        words: the command's arguments; `sys.argv` has them while it runs.
+        variables: environment variables to set while it runs.
+        main: runs the command, and returns its exit status.
+    """
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), _streams() as (out, err):
         for name, value in variables.items():
             patch.setenv(name, value)
@@ -86,13 +101,18 @@ def _run_here(words: list[str], variables: dict[str, str], main: Callable[[], in
 
 
 def _text(descriptor: int) -> str:
+    """Reads the whole of an open file, wherever its position is."""
     size = os.lseek(descriptor, 0, os.SEEK_END)
     return os.pread(descriptor, size, 0).decode()
 
 
 @contextmanager
 def _streams() -> Iterator[tuple[int, int]]:
-    """Descriptors 1 and 2, and Python's streams, as files: plugins and frontends print from C++."""
+    """Redirects standard output and standard error to two temporary files during the block.
+
+    Descriptors 1 and 2 are redirected as well as Python's streams, as plugins and frontends print from C++. Yields the
+    descriptors of the two files.
+    """
     before = sys.stdout, sys.stderr
     for stream in before:
         stream.flush()
@@ -114,7 +134,7 @@ def _streams() -> Iterator[tuple[int, int]]:
 
 
 def assert_one_error_line(done: subprocess.CompletedProcess[str], *words: str, status: int = 2) -> None:
-    """The command failed with one line, which has the words, and printed nothing else."""
+    """Asserts that a command ended with `status` and printed one error line, with the words in it, and nothing else."""
     assert done.returncode == status, done.stderr
     assert done.stdout == ""
     # A slow machine also tells what takes long ("10 s: starting torch").
@@ -124,7 +144,14 @@ def assert_one_error_line(done: subprocess.CompletedProcess[str], *words: str, s
 
 
 def verified(model: ov.Model, folder: Path, *options: str, status: int = 1) -> str:
-    """What `verify` prints about a model that was placed on two devices. `options` are of place."""
+    """Places a model on CPU_A and CPU_B, runs `verify` on it, and returns what that prints.
+
+    Args:
+        model: the model.
+        folder: folder for its files.
+        options: options of `place`.
+        status: the exit status that `verify` must have.
+    """
     source, output = folder / "source.xml", folder / "placed.xml"
     ov.save_model(model, source, compress_to_fp16=False)
     done = ran("place", source, "--device", DEVICE, "--no-measure", "--output", output, *options)

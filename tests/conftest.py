@@ -42,7 +42,10 @@ TREE = Path(__file__).resolve().parents[1] / "ov_hsdag"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Without a compiled core the tree gives way to an installed package, which is not what is to be tested."""
+    """Refuses to test an installed package, which replaces the tree's where the tree has no compiled core.
+
+    It also sees that no fine-tuned policy of this machine is used.
+    """
     os.environ[tuned.VARIABLE] = "0"
     found = Path(ov_hsdag.__file__).resolve().parent
     if TREE.is_dir() and found != TREE:
@@ -50,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the option --zoo."""
     parser.addoption(
         "--zoo",
         action="append",
@@ -60,6 +64,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a test with the argument `zoo_model` on each model of --zoo, or of `ZOO_SAMPLE`."""
     if "zoo_model" in metafunc.fixturenames:
         models = select(metafunc.config.getoption("--zoo") or ZOO_SAMPLE)
         metafunc.parametrize("zoo_model", models, ids=lambda model: model.name)
@@ -71,7 +76,11 @@ GENEROUS = 180.0
 
 @pytest.fixture
 def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real workers with the rates of a quiet machine: what uses two devices is half as fast. Trials are short."""
+    """Makes real workers return made-up rates, as a quiet machine would: 10 runs a second over the number of devices.
+
+    So a placement on two devices is half as fast as one on a single device. Trials are run, for 0.02 s at most, and
+    their rates are not used.
+    """
     compile_, rate = Worker.compile, Worker.rate
 
     def compile_model(self: Worker, candidate: Candidate, limit: float) -> list[Any]:
@@ -88,7 +97,10 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def fast_searches() -> Iterator[None]:
-    """Searches make as many moves as the preset "fast" has, a fifth: for tests that need a placement, not the best."""
+    """Makes multilevel searches use the preset "fast" in place of "default" during the block.
+
+    It has a fifth of the moves: enough for tests that need a placement, not the best one.
+    """
 
     def settings(given: SearchSettings = "default") -> dict[str, dict[str, float]]:
         return search_settings("fast" if given == "default" else given)
@@ -100,21 +112,24 @@ def fast_searches() -> Iterator[None]:
 
 @pytest.fixture
 def fast_search() -> Iterator[None]:
-    """`fast_searches` in a test."""
+    """Applies `fast_searches` to a test."""
     with fast_searches():
         yield
 
 
 @pytest.fixture
 def declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two virtual devices in the environment, CPU_A and CPU_B, of one core each in f32; placements are followed."""
+    """Declares two virtual devices in the environment, CPU_A and CPU_B, of one core each in f32.
+
+    OV_HSDAG_DISABLE is unset, so that placements are followed.
+    """
     monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, TWO_CORES)
     monkeypatch.delenv("OV_HSDAG_DISABLE", raising=False)
 
 
 @pytest.fixture
 def silence() -> Iterator[None]:
-    """Any warning fails the test."""
+    """Makes any warning fail the test."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
@@ -139,7 +154,7 @@ def library() -> Path:
 
 @pytest.fixture
 def two_cpu_core(monkeypatch: pytest.MonkeyPatch) -> ov.Core:
-    """A Core with these devices."""
+    """A Core with the virtual devices CPU_A and CPU_B, of one core each in f32."""
     monkeypatch.setenv(virtual.VIRTUAL_DEVICES_VARIABLE, TWO_CORES)
     core = virtual.new_core()
     return core
@@ -147,7 +162,7 @@ def two_cpu_core(monkeypatch: pytest.MonkeyPatch) -> ov.Core:
 
 @pytest.fixture
 def core(two_cpu_core: ov.Core) -> ov.Core:
-    """The same, where all tests of a file need it."""
+    """Another name of `two_cpu_core`, for files in which all tests need it."""
     return two_cpu_core
 
 
@@ -155,6 +170,7 @@ Children = Callable[[], dict[int, str]]
 
 
 def _children() -> dict[int, str]:
+    """Lists the child processes of this one: command line by number; of a zombie, its line in /proc/NUMBER/stat."""
     found = {}
     for path in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # of a thread that has ended
@@ -167,9 +183,9 @@ def _children() -> dict[int, str]:
 
 @pytest.fixture
 def children() -> Children:
-    """Processes that this one started since the test began and has not waited for: command line or status, by number.
+    """A function that lists the processes which this one has started since the test began and has not waited for.
 
-    Other tests of the same process may have left some: a browser's driver, a service of Ray.
+    It returns what `_children` does, without processes from before: a browser's driver, a service of Ray.
     """
     others = _children()
     return lambda: {number: command for number, command in _children().items() if number not in others}
@@ -177,7 +193,7 @@ def children() -> Children:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Children) -> Iterator[Path]:
-    """Where workshops put their folders. At the end there are none, and no processes."""
+    """The folder for temporary files during a test. At the end the test fails where it left a file or a process."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))

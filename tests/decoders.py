@@ -1,4 +1,4 @@
-"""Small stateful decoders with random weights, and placements of their layers."""
+"""Builds small stateful decoders with random weights, runs them, and places their layers."""
 
 from __future__ import annotations
 
@@ -19,29 +19,40 @@ EXACT = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
 
 
 class RandomWeights:
-    """Normal numbers for `ov_hsdag.kit.decoder`."""
+    """Makes weights of normal numbers, for `ov_hsdag.kit.decoder`."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
 
     def table(self, *shape: int) -> ov.Node:
+        """A constant of this shape, f32."""
         return _weight(self._random, *shape)
 
     def linear(self, x: ov.Node, inputs: int, outputs: int) -> ov.Node:
+        """The product of x, [..., inputs], and a matrix of weights: [..., outputs]."""
         return ops.matmul(x, _weight(self._random, inputs, outputs), False, False)
 
     def scale(self, width: int) -> ov.Node:
+        """A constant of [width], f32, by which a normalization multiplies."""
         return _weight(self._random, width)
 
 
 def stateful_decoder(layers: int = 4, *, heads: int = 4, shared: int = 2, size: int = 8, seed: int = 0) -> ov.Model:
-    """The decoder of `ov_hsdag.kit.decoder` with a vocabulary of 64 and normal weights."""
+    """Builds the decoder of `ov_hsdag.kit.decoder` with a vocabulary of 64 and normal weights.
+
+    Args:
+        layers: number of layers.
+        heads: heads of queries.
+        shared: heads of keys and values, see `DecoderSize`.
+        size: width of a head.
+        seed: of the weights.
+    """
     sizes = DecoderSize(layers, heads, size, 2 * heads * size, VOCABULARY, shared=shared, base=100)
     return decoder(sizes, RandomWeights(seed))
 
 
 def share_states(model: ov.Model) -> None:
-    """Gives the last two attentions of a decoder the keys and values of the two before them."""
+    """Makes the last two attentions of a decoder read the keys and values of the two before them, in place."""
     attentions = [node for node in model.get_ordered_ops() if node.get_type_name() == "ScaledDotProductAttention"]
     for reader, owner in zip(attentions[-2:], attentions[-4:-2], strict=True):
         for port in (1, 2):
@@ -58,7 +69,17 @@ def decoder_of_experts(
     heads: int = 4,
     size: int = 8,
 ) -> ov.Model:
-    """The same with experts in each layer; common: width of a feed-forward network that all tokens share, 0: none."""
+    """Builds the decoder of `stateful_decoder` with experts in each layer.
+
+    Args:
+        layers: number of layers.
+        experts: experts of a layer.
+        chosen: experts that each token goes to.
+        inner: inner width of an expert.
+        common: width of a feed-forward network that all tokens go through besides; 0 for none.
+        heads: heads of queries.
+        size: width of a head.
+    """
     sizes = DecoderSize(
         layers, heads, size, inner, VOCABULARY, shared=2, base=100, experts=experts, chosen=chosen, common=common
     )
@@ -68,7 +89,14 @@ def decoder_of_experts(
 def compiled(
     core: ov.Core, model: ov.Model, problem: PlacementProblem, placement: NDArray[np.uint8]
 ) -> ov.CompiledModel:
-    """A model split on a problem's devices, a thread each."""
+    """Compiles a model on HETERO with a placement, with one thread for each device and in f32.
+
+    Args:
+        core: has the devices.
+        model: the model; it is not changed.
+        problem: its problem on these devices.
+        placement: device number of each group, uint8 [groups].
+    """
     copy, devices = model.clone(), problem.devices
     set_affinities(copy, problem.affinity(placement))
     of_each = {"EXCLUSIVE_ASYNC_REQUESTS": False, "INFERENCE_NUM_THREADS": 1, **EXACT}
@@ -78,7 +106,19 @@ def compiled(
 
 
 def generate(compiled: ov.CompiledModel, steps: int = 6, *, batch: int = 2, prompt: int = 5) -> list[NDArray[Any]]:
-    """Logits of a prompt, of further tokens with beams exchanged on the way, and of a second prompt after a reset."""
+    """Runs a decoder on two seeded conversations, each with a prompt and further tokens, and resets states after each.
+
+    The order of the beams is reversed once in each conversation.
+
+    Args:
+        compiled: the decoder.
+        steps: inferences of a conversation: one for the prompt, the others for a token each.
+        batch: sequences.
+        prompt: tokens of the prompt.
+
+    Returns:
+        The first output, the logits, of each inference.
+    """
     random = np.random.default_rng(0)
     request = compiled.create_infer_request()
     found = []
@@ -101,17 +141,21 @@ def generate(compiled: ov.CompiledModel, steps: int = 6, *, batch: int = 2, prom
 
 
 def _weight(random: np.random.Generator, *shape: int) -> ov.Node:
+    """A constant of normal numbers, f32, with a variance of 1 over its first size."""
     return ops.constant((random.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32))
 
 
 def _named(model: ov.Model) -> ov.Model:
+    """Gives the tensors of a model's inputs the names of their nodes, in place, and returns the model."""
     for parameter in model.get_parameters():
         parameter.output(0).get_tensor().set_names({parameter.get_friendly_name()})
     return model
 
 
 def cross_attention_decoder(layers: int = 4, *, heads: int = 2, size: int = 8, seed: int = 0) -> ov.Model:
-    """A decoder as Whisper's: states of its own tokens, and states that are computed once from another model's output.
+    """Builds a decoder like Whisper's. Half of its states are of its own tokens, half of another model's output.
+
+    The latter are computed once.
 
     input_ids [batch, tokens] i64, encoder_hidden_states [batch, frames, heads * size] f32, beam_idx [batch] i32 →
     logits [batch, tokens, 64]. All layers read one mask with a bias for each head, of which OpenVINO knows no shape
@@ -178,7 +222,7 @@ def cross_attention_decoder(layers: int = 4, *, heads: int = 2, size: int = 8, s
 
 
 def convolution_decoder(layers: int = 4, *, window: int = 4, hidden: int = 16, seed: int = 0) -> ov.Model:
-    """A decoder whose states do not grow, with the inputs of a Mamba: each layer remembers the last inputs of a window.
+    """Builds a decoder whose states do not grow, with a Mamba's inputs: each layer stores the last `window` inputs.
 
     input_ids, attention_mask [batch, tokens] i64, cache_position [window] with a prompt and [1] after it i64, beam_idx
     [batch] i32 → logits [batch, tokens, 64].
@@ -217,7 +261,15 @@ def convolution_decoder(layers: int = 4, *, window: int = 4, hidden: int = 16, s
 
 
 def layered(problem: PlacementProblem, boundary: int) -> NDArray[np.uint8]:
-    """Everything that reads the hidden state from the boundary on is on the second device."""
+    """Splits a decoder of this module into two parts, at the hidden state "into_layer_N" of one layer.
+
+    Args:
+        problem: its problem on two devices.
+        boundary: the first layer of the second part, 1 at least.
+
+    Returns:
+        Device number of each group, uint8 [groups]: 1 for all that depends on that state, else 0.
+    """
     graph = problem.graph
     later = np.zeros(graph.nodes, bool)
     later[graph.input_node[graph.input_source == graph.index(f"into_layer_{boundary}")]] = True

@@ -1,4 +1,4 @@
-"""Random models and problems that tests share."""
+"""Models, graphs and placement problems that tests share, most of them random or made for one rule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from research.graphs import graph_of, problem_on
 
 
 def random_model(seed: int, *, nodes: int = 25, inputs: int = 3) -> ov.Model:
-    """A small model of branches, shared constants, multi-output splits and several inputs and outputs."""
+    """Builds a small model of branches, shared constants, multi-output splits and several inputs and outputs.
+
+    Args:
+        seed: decides everything.
+        nodes: bound on the number of drawn steps, which make one or two operations each.
+        inputs: the most inputs, each f32 [1, 4].
+    """
     generator = np.random.default_rng(seed)
     parameters = [
         ops.parameter([1, 4], ov.Type.f32, name=f"input_{i}") for i in range(generator.integers(1, inputs + 1))
@@ -28,6 +34,7 @@ def random_model(seed: int, *, nodes: int = 25, inputs: int = 3) -> ov.Model:
     values = list(parameters)
 
     def recent() -> ov.Node:
+        """Draws an earlier value, mostly one of the last eight."""
         reach = min(len(values), 8) if generator.random() < 0.8 else len(values)
         return values[len(values) - 1 - int(generator.integers(0, reach))]
 
@@ -51,10 +58,11 @@ def random_model(seed: int, *, nodes: int = 25, inputs: int = 3) -> ov.Model:
 
 
 def convolutions(channels: int = 32) -> ov.Model:
-    """Two branches of convolutions that are added: enough for a placement to have a choice."""
+    """Builds two branches of convolutions that are added: enough for a placement to have a choice."""
     random = np.random.default_rng(0)
 
     def convolution(data: Any, inputs: int, name: str) -> Any:
+        """A convolution of 3 x 3 with a ReLU, which has the name. inputs: channels of `data`."""
         weights = (random.standard_normal((channels, inputs, 3, 3)) / np.sqrt(9 * inputs)).astype(np.float32)
         node = ops.relu(ops.convolution(data, weights, [1, 1], [1, 1], [1, 1], [1, 1]))
         node.set_friendly_name(name)
@@ -69,7 +77,7 @@ def convolutions(channels: int = 32) -> ov.Model:
 
 
 def random_numbers() -> ov.Model:
-    """A model whose outputs are different on each inference."""
+    """Builds a model whose outputs are different on each inference."""
     image = ops.parameter([1, 8], np.float32, name="image")
     noise = ops.random_uniform(
         ops.constant(np.array([1, 8], np.int64)), ops.constant(np.float32(0)), ops.constant(np.float32(1)), "f32"
@@ -78,38 +86,44 @@ def random_numbers() -> ov.Model:
 
 
 def only_forty() -> ov.Model:
-    """A model that needs an input of 40 values, which its shapes do not tell."""
+    """Builds a model that fails unless its input has a multiple of 40 values, which its shapes do not tell."""
     x = ops.parameter(ov.PartialShape([-1]), np.float32, name="x")
     reshaped = ops.reshape(ops.relu(x), ops.constant(np.array([-1, 40])), False)
     return ov.Model([ops.result(reshaped)], [x], "forty")
 
 
 def random_inputs(model: ov.Model, seed: int = 0) -> list[NDArray[np.float32]]:
-    """Normal values for every input of a static model."""
+    """Draws normal values for every input of a static model."""
     generator = np.random.default_rng(seed)
     return [generator.normal(size=tuple(port.shape)).astype(np.float32) for port in model.inputs]
 
 
 def set_affinities(model: ov.Model, devices: list[str]) -> None:
-    """Writes devices to the nodes in topological order."""
+    """Sets the affinity of each node of a model, in topological order, to the device at the same place of the list."""
     for node, device in zip(model.get_ordered_ops(), devices, strict=True):
         node.get_rt_info()["affinity"] = device
 
 
 def halved(model: ov.Model, devices: tuple[str, ...] = ("CPU_A", "CPU_B"), share: float = 0.5) -> Placement:
-    """So much of a model's nodes on the first device, in their order, the others on the second."""
+    """Places a share of a model's nodes, the first in topological order, on one device and the others on another."""
     names = [node.get_friendly_name() for node in model.get_ordered_ops()]
     affinity = {name: devices[index >= int(len(names) * share)] for index, name in enumerate(names)}
     return Placement(devices, affinity)
 
 
 def submodels(compiled: ov.CompiledModel) -> int:
-    """How many submodels HETERO made."""
+    """Returns the number of submodels that HETERO made."""
     return int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS"))
 
 
 def random_graph(generator: np.random.Generator, nodes: int, density: float = 0.3) -> ComputationGraph:
-    """A graph without a model: one Parameter, operations with one or two outputs, a Result."""
+    """Draws a graph without a model: one Parameter, operations with one or two outputs, and a Result.
+
+    Args:
+        generator: draws it.
+        nodes: number of nodes.
+        density: probability of each of up to three further inputs of an operation.
+    """
     kinds = [NodeKind.PARAMETER, *[NodeKind.OP] * (nodes - 2), NodeKind.RESULT]
     output_ptr, every = [0, 1], [[]]
     for node in range(1, nodes):
@@ -126,9 +140,14 @@ def random_graph(generator: np.random.Generator, nodes: int, density: float = 0.
 
 
 def problem_of(sources: list[list[int]], us: list[list[float]], **changes: object) -> PlacementProblem:
-    """A Parameter (node 0), operations that read earlier nodes, and a Result for each that nobody reads.
+    """Makes a problem of a Parameter (node 0), operations, and a Result for each operation that nobody reads.
 
-    Each node is a group. A transfer takes 2 µs, a submodel 1 µs.
+    Each node is a group, and a Result belongs to its operation's. A transfer takes 2 µs, a submodel 1 µs.
+
+    Args:
+        sources: of each operation, from node 1 on, the earlier nodes that it reads.
+        us: of each operation, its time on each device, µs.
+        changes: fields of the problem in place of these.
     """
     used = {source for feeds in sources for source in feeds}
     ends = [node for node in range(1, len(sources) + 1) if node not in used]
@@ -155,7 +174,18 @@ def random_problem(
     grouped: bool = False,
     fusing: bool = False,
 ) -> PlacementProblem:
-    """A problem with whole-number costs, so that sums are exact."""
+    """Draws a problem with whole-number costs, so that sums are exact.
+
+    Args:
+        seed: decides everything.
+        nodes: number of nodes.
+        devices: number of devices.
+        objective: "latency" or "throughput".
+        submodel_us: time to call a submodel, µs.
+        missing: probability that a device lacks a node's operation.
+        grouped: whether two nodes may be in one group; otherwise each node is a group.
+        fusing: whether some operations are fused, and breaking a fusion costs time.
+    """
     generator = np.random.default_rng(seed)
     graph = random_graph(generator, nodes)
     supported = generator.random((nodes, devices)) >= missing
@@ -183,7 +213,7 @@ def random_problem(
 
 @st.composite
 def searched_problems(draw: st.DrawFn, fewest: int = 1) -> PlacementProblem:
-    """Up to 40 nodes on up to four devices, with and without missing operations, fusions and memory limits."""
+    """Draws problems of up to 40 nodes and four devices, some with missing operations, fusions or memory limits."""
     devices = draw(st.integers(fewest, 4))
     problem = random_problem(
         draw(st.integers(0, 10_000)),
@@ -200,12 +230,12 @@ def searched_problems(draw: st.DrawFn, fewest: int = 1) -> PlacementProblem:
 
 
 def every_placement(problem: PlacementProblem) -> NDArray[np.uint8]:
-    """All placements of a small problem, [devices ** groups, groups]."""
+    """Lists all placements of a small problem: device number of each group, uint8 [devices ** groups, groups]."""
     return np.array(list(product(range(len(problem.devices)), repeat=problem.group_count)), np.uint8)
 
 
 def chain(us: tuple[float, float]) -> PlacementProblem:
-    """Operations one after another, each with weights, that take so many µs on two devices."""
+    """Makes a problem of operations one after another, each with weights. us: time of each on the two devices, µs."""
     problem = random_problem(6, nodes=42)
     operations = problem.graph.kinds == NodeKind.OP
     graph = replace(
@@ -218,7 +248,12 @@ def chain(us: tuple[float, float]) -> PlacementProblem:
 
 
 def random_fusions(graph: ComputationGraph, devices: int, seed: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Fusions of operations with the only other one whose tensor they read, on some devices."""
+    """Draws fusions of operations with an operation whose tensor they alone read, on some devices.
+
+    Returns:
+        fused_with, int32 [nodes, devices]: the node that a node is fused with, -1 for none. fusion_penalty_us, float64
+        [nodes, devices]: the time that breaking the fusion costs, µs.
+    """
     generator = np.random.default_rng([seed, 1])
     fused_with = np.full((graph.nodes, devices), -1, np.int32)
     readers = np.bincount(graph.input_output, minlength=graph.outputs)
@@ -232,9 +267,10 @@ def random_fusions(graph: ComputationGraph, devices: int, seed: int) -> tuple[ND
 
 
 def unflattening_model(more: int = 0) -> ov.Model:
-    """Tokens that are flattened and get their shape back, by the square root of their number: see `graph.py`.
+    """Builds a model that reshapes a sequence of tokens to a square image, whose side is the root of their number.
 
-    The sizes are lost from there on: in two operations, and so many more.
+    Plugins lose the sizes there (`Inference.without_lost_values`): in the two operations "back" and "exp", and in
+    `more` others after these.
     """
     x = ops.parameter(ov.PartialShape([-1, -1, 3]), ov.Type.f32, name="x")
     first = ops.matmul(x, ops.constant(np.full((3, 8), 0.1, np.float32)), False, False, name="first")
@@ -266,7 +302,7 @@ _NEXT = {
 
 
 def random_typed_graph(generator: np.random.Generator, nodes: int) -> ComputationGraph:
-    """A graph without a model in which all rules of legality have something to say.
+    """Draws a graph without a model to which all rules of legality may apply.
 
     Constants, states, tensors that cannot be moved, shape arithmetic, attention, several inputs and outputs.
     """
@@ -319,9 +355,14 @@ def random_typed_graph(generator: np.random.Generator, nodes: int) -> Computatio
 
 
 def attention(tokens: int, heads: int, fused: bool) -> ov.Model:
-    """Self-attention of a sequence as frameworks export it, [1, tokens, heads * 8] → the same, with seeded weights.
+    """Builds self-attention of a sequence as frameworks export it, with seeded weights.
 
-    Reshape takes it to another number of tokens.
+    The input and the output are f32 [1, tokens, heads * 8]. `Model.reshape` can change the number of tokens.
+
+    Args:
+        tokens: length of the sequence.
+        heads: attention heads of 8 values.
+        fused: whether attention is one operation, instead of products and a softmax.
     """
     random = np.random.default_rng(0)
     data = ops.parameter([1, tokens, heads * 8], np.float32)

@@ -1,4 +1,4 @@
-"""PNG files as any program may write them."""
+"""Makes PNG files with all filters, palettes and damaged headers, as tests of reading images need them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ COLORS = {1: 0, 2: 4, 3: 2, 4: 6}
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
+    """Makes a chunk of a PNG file: length, kind, content and checksum."""
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
@@ -24,10 +25,16 @@ def png_of(
     palette: NDArray[np.uint8] | None = None,
     header: tuple[int, ...] | None = None,
 ) -> bytes:
-    """A PNG of pixels [height, width, channels], whose rows have these filters in turns.
+    """Makes a PNG file.
 
-    palette: uint8 [colors, 3], of pixels that are numbers of colors. header: width, height, bits, color, compression,
-    filter and interlacing in place of the right ones.
+    Args:
+        pixels: [height, width, channels]; with a palette one channel, numbers of colors.
+        filters: PNG's filters, 0 to 4, which rows have in turns.
+        palette: colors, uint8 [colors, 3]; None for none.
+        header: width, height, bits, color type, compression, filter and interlacing in place of the right ones.
+
+    Returns:
+        The bytes of the file.
     """
     height, width, channels = pixels.shape
     wide = np.zeros((height + 1, width + 1, channels), np.int64)

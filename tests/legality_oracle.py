@@ -1,6 +1,10 @@
 """The rules of legality, completion and repair once more, as plain Python that can be read beside the native core.
 
 Written before the core had them; the tests compare the two on random graphs. Slow, and used by tests alone.
+
+Lists of bool or int have an item for each node, unless a docstring says otherwise. A pair is two nodes, or the ends of
+an edge, that a rule binds together. Replicable nodes are cheap ones, such as constants and shape arithmetic, of which
+each device may have a copy. A host is a group of nodes that must share a device whatever the replicable nodes do.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from numpy.typing import NDArray
 from ov_hsdag import _native
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 
+# Input ports, by type of the operation, whose values decide a shape.
 SHAPE_INPUTS: dict[str, tuple[int, ...]] = {
     "Reshape": (1,), "Squeeze": (1,), "Unsqueeze": (1,), "Broadcast": (1, 2), "Tile": (1,), "StridedSlice": (1, 2, 3),
     "Slice": (1, 2, 3, 4), "Gather": (2,), "Range": (0, 1, 2), "Interpolate": (1, 2, 3), "Pad": (1, 2), "TopK": (1,),
@@ -56,16 +61,17 @@ Pair = tuple[int, int]
 
 
 def inputs_of(graph: ComputationGraph, node: int) -> list[int]:
-    """The nodes that feed a node, by port."""
+    """Lists the nodes that feed a node, in the order of its input ports."""
     return graph.input_source[graph.input_ptr[node] : graph.input_ptr[node + 1]].tolist()
 
 
 def edges_of(graph: ComputationGraph) -> list[tuple[int, int, int]]:
-    """(source, target, output port) of every input port."""
+    """Lists the edges, one for each input port: source node, target node, number of the output among all outputs."""
     return list(zip(graph.input_source.tolist(), graph.input_node.tolist(), graph.input_output.tolist(), strict=True))
 
 
 def constant_nodes(graph: ComputationGraph) -> list[bool]:
+    """Whether a node is a constant, or is computed from constants alone and is no state and not random."""
     constant: list[bool] = []
     for node, type_name in enumerate(graph.types):
         inputs = inputs_of(graph, node)
@@ -75,7 +81,7 @@ def constant_nodes(graph: ComputationGraph) -> list[bool]:
 
 
 def open_values(graph: ComputationGraph) -> list[bool]:
-    """Lengths of which the model knows nothing, and arithmetic of them."""
+    """Whether a node's value is a length of which the model knows nothing, or arithmetic of such lengths."""
     constant = constant_nodes(graph)
     found = [False] * graph.nodes if graph.open_lengths is None else graph.open_lengths.tolist()
     for node, type_name in enumerate(graph.types):
@@ -88,11 +94,13 @@ def open_values(graph: ComputationGraph) -> list[bool]:
 
 
 def is_short(graph: ComputationGraph, output: int) -> bool:
+    """Whether an output is a scalar or a vector of at most `SHAPE_VECTOR` values, as shapes are."""
     rank = graph.output_ranks[output]
     return bool(rank == 0 or (rank == 1 and graph.output_shapes[output][0] <= SHAPE_VECTOR))
 
 
 def shape_arithmetic(graph: ComputationGraph) -> list[bool]:
+    """Whether a node computes a shape that another node reads, back to the ShapeOf where that begins."""
     opened = open_values(graph)
     wanted = [False] * graph.nodes
     for node in reversed(range(graph.nodes)):
@@ -112,7 +120,11 @@ def shape_arithmetic(graph: ComputationGraph) -> list[bool]:
 
 
 def before_masks(graph: ComputationGraph) -> list[bool]:
-    """Constants, shape arithmetic, and constants that are broadcast to the first value of states."""
+    """Whether a node is replicable, masks aside.
+
+    These are constants, shape arithmetic, and Broadcasts of constants to the first value of states, with the
+    lengths that those need.
+    """
     constant = constant_nodes(graph)
     found = [a or b for a, b in zip(constant, shape_arithmetic(graph), strict=True)]
     initial = []
@@ -125,6 +137,7 @@ def before_masks(graph: ComputationGraph) -> list[bool]:
     open_ = open_values(graph)
 
     def with_open(node: int) -> None:
+        """Adds the open lengths that feed a node, back to their ShapeOf, to `found`."""
         for source in inputs_of(graph, node):
             if not found[source] and (open_[source] or graph.types[source] == "ShapeOf"):
                 found[source] = True
@@ -142,7 +155,10 @@ def before_masks(graph: ComputationGraph) -> list[bool]:
 
 
 def shared_masks(graph: ComputationGraph) -> list[bool]:
-    """Cheap nodes with a tensor that cannot be handed over and several readers, and those that make such a node."""
+    """Whether a node is a mask to copy.
+
+    That is a cheap node whose tensor cannot be handed over and has several readers, or a cheap one that feeds it.
+    """
     before = before_masks(graph)
     edges = edges_of(graph)
     fixed = set(graph.output_node[~graph.output_movable].tolist())
@@ -163,16 +179,19 @@ def shared_masks(graph: ComputationGraph) -> list[bool]:
 
 
 def replicable_producers(graph: ComputationGraph) -> list[bool]:
+    """Whether a node is replicable."""
     return [a or b for a, b in zip(before_masks(graph), shared_masks(graph), strict=True)]
 
 
 def states(graph: ComputationGraph) -> list[Pair]:
+    """Pairs of a state's ReadValue and its Assign."""
     readers = {v: node for node, v in enumerate(graph.variables) if v and graph.kinds[node] != NodeKind.SINK}
     assigns = np.flatnonzero(graph.kinds == NodeKind.SINK).tolist()
     return [(readers[graph.variables[n]], n) for n in assigns if graph.variables[n] in readers]
 
 
 def state_paths(graph: ComputationGraph) -> list[Pair]:
+    """Pairs of a state's ReadValue and each node on a path from it to its Assign, without the Assign."""
     network = nx.MultiDiGraph([(a, b) for a, b, _ in edges_of(graph)])
     network.add_nodes_from(range(graph.nodes))
     found = []
@@ -183,12 +202,16 @@ def state_paths(graph: ComputationGraph) -> list[Pair]:
 
 
 def cached_attention(graph: ComputationGraph) -> list[Pair]:
-    """Edges from the states of keys and values to the end of their attention."""
+    """Edges between the states of keys and values and the end of the attention that reads them.
+
+    `part` has what a node holds on the way: "cache" (keys or values), "scores", or "weights" (after the Softmax).
+    """
     held = {node for pair in state_paths(graph) for node in pair}
     part: dict[int, str] = {}
     found: set[Pair] = set()
 
     def bind(node: int) -> None:
+        """Adds the edges into a node from nodes of its attention to `found`, back to the states."""
         for source in part.keys() & set(inputs_of(graph, node)):
             if (source, node) not in found:
                 found.add((source, node))
@@ -214,19 +237,26 @@ def cached_attention(graph: ComputationGraph) -> list[Pair]:
 
 
 def experts(graph: ComputationGraph) -> list[tuple[int, int, int, list[int]]]:  # noqa: C901 one rule in one piece
-    """Blocks of experts: (tile, scatter, sum, nodes)."""
+    """Finds the blocks of experts, one for each layer with experts.
+
+    Returns:
+        Of each block, the Tile that repeats the tokens for each expert, the ScatterElementsUpdate of the routing
+        weights, the ReduceSum over experts, and all nodes of the block, ascending.
+    """
     constant, types = constant_nodes(graph), graph.types
     network = nx.MultiDiGraph([(a, b) for a, b, _ in edges_of(graph)])
     network.add_nodes_from(range(graph.nodes))
     blocks = []
 
     def multiplies(node: int) -> bool:
+        """Whether a node multiplies by the constant matrices of all experts, of rank 3."""
         sources = inputs_of(graph, node)
         if types[node] != "MatMul" or len(sources) < 2 or not constant[sources[1]]:
             return False
         return bool(graph.output_ranks[graph.input_output[graph.input_ptr[node] + 1]] == 3)
 
     def routed(node: int) -> list[int]:
+        """Lists the nodes from `node` back to the ScatterElementsUpdate of the routing; [] where there is none."""
         found = []
         while types[node] in OF_ROUTING and inputs_of(graph, node):
             found.append(node)
@@ -234,6 +264,7 @@ def experts(graph: ComputationGraph) -> list[tuple[int, int, int, list[int]]]:  
         return [*found, node] if types[node] == "ScatterElementsUpdate" else []
 
     def computed(node: int, found: set[int]) -> bool:
+        """Whether experts compute a node from a Tile; adds the nodes on the way, without constants, to `found`."""
         if constant[node] or node in found:
             return True
         found.add(node)
@@ -275,6 +306,7 @@ def experts(graph: ComputationGraph) -> list[tuple[int, int, int, list[int]]]:  
 
 
 def expert_pairs(graph: ComputationGraph) -> list[Pair]:
+    """Pairs of each node in a block of experts, if it is not replicable, and the block's sum."""
     replicable = replicable_producers(graph)
     return [
         (node, end) for _, _, end, nodes in experts(graph) for node in nodes if node != end and not replicable[node]
@@ -282,11 +314,12 @@ def expert_pairs(graph: ComputationGraph) -> list[Pair]:
 
 
 def crossing(graph: ComputationGraph) -> NDArray[np.bool_]:
-    """Outputs that may go from submodel to submodel, some of them with their shapes relaxed, [outputs]."""
+    """Whether an output may go from submodel to submodel, perhaps with its shape relaxed, bool [outputs]."""
     return graph.output_movable if graph.output_relaxable is None else graph.output_movable | graph.output_relaxable
 
 
 def colocation_constraints(graph: ComputationGraph) -> list[Pair]:  # noqa: C901, PLR0912 a block for each rule
+    """Pairs of nodes that must share a device, by all rules but that of replicable nodes."""
     replicable, masks = replicable_producers(graph), shared_masks(graph)
     pairs: list[Pair] = []
     first: dict[str, int] = {}
@@ -337,6 +370,7 @@ def colocation_constraints(graph: ComputationGraph) -> list[Pair]:  # noqa: C901
 
 
 def same_submodel_constraints(graph: ComputationGraph) -> list[Pair]:
+    """Pairs of nodes that must be in one submodel of HETERO, not only on one device."""
     replicable = replicable_producers(graph)
     return (
         [
@@ -351,7 +385,11 @@ def same_submodel_constraints(graph: ComputationGraph) -> list[Pair]:
 
 
 def merged(graph: ComputationGraph, pairs: Sequence[Pair]) -> list[int]:
-    """Dense group numbers in the order of the groups' first nodes."""
+    """Merges the nodes that pairs connect to groups.
+
+    Returns:
+        The group of each node; groups are numbered from 0 in the order of their first nodes.
+    """
     network = nx.Graph(list(pairs))
     network.add_nodes_from(range(graph.nodes))
     groups = [0] * graph.nodes
@@ -362,17 +400,29 @@ def merged(graph: ComputationGraph, pairs: Sequence[Pair]) -> list[int]:
 
 
 def hosts(graph: ComputationGraph) -> list[int]:
+    """The host of each node."""
     return merged(graph, colocation_constraints(graph))
 
 
 def colocation(graph: ComputationGraph) -> list[int]:
+    """The co-location group of each node: replicable nodes are in the groups of all their readers, joined."""
     replicable = replicable_producers(graph)
     followed = [(source, target) for source, target, _ in edges_of(graph) if replicable[source]]
     return merged(graph, colocation_constraints(graph) + followed)
 
 
 def votes(graph: ComputationGraph, groups: Sequence[int], device: Sequence[int], devices: int) -> NDArray[np.int64]:
-    """[groups, devices]; a device of -1 is no vote."""
+    """Counts the votes of nodes for the device of their group; an operation outweighs all other nodes together.
+
+    Args:
+        graph: the graph.
+        groups: group of each node.
+        device: device number that each node votes for; -1 for no vote.
+        devices: number of devices.
+
+    Returns:
+        int64 [groups, devices].
+    """
     counts = np.zeros((max(groups) + 1, devices), np.int64)
     for node, one in enumerate(device):
         if one >= 0:
@@ -381,6 +431,15 @@ def votes(graph: ComputationGraph, groups: Sequence[int], device: Sequence[int],
 
 
 def host_devices(graph: ComputationGraph, known: Sequence[int], devices: int) -> list[int]:
+    """Completes a placement: the device of each node's host.
+
+    Hosts without a vote take the device of what they read; if that has none, of what reads them; else 0.
+
+    Args:
+        graph: the graph.
+        known: device number of each node; -1 where it is not known.
+        devices: number of devices.
+    """
     replicable, groups = replicable_producers(graph), hosts(graph)
     told = [-1 if replicable[node] else one for node, one in enumerate(known)]
     counts = votes(graph, groups, told, devices)
@@ -400,11 +459,24 @@ def host_devices(graph: ComputationGraph, known: Sequence[int], devices: int) ->
 def replication(
     graph: ComputationGraph, homes: Sequence[int], copyable: Sequence[bool]
 ) -> tuple[list[int], list[tuple[int, int, list[Pair]]]]:
+    """Decides on which devices replicable nodes run.
+
+    Args:
+        graph: the graph.
+        homes: device number of each node.
+        copyable: whether a node may have replicas on further devices.
+
+    Returns:
+        The device number of each node, that of most of its readers for a replicable node. And the replicas, each with
+        its node, its device and its readers: pairs of an instance and an input port. An instance is a node, or
+        `graph.nodes` plus the number of a replica.
+    """
     replicable, constant = replicable_producers(graph), constant_nodes(graph)
     consumers: list[dict[int, list[Pair]]] = [defaultdict(list) for _ in range(graph.nodes)]
     result, replicas = list(homes), []
 
     def note(node: int, instance: int, home: int) -> None:
+        """Notes that an instance of a node, on the device `home`, reads the replicable nodes among its inputs."""
         for port, source in enumerate(inputs_of(graph, node)):
             if replicable[source]:
                 consumers[source][home].append((instance, port))
@@ -422,6 +494,17 @@ def replication(
 
 
 def settle(graph: ComputationGraph, device: Sequence[int], devices: int, rule: int) -> list[int]:
+    """Makes a placement of nodes legal: each group takes the device of most votes, and `repair` does the rest.
+
+    Args:
+        graph: the graph.
+        device: device number of each node; -1 for no vote.
+        devices: number of devices; each supports all operations.
+        rule: HETERO's splitting rule, a number of the native core.
+
+    Returns:
+        The device number of each node.
+    """
     groups = colocation(graph)
     placement = votes(graph, groups, device, devices).argmax(axis=1)
     pairs = np.array(same_submodel_constraints(graph), np.int32).reshape(-1, 2)
@@ -438,6 +521,23 @@ def repair(
     supported: NDArray[np.bool_],
     rule: int,
 ) -> NDArray[np.uint8]:
+    """Moves submodels to other devices until HETERO can run the placement.
+
+    In each round one submodel that computes nothing, separates a pair, or is in a cycle of submodels moves to the
+    device of most of its neighbours.
+
+    Args:
+        graph: the graph.
+        groups: group of each node, int32 [nodes].
+        same_submodel: pairs of nodes that must be in one submodel, int32 [pairs, 2].
+        placement: device number of each group, [groups].
+        supported: whether a device supports a group, bool [groups, devices].
+        rule: HETERO's splitting rule, a number of the native core.
+
+    Returns:
+        Device number of each group, uint8 [groups]. Where no move helps, all are on the first device that supports all
+        groups; without such a device, the placement as far as it was repaired.
+    """
     result = np.array(placement, np.uint8)
     source, target = graph.input_source, graph.input_node
     for _ in range(len(supported)):

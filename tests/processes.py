@@ -1,4 +1,4 @@
-"""Commands in processes of their own, and what they print."""
+"""Starts commands and services in new processes, and returns what they print."""
 
 from __future__ import annotations
 
@@ -20,7 +20,18 @@ def ended(
     env: Mapping[str, str] | None = None,
     timeout: float = 600,
 ) -> subprocess.CompletedProcess[str]:
-    """What a command printed that ends with this status; None: with any. env: the variables, by default ours."""
+    """Runs a command to its end, and asserts its exit status.
+
+    Args:
+        command: its words.
+        status: the exit status that it must have; None for any.
+        cwd: its folder; by default this process's.
+        env: its environment; by default this process's.
+        timeout: seconds after which it is killed.
+
+    Returns:
+        The ended command: its exit status, standard output and standard error.
+    """
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=timeout)
     assert status in (None, done.returncode), f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
@@ -28,7 +39,7 @@ def ended(
 
 
 def begun(*command: object, env: Mapping[str, str]) -> subprocess.Popen[str]:
-    """A command that is still running, whose output is read when it has ended."""
+    """Starts a command and returns its process, without waiting. Its output goes to pipes, for `communicate`."""
     pipe = subprocess.PIPE
     return subprocess.Popen([str(word) for word in command], env=env, stdout=pipe, stderr=pipe, text=True)
 
@@ -40,7 +51,7 @@ def serving(
     words: Sequence[str] = ("--app-dir", str(SAMPLES), "service:app"),
     cwd: Path | None = None,
 ) -> Iterator[tuple[int, int]]:
-    """samples/python/service.py at work: its port and its process number.
+    """Runs the web service samples/python/service.py during the block, and yields its port and its process number.
 
     Args:
         log: file for what it prints.

@@ -17,7 +17,7 @@ collect_ignore_glob = [] if importlib.util.find_spec("optimum") else ["test_*.py
 
 
 def pytest_configure() -> None:
-    """Devices for every Core of this process and of those that it starts, by Python's hook."""
+    """Declares virtual devices for every Core of this process and of those that it starts, by Python's hook."""
     if not collect_ignore_glob:
         limits = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
         os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = ";".join(f"{name}:{limits}" for name in DEVICES)
@@ -25,20 +25,23 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session")
 def core() -> ov.Core:
+    """A Core with the virtual devices of `DEVICES`."""
     return virtual.new_core()
 
 
 @pytest.fixture
 def exported(core: ov.Core, family: str) -> ov.Model:
-    """The decoder of a family."""
+    """The exported decoder of the family that the test runs on."""
     return core.read_model(model_file(family))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the option --family."""
     parser.addoption("--family", action="append", help="families of language models; can be given several times")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a test with the argument `family` on each family of --family, by default on all that are exported."""
     if "family" in metafunc.fixturenames:
         there = [name for name in NAMES if model_file(name).exists()]
         metafunc.parametrize("family", metafunc.config.getoption("--family") or there)

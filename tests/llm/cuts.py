@@ -1,4 +1,7 @@
-"""What becomes of a decoder that is cut between its layers: numbers that the tests check."""
+"""Cuts decoders into parts on several devices, runs them, and returns the numbers that tests check.
+
+A boundary is the number of a layer that begins a part. Placements are uint8 [groups], a device number for each group.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,12 @@ Generated = tuple[list[list[int]], list[NDArray[Any]]]
 def problem_of(
     core: ov.Core, model: ov.Model, devices: Sequence[str], shapes: Mapping[str, Sequence[int]] | None = None
 ) -> PlacementProblem:
+    """Prepares a model, in place, and makes its problem on devices. shapes: example shapes by input name."""
     return build_problem(model, DeviceSet(tuple(devices)), core=core, shapes=shapes)
 
 
 def split(core: ov.Core, model: ov.Model, problem: PlacementProblem, placement: NDArray[np.uint8]) -> ov.CompiledModel:
+    """Compiles a copy of a prepared model on HETERO with a placement, in f32."""
     copy = model.clone()
     set_affinities(copy, problem.affinity(placement))
     hetero = DeviceSet(problem.devices).hetero
@@ -43,7 +48,13 @@ def split(core: ov.Core, model: ov.Model, problem: PlacementProblem, placement: 
 
 @dataclass(frozen=True)
 class Boundary:
-    """One cut into two parts: whether it is feasible, submodels as predicted and as HETERO has them."""
+    """One cut of a decoder into two parts.
+
+    Attributes:
+        feasible: whether the problem finds the placement feasible.
+        predicted: number of submodels that the problem predicts.
+        submodels: number of submodels that HETERO made.
+    """
 
     feasible: bool
     predicted: int
@@ -51,7 +62,7 @@ class Boundary:
 
 
 def boundaries(core: ov.Core, model: ov.Model) -> list[Boundary]:
-    """Every boundary between layers."""
+    """Cuts a decoder in two at each boundary between layers, and compiles it."""
     own = model.clone()  # preparing a model changes it
     problem = problem_of(core, own, DEVICES[:2])
     found = []
@@ -70,7 +81,16 @@ def boundaries(core: ov.Core, model: ov.Model) -> list[Boundary]:
 
 @dataclass(frozen=True)
 class Computed:
-    """One set of cuts, and what it computes over a prompt, further tokens, exchanged beams and a reset."""
+    """One set of cuts of a decoder, and what it computes over a prompt, further tokens, exchanged beams and a reset.
+
+    Attributes:
+        feasible: whether the problem finds the placement feasible.
+        parts: number of parts that the cuts make.
+        predicted: number of submodels that the problem predicts.
+        submodels: number of submodels that HETERO made.
+        same_tokens: whether the greedy tokens are those of the references.
+        difference: largest difference from the logits of the references; NaN where a logit is.
+    """
 
     feasible: bool
     parts: int
@@ -93,7 +113,16 @@ def computed(
     parts: int,
     references: Sequence[Generated],
 ) -> Computed:
-    """What a placement of a prepared model computes, against what single devices do."""
+    """Runs a prepared model with a placement, and compares it with runs on single devices.
+
+    Args:
+        core: has the devices.
+        model: the prepared model.
+        problem: its problem.
+        placement: the placement.
+        parts: number of parts that the placement makes.
+        references: results of `generate` on single devices.
+    """
     compiled = split(core, model, problem, placement)
     tokens, logits = generate(model, compiled)
     return Computed(
@@ -107,12 +136,15 @@ def computed(
 
 
 def largest_difference(logits: list[NDArray[Any]], references: Sequence[list[NDArray[Any]]]) -> float:
-    """Over all steps and references; NaN where a logit is."""
+    """Returns the largest difference of logits from references, over all steps; NaN where any logit is NaN."""
     return float(np.max([np.abs(a - b).max() for one in references for a, b in zip(logits, one, strict=True)]))
 
 
 def random_cuts(core: ov.Core, model: ov.Model, sets: int = SETS_OF_CUTS) -> list[Computed]:
-    """Random sets of cuts over two to four devices in any order, against the first device alone."""
+    """Runs a decoder with random cuts over two to four devices in random order.
+
+    sets: number of runs. Each is compared with a run of the model on the first device alone.
+    """
     reference = generate(model, core.compile_model(model, DEVICES[0], EXACT))
     random = np.random.default_rng(0)
     models = {count: model.clone() for count in (2, 3, 4)}
@@ -129,7 +161,17 @@ def random_cuts(core: ov.Core, model: ov.Model, sets: int = SETS_OF_CUTS) -> lis
 
 
 def random_placements(core: ov.Core, model: ov.Model, count: int = 6) -> list[tuple[bool, float]]:
-    """Of contiguous partitions over two devices, cut anywhere in layers: same tokens, and the largest difference."""
+    """Runs a decoder in random contiguous partitions over two devices, which are cut anywhere, also inside layers.
+
+    Args:
+        core: has the devices.
+        model: the decoder.
+        count: the most partitions to run; infeasible ones are not counted.
+
+    Returns:
+        For each partition, whether its greedy tokens are those of the first device alone, and the largest difference
+        of its logits.
+    """
     tokens, expected = generate(model, core.compile_model(model, DEVICES[0], EXACT))
     own = model.clone()
     problem = problem_of(core, own, DEVICES[:2])
@@ -147,7 +189,10 @@ def random_placements(core: ov.Core, model: ov.Model, count: int = 6) -> list[tu
 
 
 def growth(core: ov.Core, model: ov.Model, contexts: tuple[int, int] = (128, 1152)) -> float:
-    """Bytes that a further token of context adds to what crosses, one sequence, at the worst boundary."""
+    """Computes how many bytes each further token of context adds to the tensors that cross, at the worst boundary.
+
+    contexts: two numbers of tokens to compare, of one sequence.
+    """
     sizes = []
     for context in contexts:
         shapes = decoder_shapes(model, 1, 1, context)
@@ -164,7 +209,7 @@ def growth(core: ov.Core, model: ov.Model, contexts: tuple[int, int] = (128, 115
 
 
 def crossing_bytes(problem: PlacementProblem, placement: NDArray[np.uint8]) -> int:
-    """Of all tensors that cross, each once."""
+    """Adds up the bytes of all tensors that cross between devices, each once."""
     model, device = problem.graph, placement[problem.groups]
     crosses = device[model.input_source] != device[model.input_node]
     return int(model.output_bytes[np.unique(model.input_output[crosses])].sum())

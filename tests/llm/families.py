@@ -117,17 +117,22 @@ _FILES = {"whisper": "openvino_decoder_model.xml", "llava": "openvino_language_m
 
 
 def folder_of_models() -> Path:
-    """Where exports are, or will be: OV_HSDAG_LLM_MODELS."""
+    """Returns the folder of the exports: the variable OV_HSDAG_LLM_MODELS, or else build/llm/models."""
     return Path(os.environ.get("OV_HSDAG_LLM_MODELS", "build/llm/models"))
 
 
 def model_file(name: str) -> Path:
-    """The exported decoder."""
+    """Returns the path of a family's exported decoder, whether or not it is there."""
     return folder_of_models() / name / _FILES.get(name, "openvino_model.xml")
 
 
 def export(name: str, folder: Path) -> None:
-    """Writes the model, its tokenizer and its detokenizer, as `optimum-cli export openvino` does."""
+    """Exports the model of a family, its tokenizer and its detokenizer, as `optimum-cli export openvino` does.
+
+    Args:
+        name: the family, one of `NAMES`.
+        folder: the folder to write.
+    """
     import openvino as ov
     import torch
     import transformers
@@ -153,7 +158,13 @@ def export(name: str, folder: Path) -> None:
 
 
 def export_decoder(config: Any, source: str, folder: Path) -> None:
-    """Writes the IR of a model with random weights; source: a folder for its weights on the way."""
+    """Makes a language model with random weights and exports it.
+
+    Args:
+        config: configuration of transformers.
+        source: a folder for the weights on the way.
+        folder: the folder to write.
+    """
     from optimum.intel import OVModelForCausalLM
     from transformers import AutoModelForCausalLM
 
@@ -162,6 +173,7 @@ def export_decoder(config: Any, source: str, folder: Path) -> None:
 
 
 def export_whisper(config: Any, source: str, folder: Path) -> None:
+    """Does for a Whisper what `export_decoder` does for a language model."""
     from optimum.intel import OVModelForSpeechSeq2Seq
     from transformers import WhisperForConditionalGeneration
 
@@ -170,7 +182,13 @@ def export_whisper(config: Any, source: str, folder: Path) -> None:
 
 
 def _export_llava(tokenizer: Any, source: str, folder: Path) -> None:
-    """A Llama that sees pictures of 32 x 32 pixels as 16 tokens."""
+    """Exports a Llama that sees pictures of 32 x 32 pixels as 16 tokens, and its processor.
+
+    Args:
+        tokenizer: the tokenizer, which gets the token `IMAGE`.
+        source: a folder for the weights on the way.
+        folder: the folder to write.
+    """
     import transformers
     from optimum.intel import OVModelForVisualCausalLM
 
@@ -198,7 +216,7 @@ def _export_llava(tokenizer: Any, source: str, folder: Path) -> None:
 
 
 def _tokenizer() -> Any:
-    """Bytes and their most frequent pairs in a few sentences."""
+    """Trains a tokenizer on two sentences; its tokens are bytes and the most frequent pairs of tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -219,12 +237,21 @@ def _tokenizer() -> Any:
 
 
 def _installed_transformers() -> tuple[int, int]:
+    """Returns the first two numbers of the release of transformers."""
     major, minor = version("transformers").split(".")[:2]
     return int(major), int(minor)
 
 
 def main(folder: str, *names: str) -> int:
-    """Exports; the number of those that failed."""
+    """Exports families that are not exported yet, see the module's docstring.
+
+    Args:
+        folder: folder that gets a folder for each family.
+        names: the families; all where none is named.
+
+    Returns:
+        The number of families that failed.
+    """
     failed = 0
     for name in names or NAMES:
         done = Path(folder) / name / "exported"

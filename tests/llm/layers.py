@@ -25,7 +25,11 @@ _LAYER = re.compile(r"^(?:self|__module)\..*\.(?:layers|h|blocks)\.(\d+)\.")
 
 
 def layers(problem: PlacementProblem) -> NDArray[np.int64]:
-    """The last layer that each group of nodes needs, int64 [groups]: its own, or that of what it reads."""
+    """Finds the layer of a decoder that each group of nodes belongs to.
+
+    Returns:
+        int64 [groups], from 0: the last layer among those of the group's weights and of all that it depends on.
+    """
     graph = problem.graph
     of_group = np.zeros(problem.group_count, np.int64)
     for node, name in enumerate(graph.names):
@@ -43,18 +47,31 @@ def layers(problem: PlacementProblem) -> NDArray[np.int64]:
 
 
 def cut(problem: PlacementProblem, boundaries: Sequence[int], devices: Sequence[int]) -> NDArray[np.uint8]:
-    """Layers up to the first boundary on the first device, and so on.
+    """Cuts a decoder into parts of successive layers.
 
-    problem: of a decoder. boundaries: layers that begin a part, ascending. devices: of each part, one more than these.
+    Args:
+        problem: of the decoder.
+        boundaries: layers that begin a part, ascending, without the first part's.
+        devices: device number of each part, one more than `boundaries`.
+
+    Returns:
+        Device number of each group, uint8 [groups].
     """
     part = np.searchsorted(np.asarray(boundaries), layers(problem), side="right")
     return np.asarray(devices, np.uint8)[part]
 
 
 def generate(model: ov.Model, compiled: ov.CompiledModel) -> tuple[list[list[int]], list[NDArray[Any]]]:
-    """Greedy tokens and logits of two sequences: a prompt and further tokens, beams exchanged on the way, twice.
+    """Runs a decoder with two sequences on two conversations: a prompt and further tokens, with beams exchanged.
 
     Models that take embeddings get made-up ones for their tokens. States are reset before the second prompt.
+
+    Args:
+        model: the decoder, which tells the inputs.
+        compiled: the same, compiled.
+
+    Returns:
+        Of each inference the greedy tokens, and the logits of the last position, [sequences, vocabulary].
     """
     tokens_at = next(number for number, port in enumerate(model.inputs) if port.get_names() & set(TOKENS))
     request = compiled.create_infer_request()

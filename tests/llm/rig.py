@@ -31,7 +31,7 @@ IS_POSSIBLE = (platform.system(), platform.machine()) == ("Linux", "x86_64")
 
 @dataclasses.dataclass(frozen=True)
 class OnBoth:
-    """What becomes of a decoder on GPU and CPU."""
+    """What `on_both` finds: a decoder that is cut between GPU and CPU, compared with the two devices alone."""
 
     boundaries: list[Computed]  # a cut each; the devices take turns in being the first
     same_tokens: bool  # whether the greedy tokens of the devices alone are the same
@@ -62,12 +62,12 @@ def on_both(core: ov.Core, model: ov.Model) -> OnBoth:
 
 
 def make() -> None:
-    """Makes the rig unless it is there."""
+    """Sets up the rig (tests/rig/setup), unless that has been done."""
     subprocess.run([sys.executable, str(RIG / "setup")], check=True, capture_output=True, timeout=600)
 
 
 def in_rig(file: Path) -> OnBoth:
-    """What `on_both` finds of a model file, in a process in the rig."""
+    """Runs `on_both` on a model file in a new process in the rig, and returns its result."""
     make()
     environment = {key: value for key, value in os.environ.items() if key != virtual.VIRTUAL_DEVICES_VARIABLE}
     done = ended(RIG / "run", sys.executable, "-m", "tests.llm.rig", file, env=environment, timeout=900)
@@ -76,6 +76,7 @@ def in_rig(file: Path) -> OnBoth:
 
 
 def main(*files: str) -> None:
+    """Runs `on_both` on model files, and prints each result as a line of JSON."""
     core = ov.Core()
     for file in files:
         print(json.dumps(dataclasses.asdict(on_both(core, core.read_model(file)))), flush=True)
