@@ -16,11 +16,12 @@ from ov_hsdag.cli.finetune import duration
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.model.gains import BEST_SINGLE, times
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.placing.improvement import Improvement, Proposer, improve_entry, unmeasured_first
+from ov_hsdag.placing.improvement import Improvement, Proposer, Report, improve_entry, unmeasured_first
 from ov_hsdag.placing.placement_cache import CacheEntry, PlacementCache
 from ov_hsdag.storage.scratch import require_temporary_folder
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.timing import Deadline
 
 Budget = Annotated[str, typer.Option("--budget", metavar="10m", help="Time for all of them, as 90s, 10m or 1h.")]
 List = Annotated[bool, typer.Option("--list", help="Show what is kept, and measure nothing.")]
@@ -99,18 +100,17 @@ def _list(show: console.Show, cache: PlacementCache, entries: list[CacheEntry]) 
 def _improve(
     show: console.Show, cache: PlacementCache, entries: list[CacheEntry], seconds: float, finetune: bool
 ) -> None:
-    """Improves entries one after the other; each gets an equal share of the seconds that are left."""
+    """Improves entries one after the other; each gets an equal share of the time that is left."""
     require_temporary_folder()
     core = common.new_core()
     rows: list[dict[str, Any]] = []
     table = console.table("model", "devices", "predicted", "measured", "gained", "", left=(0, 1, 5))
     propose = _fine_tuned(core) if finetune and find_spec("torch") is not None else None
-    left = seconds
+    deadline = Deadline(seconds)
     for number, entry in enumerate(entries):
-        share = left / (len(entries) - number)
+        share = deadline.left / (len(entries) - number)
         with console.progress(_title(entry)) as tell:
             result = _improve_entry(core, cache, entry, share, propose, tell)
-        left -= share if result.gained is not None else 0.0
         rows.append(_result_json(cache, result))
         table.add_row(*_row(result))
     replaced = sum(row["replaced"] for row in rows)
@@ -140,8 +140,12 @@ def _improve_entry(
 def _fine_tuned(core: ov.Core) -> Proposer:
     """Makes the proposer that fine-tunes the policy on a model's measured times. Later placings use this policy."""
 
-    def propose(model: ov.Model, entry: CacheEntry, seconds: float) -> Mapping[str, Placement]:
+    def propose(model: ov.Model, entry: CacheEntry, seconds: float, report: Report | None) -> Mapping[str, Placement]:
         from ov_hsdag.training import finetune as tuning
+
+        def measured(number: int, *_: object) -> None:
+            if report is not None:
+                report(f"fine-tuning the policy: {console.count(number, 'placement')} measured")
 
         with tempfile.TemporaryDirectory(prefix="ov_hsdag-improve-") as folder:
             _, placement = tuning.finetune(
@@ -152,6 +156,7 @@ def _fine_tuned(core: ov.Core) -> Proposer:
                 budget=tuning.Budget(seconds=seconds),
                 profile=entry.options.get("profile"),
                 core=core,
+                report=measured,
             )
         return {"fine-tuned": placement}
 

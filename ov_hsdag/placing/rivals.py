@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -97,7 +98,7 @@ def contenders(
     }
     if problem.graph.has_unused_inputs:
         left_out |= {one.name: OTHER_MODEL for one in rivals if one.name in (HETERO_DEFAULT, PIPELINE_HINT)}
-    return _mark_twins([rival for rival in rivals if rival.name not in left_out]), left_out
+    return mark_twins([rival for rival in rivals if rival.name not in left_out]), left_out
 
 
 def contenders_of_plan(app: Application, plan: NDArray[np.int64]) -> tuple[list[Rival], dict[str, str]]:
@@ -120,7 +121,7 @@ def contenders_of_plan(app: Application, plan: NDArray[np.int64]) -> tuple[list[
         candidate = candidate_of(app, assignment, DeviceSet(app.devices))
         rivals.append(Rival(name, candidate, assignment.astype(np.uint8), None if judged.over[row] else figures))
     left_out = {one.name: "left out: does not fit" for one in rivals if one.predicted is None and one.name != "plan"}
-    return _mark_twins([one for one in rivals if one.name not in left_out]), left_out
+    return mark_twins([one for one in rivals if one.name not in left_out]), left_out
 
 
 def _run_placer(
@@ -143,8 +144,11 @@ def _run_placer(
     )
 
 
-def _mark_twins(rivals: Sequence[Rival]) -> list[Rival]:
-    """Sets `same_as` where an earlier rival has the same placement: measuring both would compare noise."""
+def mark_twins(rivals: Sequence[Rival]) -> list[Rival]:
+    """Returns the rivals with `same_as` set where an earlier one has the same placement.
+
+    Rivals with one placement share one measurement: two would show what two compilations differ by, which is noise.
+    """
     first: dict[bytes | str, str] = {}
     keys = [one.name if one.placement is None else one.placement.tobytes() for one in rivals]
     twins = [first.setdefault(key, one.name) for key, one in zip(keys, rivals, strict=True)]
@@ -194,6 +198,7 @@ def measure(
     *,
     rounds: int = ROUNDS,
     seconds: float | None = None,
+    total_seconds: float = math.inf,
     report: Callable[[str], None] | None = None,
     **told: Any,
 ) -> list[Result]:
@@ -207,6 +212,7 @@ def measure(
         found: the rivals of `contenders` or `contenders_of_plan`.
         rounds: largest number of rounds.
         seconds: time of a trial, seconds; by default `comparison.SECONDS`, or `TRIAL` for an application.
+        total_seconds: time for everything, seconds, after which no round but the first begins.
         report: called with a few words at each step.
         told: further arguments of `Comparison`, such as shapes, phases, and the models that run beside the first.
 
@@ -216,12 +222,13 @@ def measure(
     Raises:
         RunError: the model cannot be measured, or no rival runs it.
     """
+    until = time.monotonic() + total_seconds
     candidates = {rival.name: rival.candidate for rival in found if not rival.same_as}
     needs = {rival.name: rival.predicted["memory_bytes"] for rival in found if rival.predicted is not None}
     told |= {"simple": {*devices.names, HETERO_DEFAULT, PIPELINE_HINT}, "needs": needs, "report": report}
     seconds = seconds or (TRIAL if "beside" in told else SECONDS)
     with Comparison(model, devices, candidates, objective, core, **told) as compiled:
-        trials = compiled.trials(rounds=rounds, seconds=seconds, halving=True)
+        trials = compiled.trials(rounds=rounds, seconds=seconds, until=until, halving=True)
         if not compiled.ready:
             raise RunError(f"nothing runs the model: {'; '.join(f'{k}: {v}' for k, v in compiled.failed.items())}")
         singles = [name for name in compiled.ready if name in devices.names]

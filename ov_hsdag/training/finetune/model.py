@@ -37,6 +37,11 @@ from ov_hsdag.training.run import CHECKPOINT, read_metadata, readable_checkpoint
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import ov
 
+REFERENCE_SHARE = 0.25
+"""Share of the budget's time after which the single devices, from which the reference is found, have no further round.
+
+A device that is far slower than the others would otherwise take all of it: one round takes at least four inferences."""
+
 
 def finetune(  # noqa: PLR0913 settings, all by keyword
     model: ov.Model,
@@ -124,7 +129,16 @@ def finetune(  # noqa: PLR0913 settings, all by keyword
         """Makes the judge that compares placements with a reference; with None, it finds one."""
         if simulated:
             return Simulated(problem, reference)
-        return Measurer(model, devices, objective, core, reference=reference, shapes=examples, seconds=trial_seconds)
+        return Measurer(
+            model,
+            devices,
+            objective,
+            core,
+            reference=reference,
+            shapes=examples,
+            seconds=trial_seconds,
+            reference_seconds=REFERENCE_SHARE * (budget or Budget()).seconds,
+        )
 
     outcome = run(output, problem, judge_of, network, budget, settings, about, report)
     if not simulated and outcome.state.measured:
