@@ -199,7 +199,16 @@ def _compare_with_kept(
 
 
 def completed_affinity(problem: PlacementProblem, model: ov.Model, placement: Placement) -> dict[str, str]:
-    """Completes a placement: a device for every node of the analysed model, by friendly name."""
+    """Completes a placement: a device for every node of the analysed model.
+
+    Args:
+        problem: the problem of the model.
+        model: the model.
+        placement: a placement, which may lack nodes.
+
+    Returns:
+        Device names by friendly name of the node.
+    """
     affinity = complete.complete(model, placement.affinity, problem.devices, problem.graph)
     return problem.affinity(problem.placement_of(affinity))
 
