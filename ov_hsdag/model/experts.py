@@ -1,5 +1,7 @@
-"""Blocks of experts (mixtures of experts), in which each token passes through a few of many experts.
+"""Finds blocks of experts (mixtures of experts), in which each token passes through a few of many experts.
 
+A router chooses the experts of each token and weighs their results. OpenVINO's models compute all experts for all
+tokens: a Tile copies the tokens for each expert, and the results are multiplied with the router's weights and added.
 The native core recognises the blocks (cpp_ext/experts.hpp), because it keeps each of them together.
 """
 
@@ -32,7 +34,14 @@ class Experts:
         return self.all * (1.0 - (1.0 - self.chosen / self.all) ** self.tokens)
 
     def products(self, graph: ComputationGraph) -> NDArray[np.int32]:
-        """Nodes that compute for each expert, from the tile to the product with the router's weights, int32, sorted."""
+        """Finds the nodes that compute for each expert, from the tile to the product with the router's weights.
+
+        Args:
+            graph: the graph of the block.
+
+        Returns:
+            Numbers of the nodes, int32, sorted. They include the tile, but neither the sum nor the router.
+        """
         inside = {self.tile}
         for node in self.nodes.tolist():
             first, last = graph.input_ptr[node], graph.input_ptr[node + 1]
@@ -41,9 +50,15 @@ class Experts:
         return np.array(sorted(inside), np.int32)
 
     def weights(self, graph: ComputationGraph) -> list[int]:
-        """Nodes of the experts' weights, sorted: the constants that `products` read, and nodes that decompress them.
+        """Finds the experts' weights: the constants that `products` read, and the nodes that decompress them.
 
         Scalars and vectors are left out, as they do not have a part for each expert.
+
+        Args:
+            graph: the graph of the block.
+
+        Returns:
+            Numbers of the nodes, sorted.
         """
         constant = graph.legality.constant
         weight_nodes: set[int] = set()
@@ -60,7 +75,10 @@ class Experts:
 
 
 def experts(graph: ComputationGraph) -> tuple[Experts, ...]:
-    """Returns the blocks of experts of a graph, in its order, without blocks whose sizes are not known."""
+    """Returns the blocks of experts of a graph, in its order.
+
+    Blocks whose numbers of experts do not follow from the shapes are left out.
+    """
     blocks = []
     for tile, scatter, total, nodes in graph.legality.experts:
         shape = graph.output_shapes[graph.output_ptr[scatter]]
@@ -72,14 +90,19 @@ def experts(graph: ComputationGraph) -> tuple[Experts, ...]:
 
 @dataclass(frozen=True, eq=False)
 class ChosenAlone:
-    """A graph as devices with fused experts compute it: only the chosen experts of each block are executed."""
+    """A graph for the costs of devices with fused experts, which execute only the chosen experts of each block."""
 
     graph: ComputationGraph  # tensor bytes and flops count the executed experts only; weight bytes count all experts
     absent: NDArray[np.bool_]  # nodes that are not executed, bool [nodes]
 
     @classmethod
     def of(cls, graph: ComputationGraph) -> ChosenAlone:
-        """Converts a graph to this form."""
+        """Makes a copy of a graph with the smaller tensors and fewer operations of such devices.
+
+        Args:
+            graph: the graph, in which every expert computes for every token.
+        """
+        # Share of each output's bytes that remains, and share of each weight's bytes that is read.
         share, read = np.ones(graph.outputs), np.ones(graph.nodes)
         flops, absent = graph.flops.copy(), np.zeros(graph.nodes, bool)
         for block in experts(graph):

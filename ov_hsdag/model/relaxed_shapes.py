@@ -78,7 +78,16 @@ def restore_shapes(model: ov.Model) -> None:
 
 
 def _relax_once(model: ov.Model, affinity: Mapping[str, str], rule: int) -> dict[str, str] | None:
-    """Inserts the nodes that the current split needs; returns their devices, or None if it needs no nodes."""
+    """Inserts the nodes that the current split into submodels needs.
+
+    Args:
+        model: the model; changed in place.
+        affinity: device by friendly name, for every node.
+        rule: the rule by which HETERO splits, see `split_rule`.
+
+    Returns:
+        Device of each new node by friendly name, {} if earlier inserted nodes suffice; None if no such tensor crosses.
+    """
     nodes = Nodes(model)
     relaxable = {
         (number, port)
@@ -120,7 +129,13 @@ def _relax_once(model: ov.Model, affinity: Mapping[str, str], rule: int) -> dict
 
 
 def _submodels(nodes: Nodes, affinity: Mapping[str, str], rule: int) -> list[int]:
-    """Numbers the submodel into which HETERO puts each node, [nodes]."""
+    """Returns the number of the submodel into which HETERO puts each node, [nodes].
+
+    Args:
+        nodes: the model's nodes.
+        affinity: device by friendly name, for every node.
+        rule: the rule by which HETERO splits, see `split_rule`.
+    """
     from ov_hsdag import _native  # not at the top: the hook imports this module where the core is not compiled
     from ov_hsdag.model.graph import KINDS, NodeKind
 
@@ -142,7 +157,15 @@ def _submodels(nodes: Nodes, affinity: Mapping[str, str], rule: int) -> list[int
 
 
 def _relaxing_nodes(tensor: ov.Output, name: str) -> list[ov.Node]:
-    """Makes the nodes that relax the shape of a tensor; the last one has the name `name`."""
+    """Makes the nodes that relax the shape of a tensor.
+
+    Args:
+        tensor: the output that they read.
+        name: name of the last node; the names of the others begin with it.
+
+    Returns:
+        The nodes in topological order; the last one has the tensor with the relaxed shape.
+    """
     shape = tensor.get_partial_shape()
     axes = [axis for axis, (own, open_) in enumerate(zip(shape, relaxed(shape), strict=True)) if own != open_]
     new_nodes: list[ov.Node] = []
