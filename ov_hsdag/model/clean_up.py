@@ -139,10 +139,13 @@ def _changes_nothing(model: ov.Model, *, folding: bool) -> bool:
 
 
 def _restore_from(model: ov.Model, backup: ov.Model) -> None:
-    """Makes `model` compute what its copy `backup` does, with the nodes of the copy.
+    """Replaces all nodes of a model, except Parameters and Results, by those of an earlier copy of it.
 
-    The copy cannot be used afterwards. Parameters and Results remain those of `model`, because callers hold on to
-    inputs and outputs.
+    Parameters and Results remain those of `model`, because callers hold on to inputs and outputs.
+
+    Args:
+        model: the model; changed in place.
+        backup: the copy, which cannot be used afterwards.
     """
     for original, copied in zip(model.get_parameters(), backup.get_parameters(), strict=True):
         original.set_partial_shape(copied.get_partial_shape())

@@ -218,7 +218,10 @@ class ComputationGraph:
 
     @cached_property
     def legality(self) -> _native.Legality:
-        """The constraints between the nodes, which the native core computes once (cpp_ext/colocation.hpp)."""
+        """The constraints between the nodes, such as their co-location groups.
+
+        The native core computes them once (cpp_ext/colocation.hpp); `_native.pyi` describes the attributes.
+        """
         shape_ptr = np.cumsum([0, *map(len, self.output_shapes)], dtype=np.int32)
         dimensions = np.fromiter(chain.from_iterable(self.output_shapes), np.int64, int(shape_ptr[-1]))
         movable = self.output_movable.astype(np.uint8)

@@ -74,9 +74,14 @@ def _channels(node: ov.Node, axis: int) -> dict[int, int]:
 
 
 def _features(node: ov.Node, rank: int) -> dict[int, int]:
-    """Finds the last size of a product's first input of this rank: {rank - 1: size}.
+    """Finds the last size of a MatMul's first input, which a constant matrix as the second input determines.
 
-    The result is {} unless the second input is a constant matrix and the first one is not transposed.
+    Args:
+        node: the MatMul.
+        rank: rank of the first input.
+
+    Returns:
+        {rank - 1: size}; {} if the second input is not a constant matrix, or the first one is transposed.
     """
     weights, attributes = node.get_input_partial_shape(1), node.get_attributes()
     if not _is_constant(node.input_value(1)) or weights.rank != 2 or attributes["transpose_a"] or rank < 2:

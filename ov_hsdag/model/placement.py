@@ -140,7 +140,7 @@ class Placement:
         return [name for name in self.affinity if name not in known and not is_relaxing(name)]
 
     def check_nodes(self, names: Collection[str]) -> None:
-        """Checks that `missing` finds no node.
+        """Checks that a model has all nodes of the placement, except for nodes that relax shapes.
 
         Args:
             names: friendly names of the model's nodes.

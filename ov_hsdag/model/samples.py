@@ -153,7 +153,7 @@ def _names(port: ov.Output) -> set[str]:
 
 
 def _shape_of(port: ov.Output, shapes: Mapping[str, Sequence[int]] | None) -> tuple[int, ...] | None:
-    """The example shape of an input; None if it has none."""
+    """Returns the example shape of an input, from shapes by any name of an input; None if it has none."""
     return next((tuple(shape) for name, shape in (shapes or {}).items() if name in _names(port)), None)
 
 
@@ -328,6 +328,11 @@ def _texts(array: NDArray[Any], port: ov.Output, required_shape: tuple[int, ...]
 def _cast(array: NDArray[Any], dtype: np.dtype[Any], what: str) -> NDArray[Any]:
     """Converts values to another type.
 
+    Args:
+        array: the values.
+        dtype: the type. Real numbers may be rounded to it; integers must stay the same.
+        what: origin of the values and their input, for messages.
+
     Raises:
         UserError: the values would change by more than rounding.
     """
@@ -451,7 +456,7 @@ def _complete_inputs(
 
 
 def _have_same_open_shape(port: ov.Output, other: ov.Output) -> bool:
-    """Whether two inputs leave the same dimensions open."""
+    """Whether two inputs declare the same dynamic shape of known rank."""
     shape, another = port.get_partial_shape(), other.get_partial_shape()
     return bool(shape.is_dynamic and shape.rank.is_static and shape == another)
 

@@ -95,7 +95,7 @@ def input_name(port: ov.Output) -> str:
 
 
 def sized(name: str, sizes: Sequence[int]) -> str:
-    """Formats an input's size as --shape takes it."""
+    """Formats an input's name and shape as the option --shape takes them: "ids=[1,128]"."""
     return f"{name}=[{','.join(map(str, sizes))}]"
 
 

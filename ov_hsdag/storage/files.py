@@ -170,6 +170,10 @@ def check_model_output(
 def check_not_input(path: str | os.PathLike[str], source: str | os.PathLike[str]) -> None:
     """Checks that an output file is not the model that is read, its .bin, or external data of it (ONNX).
 
+    Args:
+        path: the output file.
+        source: file of the model.
+
     Raises:
         UserError: it is.
     """

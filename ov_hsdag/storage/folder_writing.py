@@ -60,8 +60,12 @@ _FIRST_COMPARED_BYTES = 64  # bytes that are compared first, which is quicker th
 def check_folder_output(output: Path, source: Path) -> None:
     """Checks that a folder can be written, and would replace only an empty folder or one that `write_folder` wrote.
 
-    It may not be the source or inside of it, and the source may not have anything that cannot be copied. Leaves nothing
-    behind.
+    It may not be the source or inside of it, and the source may not have anything that cannot be copied. The check
+    leaves nothing behind.
+
+    Args:
+        output: the folder to write.
+        source: the folder of which it will be a copy.
 
     Raises:
         UserError: a check fails.
@@ -179,7 +183,10 @@ def _entries_to_copy(source: Path) -> Iterator[Path]:
 
 
 def _refuse_uncopyable(source: Path) -> None:
-    """Raises UserError for an entry of a folder that cannot be copied."""
+    """Raises UserError if a folder, at any depth, has an entry that cannot be copied.
+
+    Such are links to nothing or to a folder around them, pipes and devices, and unreadable files.
+    """
     real = Path(os.path.realpath(source))
     try:
         for entry in _entries_to_copy(source):

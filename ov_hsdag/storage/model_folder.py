@@ -92,7 +92,7 @@ def model_files(path: Path, parts: Sequence[str] = ()) -> list[Path]:
 
 @dataclass(frozen=True)
 class Role:
-    """What a folder's model does in one run of its pipeline."""
+    """A model of an exported folder, as one run of the folder's pipeline uses it."""
 
     path: Path  # the model's file
     count: float  # number of its runs; for a model with states, a run is the prompt with all tokens

@@ -66,7 +66,7 @@ class ChildTimeout(ChildError):
 
 
 def write_frame(stream: IO[bytes], message: Mapping[str, Any]) -> None:
-    """Sends a message.
+    """Writes a message to a pipe in a frame: header, then JSON.
 
     Raises:
         OSError: the other end of the pipe is closed.
@@ -211,7 +211,10 @@ class Child:
         return answer
 
     def _exit_error(self, doing: str) -> ChildError:
-        """Makes the error for a process that has ended or closed its pipe, with the reason; ends the process."""
+        """Makes the error for a process that has closed its pipe, and ends it if it still runs.
+
+        The message has its exit status or signal and the last line of its output; `doing` is the activity in a word.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE)
         status = self._process.returncode

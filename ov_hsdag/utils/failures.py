@@ -8,7 +8,7 @@ from typing import Any
 
 
 class FailureKind(Enum):
-    """What happened to a candidate or a child process; the values are stored in files."""
+    """Kinds of failures of a candidate or a child process; the values are stored in files."""
 
     REFUSED = "refused"
     """OpenVINO or a device refused, or an answer could not be read."""
