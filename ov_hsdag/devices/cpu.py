@@ -75,7 +75,7 @@ def _physical_cores() -> int:
 
 
 def alike() -> bool:
-    """Whether all cores of the machine are of one kind and near one memory, as Linux reports it; False elsewhere."""
+    """Whether Linux reports that all cores are of one kind and near one memory; False on other systems."""
     devices = Path("/sys/devices")
     nodes = list((devices / "system/node").glob("node[0-9]*"))
     return len(nodes) == 1 and not (devices / "cpu_atom").exists()

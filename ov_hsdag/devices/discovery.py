@@ -53,7 +53,7 @@ def available(core: ov.Core) -> list[DeviceInfo]:
 
 
 def absent(core: ov.Core, names: Iterable[str]) -> list[str]:
-    """Selects the devices that are not on this machine."""
+    """Returns those of the named devices that the Core does not have."""
     return [name for name in names if full_name(core, name) is None]
 
 

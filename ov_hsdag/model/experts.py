@@ -97,11 +97,7 @@ class ChosenAlone:
 
     @classmethod
     def of(cls, graph: ComputationGraph) -> ChosenAlone:
-        """Makes a copy of a graph with the smaller tensors and fewer operations of such devices.
-
-        Args:
-            graph: the graph, in which every expert computes for every token.
-        """
+        """Makes the graph that devices with fused experts execute; `graph` has every expert compute for every token."""
         # Share of each output's bytes that remains, and share of each weight's bytes that is read.
         share, read = np.ones(graph.outputs), np.ones(graph.nodes)
         flops, absent = graph.flops.copy(), np.zeros(graph.nodes, bool)

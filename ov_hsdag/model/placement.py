@@ -105,6 +105,7 @@ class Placement:
     source: ReportSource | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        """Checks that `affinity` uses no other devices than `devices`. Raises UserError."""
         unknown = sorted(set(self.affinity.values()) - set(self.devices))
         if unknown:
             raise UserError(

@@ -1,9 +1,10 @@
 """Relaxes the shapes of tensors with a dynamic dimension that cannot be 0, so that they can cross submodels.
 
 Convolutions of open sizes have such outputs. HETERO connects submodels with tensors that are empty at first, and a
-device refuses an empty tensor for an input of shape [?,16,1..,1..] (docs/reference/facts.md). So such a tensor passes a
-VariadicSplit into one part, "the rest", for each of these dimensions: OpenVINO infers [?,16,?,?] for its output. It
-costs at most a copy of the tensor.
+device refuses an empty tensor for an input of shape [?,16,1..,1..] (docs/reference/facts.md). So where such a tensor
+crosses, it first passes inserted nodes: for each of these dimensions a VariadicSplit into a single part of length -1,
+which means all that remains. They keep the values, but OpenVINO infers [?,16,?,?] for the output of the last one. They
+cost at most a copy of the tensor.
 """
 
 from __future__ import annotations

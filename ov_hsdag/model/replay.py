@@ -19,6 +19,10 @@ def infer(request: ov.InferRequest, inputs: Any) -> None:
     returns empty outputs, or earlier ones, and the next inference may end the process (2026.4). Requests of an
     AsyncInferQueue must not be given: the queue would count the inference.
 
+    Args:
+        request: the request, which has the results afterwards.
+        inputs: values of the inputs, as `InferRequest.start_async` takes them.
+
     Raises:
         RuntimeError: the inference fails.
     """

@@ -181,7 +181,7 @@ Sourced = tuple[NDArray[Any], str]
 def _named_arrays(model: ov.Model, given: GivenInputs) -> Iterable[tuple[str, list[Sourced]]]:
     """Yields the arrays of each given value, with the name of their input.
 
-    An .npz file without a name, for a model of several inputs, has the name of each array's input.
+    In an .npz file that is given without a name, for a model of several inputs, each array has the name of its input.
     """
     for name, value in given.items():
         several = value if isinstance(value, list | tuple) else [value]

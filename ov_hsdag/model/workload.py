@@ -90,10 +90,11 @@ class Workload:
 
     @classmethod
     def of_context(cls, context: int, batch: int = 1) -> Workload:
-        """Assumes a workload where only the context is known: the prompt is half of it, and the rest is generated.
+        """Makes a workload where only the context is known.
 
-        Times count a prompt of at most 256 tokens. Memory counts a prompt as long as the context, because optimum-intel
-        and openvino.genai (its backend SDPA, which several devices need) read a prompt at once, however long it is.
+        The prompt is half of the context, at most 256 tokens, and the rest is generated. Memory counts a prompt as long
+        as the context, because optimum-intel and openvino.genai (its backend SDPA, which several devices need) read a
+        prompt at once, however long it is.
 
         Args:
             context: tokens whose states must fit into memory.
@@ -142,7 +143,10 @@ class Workload:
         return max(self.context, self.prompt + self.generate)
 
     def phases(self, model: ov.Model) -> tuple[Phase, ...]:
-        """Returns the phases: the prompt, a token halfway through the generated ones, longest prompt, and last token.
+        """Returns the phases of the workload for a model.
+
+        They are the prompt; a token halfway through the generated ones, which stands for all of them; and, for memory
+        only (their count is 0), the longest prompt if it is longer, and the last token.
 
         Raises:
             UserError: as `decoder_shapes`.

@@ -443,7 +443,7 @@ def _offset_of_equal_data(data: NDArray[np.uint8], old: NDArray[np.uint8], candi
 
 
 def _copy_sharing_blocks(source: Path, copy: Path) -> None:
-    """Copies a file; file systems that can (Btrfs, XFS) let both share their blocks until one is written."""
+    """Copies a file; on file systems that can (Btrfs, XFS), both files share their blocks until one is changed."""
     with open(source, "rb") as old, open(copy, "xb") as new:
         remaining = os.fstat(old.fileno()).st_size
         try:
