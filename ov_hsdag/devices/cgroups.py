@@ -65,7 +65,7 @@ def _reclaimable_bytes(folder: Path) -> float:
 def _folders(controller: str, groups: Path, own: Path) -> Iterator[Path]:
     """Yields the folders of the process's control group and of the groups around it.
 
-    A container sees its own group as the root, so a folder may not exist.
+    A container sees its own group as the root, and its path in the host may not be there. So a folder may not exist.
 
     Args:
         controller: the resource, "cpu" or "memory".

@@ -1,6 +1,6 @@
 """Applies OpenVINO's common transformations (MOC) to a model before it is placed.
 
-Where a transformation fails, the model gets back the nodes that it had before.
+Where they fail, the model is restored from a copy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compiles models in a separate process, for code that compiles only to learn about a model.
 
 Once a process has compiled a model and freed it, its forked children hang when they compile (docs/reference/facts.md).
-Servers place a model and then start their workers by fork. So the placing process itself does not compile.
+Servers place a model and then start their workers by fork. So such code compiles in another process.
 
 `Compiling` is the caller's side: it starts the process and calls functions there. Each function gets a `Here`, the
 context in the process. Arguments, results and models are exchanged as files in a folder that both sides know.

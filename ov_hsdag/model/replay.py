@@ -108,7 +108,7 @@ class Replay:
         self._request, self._timed = request, timed
         self.first = FirstStates(request, timed) if first is None else first
         self.inferences = self.first.inferences if first is None else 0
-        self._done = len(timed.steps)  # number of steps since the states were set; `next` sets them first of all
+        self._done = len(timed.steps)  # steps since the states were set; all of them, so that the first `next` rewinds
 
     def rewind(self) -> None:
         """Sets the states to those before the first step.

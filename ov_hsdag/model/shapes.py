@@ -547,7 +547,7 @@ class Inference:
         return open_shapes
 
     def with_static_inputs(self, shapes: Examples | None) -> list[ov.Node] | None:
-        """Infers the shapes of all tensors with static inputs and states.
+        """Infers the shapes of all tensors, which are static as far as static inputs and states determine them.
 
         States that grow get the length that mask and tokens determine (mask minus tokens), or that of an input of
         unknown length, where that fits. No other method may be called afterwards.

@@ -146,7 +146,7 @@ class Workload:
         """Returns the phases of the workload for a model.
 
         They are the prompt; a token halfway through the generated ones, which stands for all of them; and, for memory
-        only (their count is 0), the longest prompt if it is longer, and the last token.
+        only (their count is 0), the longest prompt if it is longer than the first, and the last token.
 
         Raises:
             UserError: as `decoder_shapes`.
