@@ -153,6 +153,8 @@ def replicate(graph: ComputationGraph, homes: NDArray[np.int32], nodes: Nodes) -
     """
     constant = graph.legality.constant
     copyable = np.ones(graph.nodes, bool)
+    # A replica is (number of the copied node, home of the copy, input ports that the copy feeds). A port is (number of
+    # its node, number of the port); a node's number of `graph.nodes` or more is that of a replica earlier in the list.
     while True:
         own_homes, replicas = graph.legality.replication(homes, copyable)
         copies = [
