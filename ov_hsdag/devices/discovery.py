@@ -69,7 +69,7 @@ def capabilities(core: ov.Core, name: str) -> tuple[str, ...]:
 
 
 def inference_precision(core: ov.Core, name: str) -> str | None:
-    """The precision that a device infers in ("f32", "f16", "bf16"), or None if it does not report it."""
+    """Reads the precision that a device infers in ("f32", "f16", "bf16"); None if it does not report it."""
     text = property_text(core, name, "INFERENCE_PRECISION_HINT")
     return text if text in PRECISIONS else None
 

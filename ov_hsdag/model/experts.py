@@ -30,7 +30,10 @@ class Experts:
 
     @property
     def distinct(self) -> float:
-        """Expected number of experts with at least one token, if tokens choose at random: E (1 - (1 - k / E) ^ T)."""
+        """Expected number of experts with at least one token, if tokens choose at random.
+
+        It is E (1 - (1 - k / E) ^ T) with E experts, k of them for each token, and T tokens.
+        """
         return self.all * (1.0 - (1.0 - self.chosen / self.all) ** self.tokens)
 
     def products(self, graph: ComputationGraph) -> NDArray[np.int32]:

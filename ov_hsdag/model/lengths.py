@@ -13,7 +13,7 @@ from ov_hsdag.utils.lazy import op, opset13, ov
 
 
 def upper_bound(dimension: Any) -> int | None:
-    """The largest length that a dimension allows; None where it has no upper bound."""
+    """Returns the largest length that an `ov.Dimension` allows; None where it has no upper bound."""
     if dimension.is_static:
         return int(dimension.get_length())
     # OpenVINO reports an open end as a negative or a huge number, depending on the release.

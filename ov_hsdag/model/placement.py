@@ -335,7 +335,7 @@ class Placement:
         return f"<div><p><code>{html.escape(self.summary())}</code></p>{shown}</div>"
 
     def measured_gain(self, candidate: str) -> float | None:
-        """How many times better than the best single device a candidate was measured; None if it was not measured."""
+        """Returns how many times better than the best single device a candidate was measured; None if it was not."""
         figures = (self.measured or {}).get(candidate, {})
         if "times_best_single" in figures:
             return cast("float | None", figures["times_best_single"])
@@ -353,7 +353,7 @@ class Placement:
         return max(ran, key=lambda name: self.measured_gain(name) or 0.0) if late and ran else BEST_SINGLE
 
     def predicted_gain(self, candidate: str) -> float | None:
-        """How many times better than the best single device a candidate is predicted to be; None if unknown."""
+        """Returns how many times better than the best single device a candidate is predicted to be; None if unknown."""
         own = self.predicted if candidate == self.chosen else self.baselines.get(candidate)
         return self._gain(own or {}, self.baselines)
 

@@ -481,7 +481,7 @@ def process_runs(pid: int, started: str | None = None) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """Start of a process in clock ticks since the system started; None if the system does not report it."""
+    """Reads the start of a process in clock ticks since the system started; None if the system does not report it."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name of the program, in parentheses, may hold anything.

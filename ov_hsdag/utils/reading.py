@@ -101,7 +101,7 @@ def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a file's content, in hexadecimal digits. Raises OSError."""
+    """Computes the SHA-256 of a file's content, in hexadecimal digits. Raises OSError."""
     import hashlib
 
     digest = hashlib.sha256()
