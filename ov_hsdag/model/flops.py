@@ -192,7 +192,7 @@ def bodies_of(node: ov.Node) -> list[ov.Model]:
 
 
 def body_weight_bytes(node: ov.Node) -> int:
-    """Counts the bytes of the constants in the bodies of an If or a loop, including nested bodies; 0 for other nodes."""
+    """Counts the bytes of constants in the bodies of an If or a loop, including nested bodies; 0 for other nodes."""
     total = 0
     for inner in (one for body in bodies_of(node) for one in body.get_ops()):
         if inner.get_type_name() == "Constant":
