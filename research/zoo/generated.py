@@ -29,7 +29,7 @@ class Case:
     """A model with inputs for inference."""
 
     model: ov.Model
-    # input sets, which one request infers in this order; each has an array for every input of the model
+    # Input sets, which one request infers in this order; each has an array for every input of the model, in its order.
     inputs: list[list[NDArray[Any]]]
 
 
@@ -60,6 +60,7 @@ class _Generator:
         self.pattern: Any = None
 
     def case(self, steps: int) -> Case:
+        """Adds `steps` random blocks and finishes the model."""
         blocks: Sequence[Callable[[], Any]] = (
             self.unary, self.unary, self.shifted, self.combined, self.combined, self.dense, self.dense, self.halves,
             self.parts, self.attention, self.pool, self.spread, self.embedded, self.positions, self.window,
@@ -74,6 +75,7 @@ class _Generator:
         return Case(model, self._inputs())
 
     def _results(self) -> list[Any]:
+        """Results of all tensors that no node reads, and sometimes of others."""
         ends = [value for value in [*self.features, *self.pooled] if not self._used(value)]
         if not ends:
             ends = [self.features[-1]]
@@ -88,9 +90,11 @@ class _Generator:
 
     @staticmethod
     def _used(value: Any) -> bool:
+        """Whether a node is a Parameter or another node reads it."""
         return any(output.get_target_inputs() for output in value.outputs()) or value.get_type_name() == "Parameter"
 
     def _inputs(self) -> list[list[NDArray[Any]]]:
+        """Random input sets: three of different sizes for a dynamic model, two for states, else one."""
         batches = (2, 1, 3) if self.dynamic[0] and not self.sinks else (_BATCH,) * 3
         lengths = (5, 3, 8) if self.dynamic[1] else (_LENGTH,) * 3
         varied = batches != (_BATCH,) * 3 or lengths != (_LENGTH,) * 3
@@ -129,7 +133,7 @@ class _Generator:
         return ops.multiply(ops.convert(ops.constant(steps), ov.Type.f32), ops.constant(np.float32(1 / 64)))
 
     def _any(self) -> Any:
-        """A random tensor of features, more often a recent one."""
+        """A random tensor of features, more often one that was made recently."""
         reach = min(len(self.features), 5) if self.random.random() < 0.8 else len(self.features)
         return self.features[len(self.features) - 1 - int(self.random.integers(0, reach))]
 
@@ -140,7 +144,7 @@ class _Generator:
         """A dimension of a tensor, computed by nodes, i64 [1]."""
         return ops.gather(ops.shape_of(tensor), ops.constant(np.array([axis])), self._axis(0))
 
-    # The building blocks: each returns a tensor of features, or None.
+    # The building blocks. Each adds nodes and returns a tensor of features, or None if it makes none.
 
     def unary(self) -> Any:
         function = (ops.relu, ops.tanh, ops.sigmoid, lambda x: ops.gelu(x, "ERF"), ops.abs)[self.random.integers(0, 5)]
