@@ -50,7 +50,7 @@ from research.baselines.budget import Budget
 from research.zoo.catalog import ZooModel, select
 
 SMOKE_ARGUMENTS = "resnet-small --settings throughput --rounds 1 --seconds 0.05 --measure-seconds 3 --budget 2"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 MODELS = (
     "resnet50", "inception-v3", "bert-base", "densenet121", "mobilenet-v2", "efficientnet-b0", "squeezenet",

@@ -42,7 +42,7 @@ from research.instances import BEST_KNOWN, CONTIGUOUS, CPU, Instance, expert_loa
 from research.numbering import breadth_first_order, random_order
 
 SMOKE_ARGUMENTS = "--smoke --orders 2"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 EVALUATIONS = 500
 SEEDS = 5

@@ -50,7 +50,7 @@ from research.corpus import device_set, template_of
 from research.instances import Instance
 
 SMOKE_ARGUMENTS = "--smoke --evaluations 2"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 PAPER, DRAWN, UNSEEN, INSTANCES = "paper's machine", "drawn machines", "unseen models and devices", "public instances"
 

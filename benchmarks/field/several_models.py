@@ -47,7 +47,7 @@ from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.failures import out_of_time
 
 SMOKE_ARGUMENTS = "--seed 4811 --applications 1 --rounds 1 --most 5 --seconds 5"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 MOST_WHOLE = 16
 

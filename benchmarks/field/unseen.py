@@ -57,7 +57,7 @@ from research.zoo.models.inputs import Input, image, inputs, text
 from research.zoo.models.recipes import Transformers
 
 SMOKE_ARGUMENTS = "--seed 8101 --models 1 --rounds 1 --seconds 2"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 HOST_SECONDS, EVERY = 0.5, 5  # of two loops that count, and after how many rounds they run

@@ -41,7 +41,7 @@ from ov_hsdag.placing.placement_cache import FOLDER_VARIABLE
 from research.zoo.deep import build
 
 SMOKE_ARGUMENTS = "--starts 1 --kills 2 --operations 100"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 ROOT = Path(__file__).parents[2]
 

@@ -49,7 +49,7 @@ from research.zoo.catalog import ZOO
 from tests.processes import serving
 
 SMOKE_ARGUMENTS = "cycles --share 0.002"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 ROOT = Path(__file__).parents[2]
 

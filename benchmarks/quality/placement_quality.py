@@ -50,7 +50,7 @@ from research.first_choice import first_choice
 from research.zoo.catalog import ZOO
 
 SMOKE_ARGUMENTS = "--models wavenet-small --sets core+core --rounds 1"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 RESULTS = Path(__file__).parents[1] / "results" / "placement_quality.json"
 

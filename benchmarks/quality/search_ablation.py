@@ -28,7 +28,7 @@ from benchmarks.quality.drawn_models import DEVICES, SEED, DrawnProblem, drawn_p
 from ov_hsdag.placers.multilevel import search_until_agreed
 
 SMOKE_ARGUMENTS = "--models 1 --moves 2000"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 MOVES = 2_000_000
 """Of each of the four searches: between what the default makes where they agree soon, and where they never do."""

@@ -34,7 +34,7 @@ from ov_hsdag.placing.candidates import run
 from ov_hsdag.problem.problem import PlacementProblem
 
 SMOKE_ARGUMENTS = "--models 1 --seconds 0.5"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 SECONDS = 8.0
 """Of processor time of the long search."""

@@ -37,7 +37,7 @@ from ov_hsdag.training.rollout import Example, Policy, run_policies, run_policy
 from ov_hsdag.training.settings import Settings
 
 SMOKE_ARGUMENTS = "--problems 16 --steps 2"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 FASTER = 1.5
 """Times as fast from which on training in batches is worth its code."""

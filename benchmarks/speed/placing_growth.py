@@ -30,7 +30,7 @@ from ov_hsdag.devices import virtual
 from research.zoo.deep import FAMILIES, build, operations
 
 SMOKE_ARGUMENTS = "--families encoder --sizes 300 --compile-up-to 300"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 OBJECTIVES = ("latency", "throughput")
 

@@ -56,7 +56,7 @@ from research.zoo.catalog import ZooModel, select
 from research.zoo.compare import infer, largest_difference
 
 SMOKE_ARGUMENTS = "resnet-small --pairs cpu --placements 1"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 ROOT = Path(__file__).resolve().parents[2]
 RIG = ROOT / "tests" / "rig" / "run"

@@ -51,7 +51,7 @@ Outputs = Sequence[Sequence[NDArray[Any]]]
 MODULE = "benchmarks.truth.loads_by_name"
 
 SMOKE_ARGUMENTS = "lstm --pairs cpu"
-"""The quickest arguments, for `benchmarks.figures`."""
+"""The arguments with which this command is quickest, for `benchmarks.figures`."""
 
 WAYS: Mapping[str, Mapping[str, str]] = {
     "latency": {"PERFORMANCE_HINT": "LATENCY"},

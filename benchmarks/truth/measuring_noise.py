@@ -38,7 +38,7 @@ from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.lazy import ov
 
 SMOKE_ARGUMENTS = "--seed 2616 --models 1 --repeats 1 --busy 0"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 SPLIT = ("once", "again")
 """Names of the split."""

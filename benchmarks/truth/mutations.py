@@ -36,7 +36,7 @@ from research.zoo.generated import Case, generate
 from research.zoo.mutations import MUTATIONS, Wrong, check, mutated, runs
 
 SMOKE_ARGUMENTS = "--count 1"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 RELEASE = ov.__version__.split("-")[0]

@@ -46,7 +46,7 @@ from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.utils.errors import one_line
 
 SMOKE_ARGUMENTS = "test_abs --placements 1"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 RELEASE = ov.__version__.split("-")[0]

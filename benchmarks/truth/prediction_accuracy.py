@@ -70,7 +70,7 @@ from research.zoo.catalog import ZOO, ZooModel
 from research.zoo.lacking import Lacking
 
 SMOKE_ARGUMENTS = "resnet-small --placements 5"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 MODELS = ("resnet50", "bert-base", "vit-base", "mobilenet-v2", "densenet121", "inception-v3")
 

@@ -30,7 +30,7 @@ from ov_hsdag.utils.lazy import ov
 from tests.decoders import EXACT, RandomWeights, share_states
 
 SMOKE_ARGUMENTS = "--tokens 100"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 MOST = 1.1
 """Times what is counted that a prompt may take, beside `OWN`."""
