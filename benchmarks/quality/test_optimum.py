@@ -1,4 +1,4 @@
-"""The solver's optimum is the least of all placements, and the command's problems are what it says."""
+"""Tests that the solver's optimum is the best of all placements, and that drawn problems are of their kinds."""
 
 from __future__ import annotations
 
