@@ -228,6 +228,7 @@ def measure(
         return result
 
     def result_of(results: Mapping[Task, dict[str, Any]]) -> dict[str, Any]:
+        """The result with the runs so far."""
         return {
             "about": harness.made(earlier, runs, results.values()),
             "settings": settings,

@@ -223,8 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 figures = " ".join(f"{row[how][key] or float('nan'):9.3f}" for key in keys)
                 print(f"{len(row['models']):6} {how:>10} {figures}", flush=True)
             ranks = " of ".join(f"{np.float64(row[key]):.3f}" for key in ("spearman", "attainable"))
-            told = f"{row['chosen']}, {row['ran']} ran, both {np.float64(row['both']):.2f}"
-            print(f"       error {row['error']:.3f}, Spearman {ranks}, {told}")
+            summary = f"{row['chosen']}, {row['ran']} ran, both {np.float64(row['both']):.2f}"
+            print(f"       error {row['error']:.3f}, Spearman {ranks}, {summary}")
             print("".join(f"       {name} failed: {why}\n" for name, why in row["failed"].items()), end="", flush=True)
     for how in ("measured", "predicted"):
         known = ([row[how][key] for row in rows if row[how][key]] for key in keys)

@@ -96,8 +96,8 @@ def unlike(objective: str) -> str:
     if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         return declared("bf16")
     latency = objective == "latency"
-    told = "the first device has two threads" if latency else "the two devices are alike"
-    print(f"this processor has no bf16: OpenVINO computes in f32, and {told}", flush=True)
+    note = "the first device has two threads" if latency else "the two devices are alike"
+    print(f"this processor has no bf16: OpenVINO computes in f32, and {note}", flush=True)
     return declared("bf16", 2 if latency else 1)
 
 
@@ -202,13 +202,13 @@ def placing(args: argparse.Namespace, number: int, count: int | None) -> tuple[P
     problem = build_problem(one.build(), DEVICES, objective=args.objective, core=core)
     held = int(problem.evaluate(problem.singles).memory_bytes.max())
     memory = dict.fromkeys(DEVICES, int(args.memory * held)) if args.memory else None
-    asked: dict[str, Any] = {"core": core, "objective": args.objective, "memory": memory}
+    arguments: dict[str, Any] = {"core": core, "objective": args.objective, "memory": memory}
     begin = time.perf_counter()
     if count is None:
-        predicted = place(one.build(), DEVICES.hetero, **asked)
+        predicted = place(one.build(), DEVICES.hetero, **arguments)
         return {PREDICTED: problem.placement_of(dict(predicted.affinity))}, time.perf_counter() - begin
     with mock.patch.object(selection, "select", recorded), busy(count):
-        measured = place(one.build(), DEVICES.hetero, measure=True, measure_seconds=args.seconds, **asked)
+        measured = place(one.build(), DEVICES.hetero, measure=True, measure_seconds=args.seconds, **arguments)
     took = time.perf_counter() - begin
     tried = found[-1].placements
     return {**tried, CHOSEN: tried[measured.chosen or ""]}, took
@@ -269,11 +269,11 @@ def judged(pool: ProcessPoolExecutor, args: argparse.Namespace, number: int) -> 
         `best`, the name of the best candidate; `host`, the host's share; `failed`, reasons by candidate; and the
         figures of each placing, `measured` and `predicted`: ratios of the chosen placement by key of `FIGURES`.
     """
-    beside = [count for _ in range(args.repeats) for count in args.busy]
+    busy_counts = [count for _ in range(args.repeats) for count in args.busy]
     names: dict[bytes, str] = {}  # of distinct placements
     placements: Placements = {}
     chosen = []
-    for tried, took in pool.map(partial(placing, args, number), [*beside, None]):
+    for tried, took in pool.map(partial(placing, args, number), [*busy_counts, None]):
         for name, placement in tried.items():
             if (key := placement.tobytes()) not in names:
                 names[key] = name if name not in placements else f"{name} ({len(names)})"
@@ -299,6 +299,7 @@ def judged(pool: ProcessPoolExecutor, args: argparse.Namespace, number: int) -> 
     rivals |= {"of_copies": COPIES} if copies else {}
 
     def figures(name: str, took: float | None = None, count: int = 0) -> dict[str, Any]:
+        """The figures of one placing: the chosen candidate, seconds, number of busy processes, and ratios."""
         ratios = {rival: found.ratio(name, other).median for rival, other in rivals.items()}
         halves = [half.ratio(name, best).median for half, best in judges]
         ratios["of_best"] = statistics.geometric_mean(halves)
@@ -309,7 +310,7 @@ def judged(pool: ProcessPoolExecutor, args: argparse.Namespace, number: int) -> 
         "best": found.best(ran),
         "host": host,
         "failed": dict(chain(*(failed.items() for _, _, failed in compilations))),
-        "measured": [figures(name, took, count) for (name, took), count in zip(chosen, beside, strict=True)],
+        "measured": [figures(name, took, count) for (name, took), count in zip(chosen, busy_counts, strict=True)],
         "predicted": [figures(predicted)],
     }
 

@@ -250,6 +250,7 @@ def service(folder: Path, requests: int, tell: Tell) -> dict[str, Any]:
     ended, placings, answered, wrong = threading.Event(), 0, 0, 0
     counting = threading.Lock()
 
+    # Places the model again and again, for both objectives in turn, until the clients have ended.
     def replacing() -> None:
         nonlocal placings
         command = [sys.executable, "-c", "from ov_hsdag.cli import main; main()", "place", str(plain), "--no-measure"]
@@ -268,6 +269,7 @@ def service(folder: Path, requests: int, tell: Tell) -> dict[str, Any]:
     ):
         ports, pids = {"ov-hsdag": port, "openvino": plain_port}, {"ov-hsdag": pid, "openvino": plain_pid}
 
+        # Sends random requests to both services in turn, and checks and times the answers.
         def client(number: int) -> None:
             nonlocal answered, wrong
             draw = random.Random(number)

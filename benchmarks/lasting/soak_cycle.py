@@ -50,11 +50,11 @@ def held(pid: int | str = "self") -> dict[str, float]:
         mallinfo2).
     """
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
-    told = {line.partition(":")[0]: line.partition(":")[2].split()[0] for line in status if len(line.split()) > 1}
+    fields = {line.partition(":")[0]: line.partition(":")[2].split()[0] for line in status if len(line.split()) > 1}
     found = {
-        "resident": round(int(told["VmRSS"]) / 1024, 2),
+        "resident": round(int(fields["VmRSS"]) / 1024, 2),
         "descriptors": float(len(os.listdir(f"/proc/{pid}/fd"))),
-        "threads": float(told["Threads"]),
+        "threads": float(fields["Threads"]),
     }
     if pid == "self":
         found["descriptors"] -= 1  # the folder that was listed

@@ -336,6 +336,7 @@ def main() -> int:
     result: dict[str, Any] = {"about": about(), "settings": settings, "hard": {}, "partitions": {}, "sizes": {}}
 
     def record(gate: str, name: str, cell: dict[str, Any] | None) -> None:
+        """Adds a cell to the result and writes it; does nothing for None."""
         if cell is None:
             return
         result[gate][name] = cell

@@ -286,6 +286,7 @@ def main() -> int:
     }
 
     def record(group: str, name: str, problem: PlacementProblem, seconds: float) -> None:
+        """Solves a problem, adds it to the result and writes it. group: "cells" or "instances"."""
         result[group][name] = solve(problem, seconds)
         print(name, result[group][name], file=sys.stderr, flush=True)
         if arguments.output is not None:

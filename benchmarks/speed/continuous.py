@@ -354,10 +354,10 @@ def read(path: Path) -> list[dict[str, Any]]:
 def commit() -> str:
     """The commit of the tree, with a "+" if it has changes; "" outside of a clone."""
     try:
-        told = subprocess.run(["git", "describe", "--always", "--dirty=+"], cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(["git", "describe", "--always", "--dirty=+"], cwd=ROOT, capture_output=True, text=True)
     except OSError:
         return ""
-    return told.stdout.strip()
+    return done.stdout.strip()
 
 
 def report(found: Mapping[str, Change]) -> str:

@@ -67,11 +67,11 @@ def at_the_same_time(comparison: Comparison, names: Sequence[str]) -> choice.Rat
         RunError: processor times are not known here.
     """
     trials = [comparison.busy_together(names, 1.0) for _ in range(round(SECONDS)) if comparison.compiled(names)]
-    told = [one for one in trials if one and all(one.values())]
-    if not told:
+    timed = [one for one in trials if one and all(one.values())]
+    if not timed:
         raise RunError("processor times of submodels are not known here")
-    submodels = range(len(told[0][names[0]]))
-    inferred = [choice.infer([[(name, us[n]) for name, us in one.items()] for one in told]) for n in submodels]
+    submodels = range(len(timed[0][names[0]]))
+    inferred = [choice.infer([[(name, us[n]) for name, us in one.items()] for one in timed]) for n in submodels]
     return max(inferred, key=lambda one: float(one.mean.mean())).ratio(*names)
 
 
@@ -83,14 +83,14 @@ WAYS = {
 
 
 def ratios_of(
-    model: ov.Model, core: ov.Core, beside: Sequence[int], repeats: int
+    model: ov.Model, core: ov.Core, busy_counts: Sequence[int], repeats: int
 ) -> list[tuple[str, str, choice.Ratio]]:
     """Makes the comparisons of a model.
 
     Args:
         model: the model.
         core: has the devices.
-        beside: numbers of busy processes that run at the same time.
+        busy_counts: numbers of busy processes that run at the same time.
         repeats: number of comparisons of each kind for each of these numbers.
 
     Returns:
@@ -103,7 +103,7 @@ def ratios_of(
     candidates = {**dict.fromkeys(SPLIT, split), **{name: Candidate(name) for name in DEVICES}}
     found = []
     with Comparison(model, DEVICES, candidates, "throughput", core) as comparison:
-        for processes in beside:
+        for processes in busy_counts:
             with busy(processes):
                 for _, (label, (way, names)) in product(range(repeats), WAYS.items()):
                     comparison.evict(names[-1])
