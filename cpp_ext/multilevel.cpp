@@ -473,12 +473,12 @@ private:
     }
 
     // Judges a placement, adds it to the pool if it is good enough, and returns its score (Judge::score). If it is
-    // infeasible, cycles among its parts are removed and it is judged again.
+    // infeasible for another reason than memory, cycles among its parts are removed and it is judged again.
     //
     // parent: index in the pool of the placement from which it was made. A better placement replaces its parent;
     // another one is added only while the pool has free places. Otherwise all placements of the pool would come from
-    // one of them and be alike after many cycles. Without a parent it replaces the worst. Problems of more than
-    // `many_cycles` groups have too few cycles for that, so that `parent` is ignored.
+    // one of them and be alike after many cycles. Without a parent the pool keeps the best. Problems of more than
+    // `many_cycles` groups have too few cycles for that to happen, so that `parent` is ignored.
     double offer(Placement placement, std::optional<std::size_t> parent = std::nullopt) {
         const auto same = [&](const Solution& solution) { return solution.placement == placement; };
         if (const auto known = std::find_if(pool_.begin(), pool_.end(), same); known != pool_.end())
