@@ -1,8 +1,8 @@
 """Makes a corpus for `ov-hsdag pretrain --corpus` of the model zoo.
 
-The command is python -m research.corpus DIR [MODEL …]. Each model becomes DIR/FAMILY/MODEL.npz, a problem template: a
-placement problem whose costs are not known yet, as training draws devices and costs itself. Existing files are kept.
-It needs the extra `bench`.
+The command is python -m research.corpus DIR [MODEL …]. Each model becomes DIR/FAMILY/MODEL.npz, a problem template:
+a placement problem whose graph and groups are used, but not its devices and costs. Existing files are kept. It needs
+the extra `bench`.
 """
 
 from __future__ import annotations
