@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -33,6 +32,7 @@ from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, one_line
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
+from ov_hsdag.utils.warn import warn_caller
 
 Advance = Callable[[str], None]
 
@@ -417,9 +417,7 @@ class ModelCalibration:
         introduction = "there was no time or memory to measure"
         if self.as_another:
             names = ", ".join(self.as_another)
-            warnings.warn(
-                f"{introduction} single operations on {names}: a device of the same kind counts there", stacklevel=3
-            )
+            warn_caller(f"{introduction} single operations on {names}: a device of the same kind counts there")
         missing = []
         if coarse := [name for name, device_times in self.times.items() if device_times.copies == 0]:
             missing.append(
@@ -429,7 +427,7 @@ class ModelCalibration:
         if self.factors is None and len(self.times) == len(self._prepared.devices) > 1:
             missing.append("what submodels and transfers cost (that is the profile's)")
         if missing:
-            warnings.warn(f"{introduction} {', nor '.join(missing)}", stacklevel=3)
+            warn_caller(f"{introduction} {', nor '.join(missing)}")
 
     def costs(self) -> ModelCosts:
         """Returns the measured costs."""

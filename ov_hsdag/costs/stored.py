@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import TABLES, parse_json, read_bytes, read_json
+from ov_hsdag.utils.warn import warn_caller
 
 FORMAT_VERSION = 1  # format of the files; other versions are refused
 
@@ -70,7 +70,7 @@ def load_beside(model: str | os.PathLike[str]) -> ModelCosts | None:
     try:
         return ModelCosts.load(path)
     except UserError as error:
-        warnings.warn(f"measured costs are not used: {error}", stacklevel=2)
+        warn_caller(f"measured costs are not used: {error}")
         return None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 
@@ -27,6 +26,7 @@ from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.errors import UserError, listed
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.warn import warn_caller
 
 
 def explain(  # noqa: PLR0913 settings, all by keyword
@@ -83,10 +83,9 @@ def explain(  # noqa: PLR0913 settings, all by keyword
     made_with = placement.settings or {}
     register_defined(core, made_with.get("virtual_devices", ""), names)
     if profile is None and "profile" in made_with:
-        warnings.warn(
+        warn_caller(
             f"the placement was made with the profile {made_with['profile']}, and here the built-in ones count:"
-            " --profile (in Python, profile=) gives others",
-            stacklevel=2,
+            " --profile (in Python, profile=) gives others"
         )
     limits = {name: limit for name, limit in made_with.get("memory", {}).items() if name in names}
     session = Session.of(devices, core, profile, memory=limits | memory_limits(memory or {}, names))
@@ -104,7 +103,7 @@ def explain(  # noqa: PLR0913 settings, all by keyword
     known_names = original.union(analysis.graph.names)
     if affinity is None and not known_names.isdisjoint(placement.affinity):
         if gone := placement.missing(known_names):
-            warnings.warn(f"the placement names operations that are gone from the model: {listed(gone)}", stacklevel=2)
+            warn_caller(f"the placement names operations that are gone from the model: {listed(gone)}")
     else:
         placement.check_nodes(known_names)
     problem = session.price(analysis, objective or placement.objective, costs, phases).problem

@@ -20,7 +20,6 @@ import functools
 import inspect
 import os
 import shlex
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -32,6 +31,7 @@ from ov_hsdag.integration import device_name, requests
 from ov_hsdag.storage.ir_text import file_carries, has_entry
 from ov_hsdag.utils.errors import DoesNotFitError, PlacementNotFollowedWarning, UserError, one_line
 from ov_hsdag.utils.lazy import opset13, ov
+from ov_hsdag.utils.warn import warn_caller
 
 if TYPE_CHECKING:
     from ov_hsdag.integration.device_name import AutomaticLoad
@@ -136,7 +136,7 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
             _compile_on_hetero(call, as_it_came, notes) if call.is_hetero else _compile_on_auto(call, as_it_came, notes)
         )
         for note in notes:
-            warnings.warn(note, stacklevel=2)
+            warn_caller(note)
         return compiled
 
     setattr(compile_model, _PATCHED, True)
@@ -187,7 +187,7 @@ def _automatic(call: _Call) -> _Call:
     try:
         load = device_name.automatic_load(call.core, call.device, call.config, _source(call.model, call.weights))
     except UserError as error:
-        warnings.warn(f"ov_hsdag: no model is placed: {error}", stacklevel=3)
+        warn_caller(f"ov_hsdag: no model is placed: {error}")
         return call
     return replace(call, device=load.device, config=load.config, automatic=load)
 

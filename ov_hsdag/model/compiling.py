@@ -28,6 +28,7 @@ from ov_hsdag.storage.scratch import scratch_folder
 from ov_hsdag.utils.child import Child, ChildError, serve, write_frame
 from ov_hsdag.utils.errors import RunError, one_line
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.warn import warn_caller
 
 _ENTRY = "ov_hsdag.model.compiling:main"  # the function that the process runs
 
@@ -163,7 +164,7 @@ class Compiling(Child, AbstractContextManager["Compiling"]):
                 if report is not None:
                     report(answer["report"])
             elif "warning" in answer:
-                warnings.warn(answer["warning"], stacklevel=3)
+                warn_caller(answer["warning"])
             else:
                 returned, value = pickle.loads((self._folder / answer["result"]).read_bytes())
                 if not returned:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import math
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError, listed, shortened
 from ov_hsdag.utils.failures import out_of_time, read_failure
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.warn import warn_caller
 
 # Relative difference of predictions below which they are printed as equal: 0.05% rounds to 0.0%.
 _EQUAL_FOR_USERS = 5e-4
@@ -258,7 +258,7 @@ class Placement:
         """
         placement, replaced = self.mapped(available, supports)
         for message in replaced:
-            warnings.warn(message, PlacementNotFollowedWarning, stacklevel=2)
+            warn_caller(message, PlacementNotFollowedWarning)
         return placement
 
     def mapped(

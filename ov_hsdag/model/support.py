@@ -7,7 +7,6 @@ checked by compiling the node.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from itertools import compress
 
@@ -24,6 +23,7 @@ from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.utils.child import ChildError
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import op, ov
+from ov_hsdag.utils.warn import warn_caller
 
 # Types, by kind of device, that query_model lists even where the device has no kernel for them. The GPU plugin has
 # GRUSequence only from oneDNN, and so not on GPUs without matrix engines, which query_model does not check.
@@ -73,10 +73,9 @@ def support(
         refused = np.flatnonzero(doubtful & ~column)
         if len(refused):
             kinds = ", ".join(sorted({graph.types[node] for node in refused}))
-            warnings.warn(
+            warn_caller(
                 f"{device} says that it runs {kinds} and does not compile it: {len(refused)} operations are placed"
-                " elsewhere",
-                stacklevel=2,
+                " elsewhere"
             )
         columns[sort] = column
     return np.stack([columns[sort] for sort in sorts], axis=1) if sorts else np.ones((graph.nodes, 0), bool)

@@ -6,7 +6,6 @@ A placement is chosen only if it is predicted better than simpler ones by a marg
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -30,6 +29,7 @@ from ov_hsdag.problem.problem import Evaluation, PlacementProblem
 from ov_hsdag.utils.byte_sizes import exceeding, format_bytes, round_up
 from ov_hsdag.utils.errors import DoesNotFitError, RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.warn import warn_caller
 
 MARGIN = 0.005
 """Share by which a placement must be predicted better than a simpler one to be chosen, whatever its submodels.
@@ -116,7 +116,7 @@ def policy_placers(
             if default is not None:
                 return [HSDAGPlacer(PolicyFolder.load(default).path, optional=True)]
         except UserError as error:
-            warnings.warn(f"the policy is not asked: {error}", stacklevel=2)
+            warn_caller(f"the policy is not asked: {error}")
     return []
 
 
@@ -278,7 +278,7 @@ def _learned_candidates(problem: PlacementProblem, placers: Sequence[HSDAGPlacer
                 candidates.append(NamedPlacement(placer.name, problem.repair(placement)))
         except Exception as error:
             if placer.optional:  # a default policy, which nobody asked for, must not stop a placing
-                warnings.warn(f"the policy is not asked: {one_line(error)}", stacklevel=2)
+                warn_caller(f"the policy is not asked: {one_line(error)}")
                 continue
             if isinstance(error, RuntimeError):
                 raise RunError(f"the policy '{placer.policy}' does not run: {one_line(error)}") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +32,7 @@ from ov_hsdag.storage.scratch import require_temporary_folder
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.failures import Failure, out_of_time
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.warn import warn_caller
 
 SECONDS = 60.0
 """Default time budget of calibrating and measuring together, seconds."""
@@ -569,7 +569,7 @@ def _most_promising_first(
 
 def _warn(why: str) -> None:
     """Warns that nothing could be measured."""
-    warnings.warn(f"ov_hsdag: nothing could be measured, so the placement is chosen by prediction: {why}", stacklevel=5)
+    warn_caller(f"ov_hsdag: nothing could be measured, so the placement is chosen by prediction: {why}")
 
 
 def _baselines(

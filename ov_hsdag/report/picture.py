@@ -15,7 +15,7 @@ _WIDTH, _LEFT, _RIGHT = 920, 110, 24
 _LANE, _GAP = 34, 22
 
 TEXT, QUIET, _LINE, _LANES, _CUT = "#1b1f27", "#5a6372", "#d5d9e0", "#f3f4f7", "#b3261e"
-# Colours and patterns of the page (report_page/src/page.css, patterns.js).
+# Colours and patterns of the page (tools/report_page/src/page.css, patterns.js).
 _COLOURS = ("#2f6db5", "#c9601a", "#2b8259", "#8a4bb0", "#97751a", "#b5386b", "#2c8294", "#5d6673")
 _PATTERNS = (
     "", "M-2,2 l4,-4 M0,8 l8,-8 M6,10 l4,-4", "M3,4 h2", "M0,4 h8 M4,0 v8", "M0,2 h8 M0,6 h8",

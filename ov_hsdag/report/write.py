@@ -1,7 +1,7 @@
 """Writes a report in the format of the file's suffix.
 
-As HTML it is one file without further files. page.html in this folder is built from report_page/ (`npm ci && npm run
-build` there) and has the scripts and styles; the title and the data of a placement replace two marks in it.
+As HTML it is one file without further files. page.html in this folder is built from tools/report_page/ (`npm ci && npm
+run build` there) and has the scripts and styles; the title and the data of a placement replace two marks in it.
 """
 
 from __future__ import annotations

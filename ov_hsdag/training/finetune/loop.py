@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -29,6 +28,7 @@ from ov_hsdag.training.loss import edge_loss, imitation_loss, policy_loss
 from ov_hsdag.training.network import HSDAGNetwork, export
 from ov_hsdag.training.rollout import run_policy, sample
 from ov_hsdag.training.run import CHECKPOINT, SummaryWriter, follow, read_metadata, readable_checkpoint
+from ov_hsdag.utils.warn import warn_caller
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ def run(
         ongoing.measure_finalists()
         ongoing.measure_hetero_default()
     if "judge" not in vars(ongoing):
-        warnings.warn(f"no placement was measured: {ongoing.why_idle()}", stacklevel=2)
+        warn_caller(f"no placement was measured: {ongoing.why_idle()}")
     fit = task.fit(state)
     learn(state, task, settings, fit)
     choice = choose(state, problem, settings)

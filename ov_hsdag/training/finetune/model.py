@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -36,6 +35,7 @@ from ov_hsdag.training.network import HSDAGNetwork, load
 from ov_hsdag.training.run import CHECKPOINT, read_metadata, readable_checkpoint
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.warn import warn_caller
 
 REFERENCE_SHARE = 0.25
 """Share of the budget's time after which the single devices, from which the reference is found, have no further round.
@@ -145,7 +145,7 @@ def finetune(  # noqa: PLR0913 settings, all by keyword
         try:
             tuned.keep(output / "policy", core, devices.names)
         except OSError as error:  # the run's own folder has the policy anyway
-            warnings.warn(f"later placings do not find the policy of this run: {error}", stacklevel=2)
+            warn_caller(f"later placings do not find the policy of this run: {error}")
     recorded: dict[str, Any] = {"shapes": {name: list(shape) for name, shape in examples.items()}} if examples else {}
     if virtual := definition(devices.names):
         recorded["virtual_devices"] = virtual
