@@ -77,7 +77,7 @@ class Where:
         return sum(count for name, count in self.devices.items() if re.fullmatch(rf"{re.escape(device)}(\.\w+)*", name))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in JSON's types, names in the order of the model."""
+        """Converts everything to JSON's types; names are in the order of the model."""
         return {
             "operations": {one.name: one.device for one in self.counted if one.device is not None},
             "folded": [one.name for one in self.operations if one.folded],

@@ -80,6 +80,7 @@ class _KitBuilder(Builder):
         op, inner = self.op, out // 4
 
         def entering(x: Any) -> Any:
+            """The input of a convolution, quantized if `quantize` is set."""
             return self.quantized(x) if quantize else x
 
         branch = op.relu(self.biased(entering(source), channels, inner))
@@ -151,17 +152,17 @@ class _DecoderWeights:
         self._builder = Builder()
 
     def table(self, *shape: int) -> ov.Node:
-        """See `DecoderWeights.table`."""
+        """Makes an embedding or the matrices of all experts, see `DecoderWeights.table`."""
         node: ov.Node = self._builder.weights(*shape)
         return node
 
     def linear(self, x: ov.Node, inputs: int, outputs: int) -> ov.Node:
-        """See `DecoderWeights.linear`."""
+        """Applies a linear layer with new weights, see `DecoderWeights.linear`."""
         node: ov.Node = self._builder.matrix_product(x, inputs, outputs)
         return node
 
     def scale(self, width: int) -> ov.Node:
-        """See `DecoderWeights.scale`."""
+        """Makes the factors of a norm, f32 [width]."""
         node: ov.Node = self._builder.weights(width)
         return node
 

@@ -133,8 +133,8 @@ class ExpertsToMove:
 class Fit:
     """The result of `fit`: whether a model fits, where, and with how long a context.
 
-    "The placement" is the one that the model carries, or HETERO's own choice where `fit` was told to count that;
-    otherwise the best split that `place` finds on two devices at least and within all limits.
+    "The placement" is the one that the model carries, or HETERO's own choice where `as_loaded` was given. Otherwise it
+    is the best split that `place` finds on two devices at least and within all limits.
 
     Attributes:
         devices: names of the devices, in HETERO's order.
@@ -310,7 +310,7 @@ def fit(  # noqa: PLR0913 settings, all by keyword
             optimum-intel do where several devices share a model.
         workload: workload of a decoder, such as "prompt=1024,generate=256"; its prompt is read at once.
         batch: sequences at a time, beams included; a workload has its own number.
-        shapes: example shapes of dynamic inputs, by input name; for a decoder, of the inputs beside its tokens. By
+        shapes: example shapes of dynamic inputs, by input name; for a decoder, of the inputs other than its tokens. By
             default those that the model was placed with.
         static: whether the inputs get these shapes for good, as NPUs require.
         memory: limits by device, bytes or "8GiB"; by default most of what is free.

@@ -256,7 +256,14 @@ def _check_names(fixed: Placement, analysis: ModelAnalysis, types: Mapping[str, 
 
 
 def _price(analysed: _AnalysedModel, costs: OperationCosts, request: PlacingRequest, clock: Clock) -> _PricedModel:
-    """Makes the placement problem, with measured costs where they hold and the profile's elsewhere."""
+    """Makes the placement problem, with measured costs where they hold and the profile's elsewhere.
+
+    Args:
+        analysed: the analysed model.
+        costs: the measured costs.
+        request: the request.
+        clock: records the time.
+    """
     with clock("costs"):
         objective = request.options.objective
         workload = request.session.price(costs.analysis, objective, costs.model, analysed.phases, costs.phases)

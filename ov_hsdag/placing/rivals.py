@@ -233,7 +233,8 @@ def measure(
         seconds: time of a trial, seconds; by default `comparison.SECONDS`, or `TRIAL` for an application.
         total_seconds: time for everything, seconds, after which no round but the first begins.
         report: called with a few words at each step.
-        comparison_options: further arguments of `Comparison`, such as shapes, phases, and the models that run beside the first.
+        comparison_options: further arguments of `Comparison`, such as shapes, phases, and the other models of an
+            application.
 
     Returns:
         The result of each rival, in their order.
