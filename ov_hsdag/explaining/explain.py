@@ -1,4 +1,4 @@
-"""The entry point of explanations: prices a model and its placement, and returns an `ExplainedModel`."""
+"""The entry point of explanations: `explain` computes the costs of a placed model and returns an `ExplainedModel`."""
 
 from __future__ import annotations
 
@@ -117,9 +117,17 @@ def explain(  # noqa: PLR0913 settings, all by keyword
 
 
 def _pins_kept(problem: PlacementProblem, affinity: Mapping[str, str], pins: Sequence[str]) -> dict[int, str]:
-    """The pins of a placement by the numbers of their nodes, without those that it does not satisfy.
+    """Finds the nodes of pins, and leaves out the nodes that are not on the device of their pin.
 
     A pin may be violated because the model has changed, other devices are given, or the file was edited.
+
+    Args:
+        problem: the problem.
+        affinity: device of each node, by friendly name.
+        pins: texts of the pins, "PATTERN=DEVICE"; texts that cannot be read or match no node are ignored.
+
+    Returns:
+        Text of the pin by the number of each node that it keeps.
     """
     kept: dict[int, str] = {}
     for text in pins:
@@ -133,7 +141,7 @@ def _pins_kept(problem: PlacementProblem, affinity: Mapping[str, str], pins: Seq
 
 
 def placement_of(model: ov.Model) -> Placement | None:
-    """The placement that a model carries, or one made of its nodes' affinities; None where it has neither."""
+    """Reads the placement that a model carries, else makes one of its nodes' affinities; None where it has neither."""
     carried = Placement.of(model)
     if carried is not None:
         return carried
@@ -142,4 +150,5 @@ def placement_of(model: ov.Model) -> Placement | None:
 
 
 def _by_name(affinity: Mapping[str, str]) -> Placement | None:
+    """Makes a placement of affinities by friendly name, on the devices that they name; None where there are none."""
     return Placement(devices=tuple(dict.fromkeys(affinity.values())), affinity=dict(affinity)) if affinity else None
