@@ -94,7 +94,13 @@ class DeviceProfile:
         return replace(self, precision=precision)
 
     def with_threads(self, threads: int, memory_gbps: float) -> DeviceProfile:
-        """A CPU of `threads` such cores that share `memory_gbps` of bandwidth."""
+        """Scales the profile of one core to a CPU of several such cores.
+
+        Args:
+            threads: number of cores.
+            memory_gbps: memory bandwidth that the cores share, 10^9 bytes per second. The result has at most that of
+                `threads` cores, and at least that of one.
+        """
         many = self if threads == 1 else self._with_scaled_rates(threads**_SCALING, f"{threads} times")
         return replace(many, memory_gbps=max(self.memory_gbps, min(self.memory_gbps * threads, memory_gbps)))
 
@@ -105,12 +111,16 @@ class DeviceProfile:
         return self._with_scaled_rates((cores / self.cores) ** _SCALING, f"{cores} of {self.cores} cores")
 
     def standing_in(self) -> DeviceProfile:
-        """The same figures as guesses for another device, because nothing better is known about it."""
+        """Returns the same figures for another device, with sources that say that they are guesses.
+
+        Sources that say so already, and those of figures that a device in host memory does not have, stay as they are.
+        """
         guess = f"{_ESTIMATE}: as in the built-in profile {self.builtin}, which is of another device"
         kept = (_ESTIMATE, _IN_HOST_MEMORY)
         return replace(self, sources={key: one if one.startswith(kept) else guess for key, one in self.sources.items()})
 
     def _with_scaled_rates(self, factor: float, description: str) -> DeviceProfile:
+        """Multiplies the peak rates and `gbps` by a factor, and adds `description` to the texts that describe them."""
         return replace(
             self,
             description=f"{description}: {self.description}",
@@ -189,7 +199,10 @@ class Profile:
         )
 
     def layout_us_per_byte(self, names: Sequence[str]) -> NDArray[np.float64]:
-        """Time of rewriting a byte between each device's own layout and the plain one, µs, float64 [devices]."""
+        """Time of rewriting a byte between each device's own layout and the plain one, µs, float64 [devices].
+
+        It is 0 where the profile does not have it.
+        """
         rates = [self.device(name).layout_gbps for name in names]
         return np.array([1e-3 / rate if rate else 0.0 for rate in rates])
 
@@ -208,7 +221,11 @@ class Profile:
         return replace(self, devices={name: replace(one, kv_precision=precision) for name, one in self.devices.items()})
 
     def with_memory(self, limits: Mapping[str, int]) -> Profile:
-        """The same devices with other memory, in bytes by name."""
+        """Replaces the memory of some devices; `limits` are in bytes, by device name.
+
+        Raises:
+            UserError: there is no such device.
+        """
         limited = {name: replace(self.device(name), memory_bytes=limit) for name, limit in limits.items()}
         return replace(self, devices={**self.devices, **limited})
 
@@ -233,6 +250,11 @@ def load_builtin(stem: str) -> DeviceProfile:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Reads a profile's JSON and checks it against the schema.
+
+    Raises:
+        UserError: the file cannot be read, is no JSON, or breaks the schema.
+    """
     try:
         document = read_json(path, SETTINGS, strict=True)
         check(json.loads(SCHEMA_PATH.read_text(encoding="utf-8")), document)
