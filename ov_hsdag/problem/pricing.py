@@ -1,4 +1,8 @@
-"""The placement problem of a model: its analysis, which no cost changes, priced by a profile and by measurements."""
+"""Makes the placement problem of a model in two steps, analysis and pricing.
+
+The analysis (`ModelAnalysis`: normalized model, graph, support) does not depend on costs. Pricing adds costs, those of
+a device profile or measured ones. A `Session` does both for one device list.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +108,7 @@ def prepare(
 def _assumed_support(
     model: ov.Model, graph: ComputationGraph, names: Sequence[str], absent: Sequence[str], profile: Profile
 ) -> NDArray[np.bool_]:
-    """Which devices run which nodes, bool [nodes, devices], as far as that is known without asking the devices.
+    """Predicts which devices run which nodes, bool [nodes, devices], without asking the devices.
 
     Args:
         model: the normalized model.

@@ -166,7 +166,10 @@ class PlacementProblem:
 
     @cached_property
     def found(self) -> dict[str, NDArray[np.uint8]]:
-        """Placements that placers found and others begin with, by the placer's name, uint8 [groups]."""
+        """A cache that placers fill: the placement that each found, by the placer's name, uint8 [groups].
+
+        Other placers begin with them.
+        """
         return {}
 
     @cached_property
@@ -227,6 +230,15 @@ class PlacementProblem:
         return self._coarsen(weight, CHAIN_SHARE)
 
     def _coarsen(self, weight: Floats, most: float) -> NDArray[np.int32]:
+        """Joins groups along chains, see `ov_hsdag.model.colocation.coarsen`.
+
+        Args:
+            weight: weight of each co-location group, float64 [groups].
+            most: largest total weight of a chain, above which it is cut; inf for no cuts.
+
+        Returns:
+            Coarse group of each co-location group, int32 [groups].
+        """
         by_node = colocation.coarsen(self.graph, self.groups, self.supported, weight, most)
         result = np.empty(self.group_count, np.int32)
         result[self.groups] = by_node
@@ -254,7 +266,11 @@ class PlacementProblem:
 
     @cached_property
     def tensor_fusion_penalty_us(self) -> Floats:
-        """Penalty of the fusion that is broken where a device receives the tensor, µs, float64 [tensors, devices]."""
+        """Penalties of fusions by the tensor of `tensors` that breaks them, µs, float64 [tensors, devices].
+
+        The penalty counts where the device receives the tensor from another one. It is 0 for tensors of no fusion, and
+        for those that several nodes read.
+        """
         graph = self.graph
         fused_with, penalty_us = self.fusions
         consumer, source, output = graph.input_node, graph.input_source, graph.input_output
@@ -283,7 +299,7 @@ class PlacementProblem:
 
     @property
     def kinds(self) -> NDArray[np.int32]:
-        """Equal numbers for devices that can be exchanged in every placement without changing any cost, int32 [D]."""
+        """Kind of each device, int32 [D]: devices of one kind can be exchanged without changing a placement's costs."""
         return self.native.kinds
 
     @cached_property
@@ -572,7 +588,7 @@ class CanonicalForm:
 
 
 def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
-    """Sorts groups by the first of their operations, int64 [groups].
+    """Sorts co-location groups by the first of their operations; returns their numbers in this order, int64 [groups].
 
     Operations that only reorder a state (by beams), or make its first value, do not count, because they could run at
     any time. The layer that reads the state counts instead.
@@ -590,7 +606,10 @@ def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
 
 
 def _computes_only_from_states(graph: ComputationGraph) -> NDArray[np.bool_]:
-    """States, and operations that read only states, Parameters and constants, bool [nodes]."""
+    """Finds states, and operations whose values depend on states, Parameters and constants alone, bool [nodes].
+
+    An operation has to depend on a state. In a graph without states, all are False.
+    """
     of_states = np.array([kind == "ReadValue" for kind in graph.types], bool)
     if not of_states.any():
         return of_states
@@ -652,6 +671,7 @@ def expect_sound(problem: PlacementProblem) -> None:
 
 
 def _from_saved_array(value: NDArray[Any]) -> Any:
+    """Converts an array of a file to an attribute: JSON text is parsed, and an array of no axes becomes a number."""
     if value.dtype.kind == "U":
         return parse_json(str(value))
     return value.item() if value.ndim == 0 else value
