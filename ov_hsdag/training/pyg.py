@@ -22,7 +22,7 @@ from ov_hsdag.training.rollout import weighted
 
 
 def to_data(problem: PlacementProblem, target: Target | None = None) -> Data:
-    """A placement problem as a graph of PyG, with searched placements as labels.
+    """Converts a placement problem to a graph of PyG, with searched placements as labels.
 
     It has n nodes (coarse groups), E edges and D devices; all floats are float32. Graphs with equally many devices can
     be put into one batch.
