@@ -90,10 +90,14 @@ def calibrate_prepared(
 
 
 class Calibrating(AbstractContextManager["Calibrating"]):
-    """A process in which models are calibrated, so that this process compiles nothing. It ends with `close`."""
+    """A child process in which models are calibrated, so that this process compiles nothing.
+
+    It begins with the first call, or with `start`, and ends with `close`. It keeps compiled copies of each model for
+    later calls.
+    """
 
     def __init__(self, core: ov.Core, names: Sequence[str]) -> None:
-        """Prepares for these devices; the process begins with the first call, or with `start`."""
+        """Prepares the process; `core` has the devices and their settings, `names` are the devices to compile for."""
         self._core, self._names = core, names
         self._kept: dict[int, int] = {}  # number of each model in the process, by Python's id of the model
         self._started: Compiling | None = None

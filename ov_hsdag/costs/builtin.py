@@ -60,7 +60,7 @@ def builtin_profile(names: Sequence[str], core: ov.Core | None = None) -> Profil
 
 
 def assumed_cards(names: Sequence[str], core: ov.Core | None) -> list[str]:
-    """GPUs that count as discrete cards: if the list has several GPUs, those that are not on this machine."""
+    """Names the GPUs that count as discrete cards: those that are not on this machine, if the list has several GPUs."""
     gpus = [name for name in names if kind_of(name) == "GPU"]
     return [name for name in gpus if core is None or discovery.full_name(core, name) is None] if len(gpus) > 1 else []
 
@@ -115,7 +115,7 @@ def _physical_device_profile(name: str, kind: str, core: ov.Core | None) -> Devi
 
 
 def _with_memory(profile: DeviceProfile, name: str, core: ov.Core) -> DeviceProfile:
-    """The profile with the memory of this machine's device, if the device reports it."""
+    """Replaces the memory of a profile by that which the device `name` of this machine reports, if it does."""
     memory = discovery.memory_bytes(core, name)
     if memory is None:
         return profile

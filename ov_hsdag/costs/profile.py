@@ -88,7 +88,10 @@ class DeviceProfile:
         return self.efficiency[next((key for key in keys if key in self.efficiency), keys[-1])]
 
     def at_precision(self, precision: str | None) -> DeviceProfile:
-        """The same device inferring in another precision; itself if no rate is known for that precision."""
+        """Changes the precision that the device infers in.
+
+        The profile stays as it is for None, "i8", or a precision without a peak rate.
+        """
         if precision is None or precision == "i8" or precision not in self.peak_gflops:
             return self
         return replace(self, precision=precision)
@@ -105,7 +108,7 @@ class DeviceProfile:
         return replace(many, memory_gbps=max(self.memory_gbps, min(self.memory_gbps * threads, memory_gbps)))
 
     def with_fewer_cores(self, cores: int) -> DeviceProfile:
-        """The same CPU with only `cores` of its cores; itself if it has no more."""
+        """Scales the rates of a CPU down to `cores` of its cores; the profile stays as it is if it has no more."""
         if cores >= self.cores:
             return self
         return self._with_scaled_rates((cores / self.cores) ** _SCALING, f"{cores} of {self.cores} cores")
@@ -185,7 +188,10 @@ class Profile:
         return cls(profiles, tuple(links), str(path))
 
     def device(self, name: str) -> DeviceProfile:
-        """Returns the profile of a device, or that of the name without its number; "GPU" is the same as "GPU.0".
+        """Finds the profile of a device.
+
+        If there is none of this name, that of the name without its number is taken: "GPU" for "GPU.1". "GPU" and
+        "GPU.0" are the same device.
 
         Raises:
             UserError: there is no such device.

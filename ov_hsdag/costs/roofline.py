@@ -39,6 +39,7 @@ class Roofline:
     """
 
     def __init__(self, graph: ComputationGraph) -> None:
+        """Analyses a graph for `fused_with` and the other attributes."""
         self._graph = graph
         self._executed = np.asarray((graph.kinds == NodeKind.OP) | (graph.kinds == NodeKind.SINK))
         self._consumers = np.bincount(graph.input_output, minlength=graph.outputs)
@@ -111,6 +112,7 @@ class Roofline:
         """Rate that each node reaches, 10^9 operations per second, float64 [nodes]."""
 
         def rates(precision: str) -> NDArray[np.float64]:
+            """Rate of each node if it computes in this precision."""
             peak = device.peak_gflops[precision]
             return np.array([peak * device.efficiency_of(name, precision) for name in self._type_names])[self._type_of]
 

@@ -122,7 +122,11 @@ def _reading(policy: str | PathLike[str]) -> Iterator[None]:
 
 
 def _load(folder: Path) -> PolicyFolder:
-    """Returns the policy in a folder; it is read once as long as its files stay the same."""
+    """Returns the policy in a folder, from a cache as long as its files stay the same.
+
+    Raises:
+        UserError: it is not a valid policy, or cannot be read.
+    """
     with _reading(folder):
         paths = [path for name in ("policy.json", *FILES[1]) if (path := folder / name).is_file()]
         stats = [path.stat() for path in paths]

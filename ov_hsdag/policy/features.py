@@ -380,7 +380,7 @@ def _move_features(partitions: CoarsePartitions, device: NDArray[np.int64]) -> F
     fixed, rate = off_diagonal(problem.transfer_us), off_diagonal(problem.transfer_us_per_byte)
 
     def summed(group: NDArray[Any], values: Floats, rows: int = size) -> Floats:
-        """Sums rows by group, [R, D] → [rows, D]."""
+        """Sums rows of `values` that have the same number in `group`, [R, D] → [rows, D]."""
         return np.stack([np.bincount(group, column, rows) for column in values.T], axis=1)
 
     # A tensor goes to each device once, however many groups read it there.

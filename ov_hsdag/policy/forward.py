@@ -164,11 +164,20 @@ class Forward:
         return logits + _PARTITION_LOGIT * costs[..., -1] if self.config.residual else logits
 
     def graph_of_nodes(self, x: Any) -> Array | None:
-        """The graph that each node of an input belongs to, int64 [n]; None: they are all of one."""
+        """The graph that each node of an input belongs to, int64 [n]; None if the input is a single graph."""
         return None
 
     def _graph_of_clusters(self, graph: Array | None, cluster: Array, count: int) -> Array | None:
-        """The graph that each cluster belongs to, int64 [c]; None: there is one graph."""
+        """Finds the graph that each cluster belongs to, from its nodes.
+
+        Args:
+            graph: the graph of each node, int64 [n]; None if there is one graph.
+            cluster: cluster of each node [n].
+            count: number of clusters, c.
+
+        Returns:
+            The graph of each cluster, int64 [c]; None if there is one graph.
+        """
         if graph is None:
             return None
         found = self.xp.zeros(count, dtype=graph.dtype)

@@ -161,7 +161,7 @@ class PlacementProblem:
         check_arrays(self, {"nodes": self.graph.nodes, "devices": len(self.devices), "outputs": self.graph.outputs})
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the fields alone: derived values are derived again, and native objects cannot be pickled."""
+        """Returns the fields for pickling, without cached properties; native objects among these cannot be pickled."""
         return {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
 
     @cached_property
@@ -514,7 +514,12 @@ class PlacementProblem:
         return [int(n) for n in (counted if self.storage_ratio is None else np.floor(counted * self.storage_ratio))]
 
     def summary(self, placement: NDArray[np.integer[Any]]) -> dict[str, Any]:
-        """Predicts one placement, [groups], with figures for users."""
+        """Simulates one placement, [groups], and returns its figures for users.
+
+        Returns:
+            "latency_us"; "throughput_ips", results per second; "memory_bytes", stored bytes by device name;
+            "submodels", their number; and "transfer_bytes", bytes that move between devices.
+        """
         result = self.evaluate(placement)
         return {
             "latency_us": round(float(result.latency_us[0]), 3),
@@ -626,7 +631,7 @@ def _computes_only_from_states(graph: ComputationGraph) -> NDArray[np.bool_]:
 
 
 def _is_default(value: NDArray[Any] | None, metadata: Mapping[str, Any]) -> bool:
-    """Whether an array that `ov_hsdag.model.graph.array` describes means the same as None, its default."""
+    """Whether an array is None, its default, or means the same (zeros, if `metadata` says so)."""
     return value is None or (metadata["zeros_are_default"] and not value.any())
 
 

@@ -378,7 +378,9 @@ def _draw_support(problem: PlacementProblem, generator: np.random.Generator) -> 
 
 
 def _draw_limits(problem: PlacementProblem, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Draws memory limits whose sum is at least 1.3 times what the model needs; then one device in three loses its limit.
+    """Draws memory limits.
+
+    Their sum is at least 1.3 times what the model needs. Then one device in three loses its limit.
 
     Returns:
         Limits in bytes, -1 for no limit, int64 [devices].

@@ -74,14 +74,14 @@ def parameter_shapes(config: HSDAGConfig) -> Iterator[tuple[str, tuple[int, ...]
         yield from ((f"{name}.{part}", (width,)) for part in ("weight", "bias"))
 
     def mix(name: str, inputs: Sequence[int], outputs: int = width) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Parameters of a layer that mixes several inputs."""
+        """Parameters of `Forward.mix` with inputs of these sizes."""
         for number, size in enumerate(inputs):
             yield from linear(f"{name}.parts.{number}", size, width, bias=number == 0)
         yield from norm(f"{name}.norm")
         yield from linear(f"{name}.out", width, outputs)
 
     def devices(name: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Parameters of an embedding of devices, each by itself and all together."""
+        """Parameters of `Forward._device_embeddings`."""
         yield from mix(f"{name}.each", [sizes.device])
         yield from mix(f"{name}.all", [width, width])
 
