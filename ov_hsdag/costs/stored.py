@@ -1,7 +1,7 @@
-"""Costs of one model that were measured on devices, stored beside the model.
+"""Costs of one model that were measured on devices, stored in a file in the model's folder.
 
-They are used only where the graph, the device, its properties, the usable cores and OpenVINO's version are those of the
-measurement.
+Measured costs hold, and are used, only where the graph, the device, its properties, the usable cores and OpenVINO's
+version are those of the measurement.
 """
 
 from __future__ import annotations
@@ -141,6 +141,7 @@ class BoundaryCosts:
 
 
 def _without_zero(name: str) -> str:
+    """The device name without ".0" at its end, because "GPU.0" and "GPU" are the same device."""
     return name.removesuffix(".0")
 
 
