@@ -21,6 +21,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import ov_hsdag
+from ov_hsdag.applications import application as applications
+from ov_hsdag.applications import planning
+from ov_hsdag.applications.application import Application, Member
+from ov_hsdag.applications.application_file import read_application
 from ov_hsdag.cli.command_lines import command_of
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.runner import Copies, Runner
@@ -30,10 +34,6 @@ from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.replay import Replay
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placers.multilevel import Multilevel
-from ov_hsdag.placing import application as applications
-from ov_hsdag.placing import together
-from ov_hsdag.placing.application import Application, Member
-from ov_hsdag.placing.application_file import read_application
 from ov_hsdag.placing.candidates import NamedPlacement, find_candidates
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.model_folder import pipeline
@@ -264,7 +264,7 @@ def test_a_split_tells_what_boundaries_take(factor: float) -> None:
     split = problem.repair(np.arange(problem.group_count) * 2 // problem.group_count)
     assert split.min() != split.max()
     took = float(applications.slower(problem, np.ones(2), factor).scores(split)[0])
-    found = together._boundaries(problem, split, took)
+    found = planning._boundaries(problem, split, took)
     assert found == pytest.approx(factor, rel=0.15)
     scaled = applications.slower(problem, np.ones(2), found)
     np.testing.assert_allclose(scaled.scores(problem.singles), problem.scores(problem.singles), rtol=1e-6)
@@ -279,7 +279,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], dict
         asked.append((arguments, more))
         raise RunError("not now")
 
-    monkeypatch.setattr(together, "Comparison", refuse)
+    monkeypatch.setattr(planning, "Comparison", refuse)
     return asked
 
 
@@ -323,7 +323,7 @@ class TestOnDevices:
         expected = ov_hsdag.place_together({"one": convolutions(16), "other": convolutions(8)}, PAIR, core=core)
         assert expected.chosen in ("one split", "together")
         # Boundaries seem to take much longer than they do.
-        monkeypatch.setattr(together, "_timed", lambda *_: {"CPU_A": 1.0, "CPU_B": 1.0, "boundaries": 1e3})
+        monkeypatch.setattr(planning, "_timed", lambda *_: {"CPU_A": 1.0, "CPU_B": 1.0, "boundaries": 1e3})
         with pytest.warns(UserWarning, match="not now"):
             given = {"one": convolutions(16), "other": convolutions(8)}
             plan = ov_hsdag.place_together(given, PAIR, measure=True, core=core)

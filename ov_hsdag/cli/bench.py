@@ -14,6 +14,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from ov_hsdag.applications.plan import Plan
+from ov_hsdag.applications.planning import TRIAL, models_of
+from ov_hsdag.applications.rivals import contenders_of_plan
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, plan, remote
 from ov_hsdag.cli import kit as kits
@@ -30,9 +33,7 @@ from ov_hsdag.model.samples import inputs_of_each, parse_inputs, samples_of
 from ov_hsdag.model.shapes import fix_npu_sizes, has_npu, sized
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing.candidates import policy_placers
-from ov_hsdag.placing.plan import Plan
-from ov_hsdag.placing.rivals import Rival, contenders, contenders_of_plan, measure
-from ov_hsdag.placing.together import models_of
+from ov_hsdag.placing.rivals import Rival, contenders, measure
 from ov_hsdag.policy.bundle import DEFAULT, ships
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import Session
@@ -337,7 +338,9 @@ def _contenders_of_plan(opened: Any) -> _Contenders:
     """All ways to run the application of a plan. opened: the result of `plan.read_plan`."""
     _, application, now, prepared = opened
     rivals, left_out = contenders_of_plan(application, now)
-    return _Contenders(prepared[0].analysis.model, rivals, left_out, models_of(application, prepared))
+    return _Contenders(
+        prepared[0].analysis.model, rivals, left_out, {"seconds": TRIAL, **models_of(application, prepared)}
+    )
 
 
 def _place_and_measure(job: _Job, core: ov.Core, path: Path, place: Callable[[], _Contenders]) -> _Outcome:

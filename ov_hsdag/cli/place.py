@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ov_hsdag.applications.application_file import of_folder, parse_counts
+from ov_hsdag.applications.folder_fit import FolderFit, Part, describe_lacking, fit_parts
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, place_job, placed, plan, remote
 from ov_hsdag.cli.child_process import continue_in_child
@@ -32,9 +34,7 @@ from ov_hsdag.model.samples import inputs_of_each, parse_inputs
 from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, fix_input_shapes, has_npu, input_name, input_shapes, sized
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing import selection
-from ov_hsdag.placing.application_file import of_folder, parse_counts
 from ov_hsdag.placing.candidates import policy_placers
-from ov_hsdag.placing.folder_fit import FolderFit, Part, describe_lacking, fit_parts
 from ov_hsdag.placing.options import PlaceOptions, flags
 from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.report.write import check_report

@@ -10,18 +10,18 @@ from typing import Annotated, Any
 
 import typer
 
+from ov_hsdag.applications.application_file import ApplicationSpec, of_folder, parse_counts, read_application, to_place
+from ov_hsdag.applications.plan import Plan
+from ov_hsdag.applications.plan_picture import plan_picture
+from ov_hsdag.applications.planning import opened, place_together
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.devices.memory import parse_memory
 from ov_hsdag.model.shapes import has_npu
-from ov_hsdag.placing.application_file import ApplicationSpec, of_folder, parse_counts, read_application, to_place
 from ov_hsdag.placing.candidates import policy_placers
-from ov_hsdag.placing.plan import Plan
-from ov_hsdag.placing.together import opened, place_together
 from ov_hsdag.problem.problem import check_objective
-from ov_hsdag.report.plan_picture import plan_picture
 from ov_hsdag.storage.files import check_not_input, check_writable, save_model_atomically, write_text, writing
 from ov_hsdag.storage.folder_writing import check_folder_output, write_folder
 from ov_hsdag.storage.model_folder import is_model_folder
@@ -209,7 +209,7 @@ def read_plan(where: Path, core: ov.Core, device: str | None, **how: Any) -> Any
         where: the plan.json.
         core: reads the models.
         device: devices in place of the plan's; None for these.
-        how: options of `ov_hsdag.placing.together.opened`; memory: as --memory takes it.
+        how: options of `ov_hsdag.applications.planning.opened`; memory: as --memory takes it.
 
     Returns:
         The result of `opened`.

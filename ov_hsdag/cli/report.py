@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from ov_hsdag.applications.plan import Plan
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, kit, plan
 from ov_hsdag.cli.command_lines import command_of
 from ov_hsdag.cli.explain import PlacedModel, explained
 from ov_hsdag.explaining.report_data import write
-from ov_hsdag.placing.plan import Plan
 from ov_hsdag.report.write import check_report
 from ov_hsdag.storage.files import check_not_input
 from ov_hsdag.utils.byte_sizes import format_bytes

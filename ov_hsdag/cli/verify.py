@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ov_hsdag._env import disabled
+from ov_hsdag.applications.plan import Plan
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.child_process import continue_in_child
@@ -19,7 +20,6 @@ from ov_hsdag.measuring.verification import verify as verify_model
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.samples import inputs_of_each, parse_inputs
-from ov_hsdag.placing.plan import Plan
 from ov_hsdag.storage.ir_text import file_carries
 from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
 from ov_hsdag.utils.errors import UserError

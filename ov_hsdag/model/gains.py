@@ -34,11 +34,6 @@ def times(ratio: float, interval: Sequence[float] | None = None, over: str = "")
     return f"{text} ({interval[0]:.2f} to {interval[1]:.2f})"
 
 
-def on_device(device: str) -> str:
-    """Names the plan of an application that has all models on one device."""
-    return f"on {device}"
-
-
 def placer_of(candidate: str) -> str:
     """Returns the placer of a candidate: "hsdag" for "hsdag (less on GPU)", one of the placements that it proposed."""
     return candidate.partition(" (")[0]

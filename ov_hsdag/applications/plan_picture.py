@@ -15,7 +15,7 @@ _WIDTH, _LEFT, _RIGHT, _LANE, _GAP = 920, 110, 140, 26, 8
 
 
 def plan_picture(data: Mapping[str, Any], title: str) -> str:
-    """The text of an SVG file. data: from `ov_hsdag.placing.plan.Plan.to_dict`; title: the heading."""
+    """The text of an SVG file. data: from `ov_hsdag.applications.plan.Plan.to_dict`; title: the heading."""
     devices, models = data["devices"], data["models"]
     predicted = data["predicted"]
     rows = len(devices) * (_LANE + _GAP) + 44

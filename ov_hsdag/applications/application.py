@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.model.gains import on_device
+from ov_hsdag.applications.plan import on_device
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placing.candidates import MARGIN, NamedPlacement, require_runnable
 from ov_hsdag.problem.problem import PlacementProblem

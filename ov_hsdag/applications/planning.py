@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.applications.application import Application, Judged, Member, check_runs, slower
+from ov_hsdag.applications.plan import Plan, PlannedModel
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import identity
 from ov_hsdag.devices.cores import SharedCores
@@ -43,11 +45,9 @@ from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.placing import selection
-from ov_hsdag.placing.application import Application, Judged, Member, check_runs, slower
 from ov_hsdag.placing.candidates import find_candidates, placement_of, policy_placers, run
 from ov_hsdag.placing.host_memory import HostMemory
 from ov_hsdag.placing.options import PlaceOptions
-from ov_hsdag.placing.plan import Plan, PlannedModel
 from ov_hsdag.placing.request import check_seconds, settings_of
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import ModelAnalysis, Session
