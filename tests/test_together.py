@@ -25,10 +25,10 @@ from ov_hsdag.applications import application as applications
 from ov_hsdag.applications import planning
 from ov_hsdag.applications.application import Application, Member
 from ov_hsdag.applications.application_file import read_application
+from ov_hsdag.applications.runner import ApplicationRunner
 from ov_hsdag.cli.command_lines import command_of
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.runner import Copies, Runner
-from ov_hsdag.measuring.together import Together
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.replay import Replay
@@ -550,7 +550,7 @@ def test_copies_are_refused_and_not_left_out(core: ov.Core) -> None:
     inputs = timed_inputs(model)
     runner = Runner(core.compile_model(model, "CPU_A"), inputs, "throughput", 1)
     with pytest.raises(RuntimeError, match="not as copies"):
-        Together([runner, Copies([runner], inputs)], "throughput", [1.0, 1.0], [[], []], [0, 1])
+        ApplicationRunner([runner, Copies([runner], inputs)], "throughput", [1.0, 1.0], [[], []], [0, 1])
 
 
 def test_requests_go_on_where_another_begins_with_a_prompt(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -560,7 +560,7 @@ def test_requests_go_on_where_another_begins_with_a_prompt(core: ov.Core, monkey
     monkeypatch.setattr(Replay, "rewind", lambda self: (rewound.append(self), rewind(self)))
     inputs = timed_inputs(model, phases=Workload(prompt=8, generate=6).phases(model))
     runner = Runner(core.compile_model(model, "CPU_A"), inputs, "throughput", 4)
-    together = Together([runner], "throughput", [7.0], [[]], [0])
+    together = ApplicationRunner([runner], "throughput", [7.0], [[]], [0])
     tokens = runner.phases[1]
     rewound.clear()
     assert together.rate(0.0) > 0
@@ -576,11 +576,11 @@ def test_requests_go_on_where_another_begins_with_a_prompt(core: ov.Core, monkey
 
 @pytest.mark.parametrize(("long", "runs"), [(math.inf, 3), (0.0, 1)])
 def test_trials_leave_nothing_behind(core: ov.Core, monkeypatch: pytest.MonkeyPatch, long: float, runs: int) -> None:
-    monkeypatch.setattr("ov_hsdag.measuring.together._LONG", long)
+    monkeypatch.setattr("ov_hsdag.applications.runner._LONG", long)
     made = [convolutions(8), convolutions(16)]
     for objective, kept in (("latency", [runs, 3 * runs]), ("throughput", None)):
         runners = [Runner(core.compile_model(one, "CPU_A"), timed_inputs(one), objective, 8) for one in made]
-        together = Together(runners, objective, [1.0, 3.0], [[], [0]], [0, 1])
+        together = ApplicationRunner(runners, objective, [1.0, 3.0], [[], [0]], [0, 1])
         for _ in range(2):
             assert together.rate(0.0) > 0 and together._ends.empty()
             done = [len(one.finished) for one in runners]
@@ -596,14 +596,14 @@ def test_trials_leave_nothing_behind(core: ov.Core, monkeypatch: pytest.MonkeyPa
 def test_trials_have_whole_workloads(
     core: ov.Core, monkeypatch: pytest.MonkeyPatch, long: float, counts: list[float], least: list[int]
 ) -> None:
-    monkeypatch.setattr("ov_hsdag.measuring.together._LONG", long)
+    monkeypatch.setattr("ov_hsdag.applications.runner._LONG", long)
     step, frame = timed_inputs(convolutions(8)), timed_inputs(convolutions(16))
     phases = [replace(step[0], name=name, count=count) for name, count in (("prompt", 1.0), ("token", 9.0))]
     runners = [
         Runner(core.compile_model(convolutions(width), "CPU_A"), inputs, "throughput", 2)
         for width, inputs in ((8, phases), (16, frame))
     ]
-    together = Together(runners, "throughput", counts, [[], []], [0, 1])
+    together = ApplicationRunner(runners, "throughput", counts, [[], []], [0, 1])
     assert together.shortest_trial < 5 and together.rate(0.0) > 0
     assert all(len(one.finished) >= number for one, number in zip(runners, least, strict=True))
     time.sleep(0.02)  # as above
@@ -619,7 +619,9 @@ def test_devices_work_at_the_same_time(core: ov.Core, others: str) -> None:
     runners = [Runner(core.compile_model(one, on), timed_inputs(one), "throughput", 2) for one, on in models]
     seconds = [count * one.mean_inference for count, one in zip((1.0, 3.0), runners, strict=True)]
     run = max(seconds) if others == "CPU_B" else sum(seconds)
-    assert Together(runners, "throughput", [1.0, 3.0], [[], []], [0, 1]).shortest_trial == pytest.approx(6 * run)
+    assert ApplicationRunner(runners, "throughput", [1.0, 3.0], [[], []], [0, 1]).shortest_trial == pytest.approx(
+        6 * run
+    )
     time.sleep(0.02)  # as above
 
 

@@ -35,8 +35,8 @@ bound_worker = partial(Worker, entry="benchmarks.common.bound_worker:main")
 _kept: list[ov.CompiledModel] = []
 
 
-class BoundStation(worker.Station):
-    """A station that binds the threads of what it compiles."""
+class BoundServer(worker.WorkerServer):
+    """A server that binds the threads of what it compiles."""
 
     def __init__(self, folder: Path, objective: str) -> None:
         leave_threads_alone()
@@ -61,7 +61,7 @@ class BoundStation(worker.Station):
 
 def main(folder: str, objective: str) -> None:
     """The entry of a worker."""
-    worker.main(folder, objective, BoundStation)
+    worker.main(folder, objective, BoundServer)
 
 
 def leave_threads_alone() -> None:

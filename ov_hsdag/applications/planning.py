@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.applications.application import Application, Judged, Member, check_runs, slower
 from ov_hsdag.applications.plan import Plan, PlannedModel
+from ov_hsdag.applications.runner import FACTORY
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import identity
 from ov_hsdag.devices.cores import SharedCores
@@ -25,9 +26,9 @@ from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.explaining.explain import explain
 from ov_hsdag.measuring import choice
+from ov_hsdag.measuring.co_running import CoRunningModels
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.process import Candidate, StartWorker
-from ov_hsdag.measuring.together import Beside
 from ov_hsdag.measuring.trials import Trials
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
@@ -509,16 +510,19 @@ def opened(
 
 
 def models_of(application: Application, prepared: Sequence[Prepared]) -> dict[str, Any]:
-    """Arguments of a `Comparison` of the first model: its shapes and phases, and the models that run beside it."""
+    """Arguments of a `Comparison` of the first model: its shapes and phases, and the models that run with it."""
     first, *rest = [(one.analysis, one.phases) for one in prepared]
-    beside = Beside(
-        [one.model for one, _ in rest],
-        [timed_inputs(one.model, one.shapes, phases) for one, phases in rest],
-        [one.member.count for one in prepared],
-        application.sources,
-        application.order,
+    co_running = CoRunningModels(
+        models=[one.model for one, _ in rest],
+        inputs=[timed_inputs(one.model, one.shapes, phases) for one, phases in rest],
+        factory=FACTORY,
+        arguments={
+            "counts": [one.member.count for one in prepared],
+            "after": application.sources,
+            "order": application.order,
+        },
     )
-    return {"shapes": first[0].shapes, "phases": first[1], "beside": beside}
+    return {"shapes": first[0].shapes, "phases": first[1], "co_running": co_running}
 
 
 def candidate_of(application: Application, assignment: NDArray[np.int64], devices: DeviceSet) -> Candidate:
@@ -530,7 +534,7 @@ def candidate_of(application: Application, assignment: NDArray[np.int64], device
         devices: the devices, in HETERO's order.
 
     Returns:
-        The first model's candidate, with those of the other models beside it.
+        The first model's candidate, with those of the other models in `Candidate.co_running`.
     """
     ways = []
     for member, number in zip(application.members, assignment.tolist(), strict=True):
@@ -538,7 +542,7 @@ def candidate_of(application: Application, assignment: NDArray[np.int64], device
         single = way.name in application.devices
         affinity = {} if single else member.problem.affinity(way.placement)
         ways.append(Candidate(way.name) if single else Candidate.placed(devices, affinity))
-    return replace(ways[0], beside=ways[1:])
+    return replace(ways[0], co_running=ways[1:])
 
 
 def figures_of(application: Application, judged: Judged, row: int) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def measure(
         rounds: largest number of rounds.
         seconds: time of a trial, seconds; by default `comparison.SECONDS`.
         report: called with a few words at each step.
-        told: further arguments of `Comparison`, such as shapes, phases, and the models that run beside the first.
+        told: further arguments of `Comparison`, such as shapes, phases, and co-running models.
 
     Returns:
         The result of each rival, in their order.
