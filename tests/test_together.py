@@ -144,7 +144,7 @@ class TestPlans:
     def test_memory_is_that_of_all_models(self, seed: int) -> None:
         app = application(seed, 2, 2, "throughput", room=0.65)
         plans = app.plan(FAST)
-        chosen = app.judge(plans[app.best(plans)][None])
+        chosen = app.evaluate(plans[app.best(plans)][None])
         assert (chosen.memory_bytes <= app.limits).all()
         assert float(chosen.score("throughput")[0]) <= 1.3 * best_possible(app)
         with pytest.raises(RunError, match=r"do not fit together: they need .* of the "):
@@ -190,7 +190,7 @@ class TestPlans:
             ways = [NamedPlacement(name, own.single(place)) for place, name in enumerate(own.devices)]
             app = Application(tuple(Member(name, own, 1.0, [*ways]) for name in ("a", "b")), "throughput")
             swapped = np.array([[0, 1], [1, 0], [0, 0], [1, 1]])
-            judged = app.judge(swapped)
+            judged = app.evaluate(swapped)
             assert sorted(judged.busy_us[0]) == sorted(judged.busy_us[1])
             assert app.distinct(swapped).tolist() == ([0, 2] if equal else [0, 1, 2, 3])
 
@@ -263,10 +263,10 @@ def test_a_split_tells_what_boundaries_take(factor: float) -> None:
     problem = random_problem(3, nodes=40, devices=2, objective="throughput", submodel_us=3.0)
     split = problem.repair(np.arange(problem.group_count) * 2 // problem.group_count)
     assert split.min() != split.max()
-    took = float(applications.slower(problem, np.ones(2), factor).scores(split)[0])
+    took = float(applications.scale_costs(problem, np.ones(2), factor).scores(split)[0])
     found = planning._boundaries(problem, split, took)
     assert found == pytest.approx(factor, rel=0.15)
-    scaled = applications.slower(problem, np.ones(2), found)
+    scaled = applications.scale_costs(problem, np.ones(2), found)
     np.testing.assert_allclose(scaled.scores(problem.singles), problem.scores(problem.singles), rtol=1e-6)
 
 

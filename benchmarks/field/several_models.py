@@ -89,13 +89,13 @@ def judged(
         rest = np.random.default_rng([*draw, 1]).permutation(len(whole) - MOST_WHOLE // 2)[: MOST_WHOLE // 2]
         whole = np.concatenate([whole[: MOST_WHOLE // 2], whole[MOST_WHOLE // 2 + rest]])
     # In the order in which they are compiled: where trials are long, there is no time for the last ones.
-    named = {"measured": plans[chosen], "predicted": app.taken(by_profile, others[other])}
+    named = {"measured": plans[chosen], "predicted": app.translate_assignment(by_profile, others[other])}
     named |= {name: one for name, one in plans.items() if name == "alone" or name.startswith("on ")}
     named |= {f"whole {n}": one for n, one in enumerate(whole)}
     distinct: dict[bytes, str] = {}
     same = {name: distinct.setdefault(one.tobytes(), name) for name, one in named.items()}
     names = list(distinct.values())
-    simulated = app.judge(np.stack([named[name] for name in names]))
+    simulated = app.evaluate(np.stack([named[name] for name in names]))
     scores = dict(zip(names, simulated.score(app.objective), strict=True))
     end = time.monotonic() + most
     with Comparison(

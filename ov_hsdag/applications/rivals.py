@@ -24,11 +24,11 @@ def contenders_of_plan(app: Application, plan: NDArray[np.int64]) -> tuple[list[
     whole = enumerate(app.distinct_whole(WHOLE), 1)
     named = app.on_each_device() | {f"whole, {number}" if number > 1 else "whole": one for number, one in whole}
     named["plan"] = plan
-    judged, rivals = app.judge(np.stack(list(named.values()))), []
+    evaluation, rivals = app.evaluate(np.stack(list(named.values()))), []
     for row, (name, assignment) in enumerate(named.items()):
-        figures = figures_of(app, judged, row)
+        figures = figures_of(app, evaluation, row)
         figures |= {"throughput_ips": figures["runs_per_second"], "submodels": None}
         candidate = candidate_of(app, assignment, DeviceSet(app.devices))
-        rivals.append(Rival(name, candidate, assignment.astype(np.uint8), None if judged.over[row] else figures))
+        rivals.append(Rival(name, candidate, assignment.astype(np.uint8), None if evaluation.over[row] else figures))
     left_out = {one.name: "left out: does not fit" for one in rivals if one.predicted is None and one.name != "plan"}
     return mark_twins([one for one in rivals if one.name not in left_out]), left_out

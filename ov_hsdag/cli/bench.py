@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 from ov_hsdag.applications.plan import Plan
-from ov_hsdag.applications.planning import TRIAL, models_of
+from ov_hsdag.applications.planning import TRIAL, LoadedPlan, models_of
 from ov_hsdag.applications.rivals import contenders_of_plan
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, plan, remote
@@ -268,8 +268,8 @@ def _bench_here(job: _Job) -> Iterator[_Outcome]:
     require_temporary_folder()
     if job.planned:
         (path,) = job.models
-        opened = plan.read_plan(path, core, job.device, objective=job.objective, profile=job.profile)
-        yield _place_and_measure(job, core, path, lambda: _contenders_of_plan(opened))
+        loaded_plan = plan.read_plan(path, core, job.device, objective=job.objective, profile=job.profile)
+        yield _place_and_measure(job, core, path, lambda: _contenders_of_plan(loaded_plan))
         return
     # All models are read before the first is measured, so that an error in one wastes no measurement.
     loaded = [common.read_model(core, path) for path in job.models]
@@ -334,13 +334,11 @@ def _contenders(
     return _Contenders(model, rivals, left_out, {"shapes": sizes, "phases": phases, "samples": samples})
 
 
-def _contenders_of_plan(opened: Any) -> _Contenders:
-    """All ways to run the application of a plan. opened: the result of `plan.read_plan`."""
-    _, application, now, prepared = opened
-    rivals, left_out = contenders_of_plan(application, now)
-    return _Contenders(
-        prepared[0].analysis.model, rivals, left_out, {"seconds": TRIAL, **models_of(application, prepared)}
-    )
+def _contenders_of_plan(loaded: LoadedPlan) -> _Contenders:
+    """All ways to run the application of a plan."""
+    rivals, left_out = contenders_of_plan(loaded.application, loaded.assignment)
+    how = {"seconds": TRIAL, **models_of(loaded.application, loaded.prepared)}
+    return _Contenders(loaded.prepared[0].analysis.model, rivals, left_out, how)
 
 
 def _place_and_measure(job: _Job, core: ov.Core, path: Path, place: Callable[[], _Contenders]) -> _Outcome:

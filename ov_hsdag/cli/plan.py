@@ -13,7 +13,7 @@ import typer
 from ov_hsdag.applications.application_file import ApplicationSpec, of_folder, parse_counts, read_application, to_place
 from ov_hsdag.applications.plan import Plan
 from ov_hsdag.applications.plan_picture import plan_picture
-from ov_hsdag.applications.planning import opened, place_together
+from ov_hsdag.applications.planning import LoadedPlan, load_plan, place_together
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.devices.device_set import DeviceSet
@@ -202,23 +202,23 @@ def check_options(given: Mapping[str, object], why: str) -> None:
         raise UserError(f"--{name.replace('_', '-')} is {why}: leave it out")
 
 
-def read_plan(where: Path, core: ov.Core, device: str | None, **how: Any) -> Any:
+def read_plan(where: Path, core: ov.Core, device: str | None, **how: Any) -> LoadedPlan:
     """Reads a plan and its models, and prices them.
 
     Args:
         where: the plan.json.
         core: reads the models.
         device: devices in place of the plan's; None for these.
-        how: options of `ov_hsdag.applications.planning.opened`; memory: as --memory takes it.
+        how: options of `ov_hsdag.applications.planning.load_plan`; memory: as --memory takes it.
 
     Returns:
-        The result of `opened`.
+        The plan with new predictions, and its models.
     """
     stored_plan = Plan.load(where)
     if how.get("memory"):
         how["memory"] = parse_memory(how["memory"], DeviceSet.parse(device).names if device else stored_plan.devices)
     models = {name: common.read_model(core, file) for name, file in stored_plan.files(where).items()}
-    return opened(stored_plan, models, device, core, **how)
+    return load_plan(stored_plan, models, device, core, **how)
 
 
 def explained(where: Path, given: Any, as_json: bool) -> None:
@@ -231,8 +231,8 @@ def explained(where: Path, given: Any, as_json: bool) -> None:
     """
     how = {name: getattr(given, name) for name in ("objective", "profile", "memory")}
     with console.result(as_json) as show:
-        found, app, now, _ = read_plan(where, common.new_core(), given.device, **how)
-        shown(show, found, where, moves=app.moves(now))
+        loaded = read_plan(where, common.new_core(), given.device, **how)
+        shown(show, loaded.plan, where, moves=loaded.application.moves(loaded.assignment))
 
 
 def _written(
