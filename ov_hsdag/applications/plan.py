@@ -24,6 +24,11 @@ REACHED = 0.99
 """Share of a requested rate from which the rate counts as reached; predictions are not more precise than that."""
 
 
+def is_plan_file(path: Path) -> bool:
+    """Whether a command takes a file for the plan of an application, and not for a model: by its name alone."""
+    return path.suffix == ".json"
+
+
 def on_device(device: str) -> str:
     """Names the plan that has all models of an application on one device."""
     return f"on {device}"
