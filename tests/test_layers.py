@@ -17,6 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "ov_hsdag"
 LAYERS = (
     ("cli", "__main__"),
     ("integration", "fleet", "kit", "_autoload"),
+    ("applications",),
     ("placing", "training"),
     ("policy",),
     ("placers", "calibration", "measuring", "explaining"),

@@ -219,6 +219,12 @@ def require_training(what: str) -> None:
         )
 
 
+def refuse_options(given: Mapping[str, object], why: str) -> None:
+    """Raises UserError for an option that has no use here. given: options by name; why: "for one model, not …"."""
+    for name in (name for name, value in given.items() if value):
+        raise UserError(f"--{name.replace('_', '-')} is {why}: leave it out")
+
+
 def one_file(model: Path, part: str | None, use: str) -> Path:
     """The file of a model, or of the one model of a folder that is meant.
 

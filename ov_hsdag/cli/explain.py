@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from ov_hsdag.applications.plan import is_plan_file
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console, plan
+from ov_hsdag.cli import applications, console
 from ov_hsdag.cli.command_lines import given, place_it
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import load_beside
@@ -84,10 +85,10 @@ def explain(
         every: describe all operations and submodels.
         as_json: print JSON.
     """
-    if model.suffix == ".json":
+    if is_plan_file(model):
         own = {name: getattr(placed, name) for name in ("affinity", "shape", "workload", "context", "part")}
-        plan.check_options({**own, "node": node, "type": kind, "all": every}, "for one model, not for a plan")
-        plan.explained(model, placed, as_json)
+        common.refuse_options({**own, "node": node, "type": kind, "all": every}, "for one model, not for a plan")
+        applications.explain(model, placed, as_json)
         return
     file = common.one_file(model, placed.part, "explain")
 

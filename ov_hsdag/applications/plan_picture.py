@@ -22,7 +22,7 @@ def plan_picture(data: Mapping[str, Any], title: str) -> str:
     """Draws the picture; returns the text of an SVG file.
 
     Args:
-        data: from `ov_hsdag.placing.plan.Plan.to_dict`.
+        data: from `ov_hsdag.applications.plan.Plan.to_dict`.
         title: the heading.
     """
     devices, models = data["devices"], data["models"]

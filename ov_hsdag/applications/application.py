@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.model.gains import on_device
+from ov_hsdag.applications.plan import on_device
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placing.candidates import MARGIN, NamedPlacement, require_runnable
 from ov_hsdag.problem.problem import PlacementProblem
@@ -47,7 +47,8 @@ _STARTS, _PASSES, _SOME = 3, 3, 50
 _NO_FIT = 1e18
 
 # How often one model is searched before the next one is, each time with the period that was reached last; and the least
-# share of a device that counts as left for a model (or for its operations, in `slower`), so that costs stay finite.
+# share of a device that counts as left for a model (or for its operations, in `scale_costs`), so that costs stay
+# finite.
 _SEARCHES, _LEAST_LEFT = 2, 0.02
 
 
@@ -86,7 +87,7 @@ class Member:
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class ApplicationEvaluation:
     """The simulator's results for a batch of assignments.
 
     Attributes:
@@ -173,7 +174,7 @@ class Application:
             del waiting[order[-1]]
         return order
 
-    def taken(self, other: Application, assignment: NDArray[np.int64]) -> NDArray[np.int64]:
+    def translate_assignment(self, other: Application, assignment: NDArray[np.int64]) -> NDArray[np.int64]:
         """Translates an assignment of another application of the same models into one of this application.
 
         Args:
@@ -234,7 +235,7 @@ class Application:
         """Row numbers of assignments that differ from all earlier ones by more than an exchange of equal devices."""
         return np.sort(np.unique(self.exchange_keys(assignments), axis=0, return_index=True)[1])
 
-    def judge(self, assignments: NDArray[np.integer]) -> Judged:
+    def evaluate(self, assignments: NDArray[np.integer]) -> ApplicationEvaluation:
         """Simulates a batch of assignments, int64 [batch, members]."""
         batch, devices = len(assignments), len(self.devices)
         busy, memory = np.zeros((batch, devices)), np.zeros((batch, devices), np.int64)
@@ -256,15 +257,15 @@ class Application:
             free = np.where(uses, span[:, number, 1:], free)
         over = np.where(runs, np.maximum(memory - self.limits, 0.0).sum(axis=1), np.inf)
         periods = self.members[0].problem.periods(busy)
-        return Judged(busy, periods, memory, span[:, :, 1].max(axis=1), span, over)
+        return ApplicationEvaluation(busy, periods, memory, span[:, :, 1].max(axis=1), span, over)
 
     def ranks(self, assignments: NDArray[np.integer]) -> NDArray[np.float64]:
-        """`Judged.rank` of each assignment, float64 [batch]."""
-        return self.judge(assignments).rank(self.objective)
+        """`ApplicationEvaluation.rank` of each assignment, float64 [batch]."""
+        return self.evaluate(assignments).rank(self.objective)
 
     def scores(self, assignments: NDArray[np.integer]) -> NDArray[np.float64]:
-        """`Judged.score` of each assignment, float64 [batch]."""
-        return self.judge(assignments).score(self.objective)
+        """`ApplicationEvaluation.score` of each assignment, float64 [batch]."""
+        return self.evaluate(assignments).score(self.objective)
 
     def describe(self, assignment: Sequence[int]) -> dict[str, str]:
         """The name of each model's placement, by model: a device, or the placer that found the split."""
@@ -288,7 +289,7 @@ class Application:
         Of assignments that only exchange equal devices, one is returned.
         """
         found = self.whole_assignments()
-        fitting = found[self.judge(found).over == 0]
+        fitting = found[self.evaluate(found).over == 0]
         return fitting[self.distinct(fitting)][:count]
 
     def on_each_device(self) -> dict[str, NDArray[np.int64]]:
@@ -311,10 +312,10 @@ class Application:
             member, moved = self.members[place], np.stack([now, now])
             number = self.number_on(member, device)
             moved[1, place] = now[place] if number is None else number
-            judged = self.judge(moved)
-            before, after = replace(judged, over=np.zeros(2)).score(self.objective).tolist()
+            evaluation = self.evaluate(moved)
+            before, after = replace(evaluation, over=np.zeros(2)).score(self.objective).tolist()
             if number != now[place]:
-                fits = number is not None and judged.over[1] == 0
+                fits = number is not None and evaluation.over[1] == 0
                 changes[member.name][device] = round(after - before, 3) if fits else None
         return changes
 
@@ -334,8 +335,8 @@ class Application:
                 current = best
                 near = np.stack([current, *_neighbours(current, choices)])
                 seen |= {row.tobytes(): row for row in near}
-                judged = self.judge(near)
-                smooth = replace(judged, period_us=np.linalg.norm(judged.busy_us, power, axis=1))
+                evaluation = self.evaluate(near)
+                smooth = replace(evaluation, period_us=np.linalg.norm(evaluation.busy_us, power, axis=1))
                 best = near[smooth.rank(self.objective).argmin()]
         return np.stack(list(seen.values()))
 
@@ -351,7 +352,7 @@ class Application:
         """
         current, value = start, float(self.ranks(start[None])[0])
         for _ in range(_PASSES):
-            before, busy = value, self.judge(current[None]).busy_us[0]
+            before, busy = value, self.evaluate(current[None]).busy_us[0]
             for number in sorted(range(len(current)), key=lambda n: -float(self._busy_us(n, current)[busy.argmax()])):
                 for _ in range(_SEARCHES):
                     self._search_residual_capacity(number, current, value, search)
@@ -401,7 +402,7 @@ class Application:
             value: its `rank`; for throughput this is the period, µs.
             search: the search that is used.
         """
-        member, load = self.members[number], self.judge(current[None])
+        member, load = self.members[number], self.evaluate(current[None])
         present = member.problem.evaluate(member.ways[current[number]].placement)
         stored = np.array(member.problem.stored_bytes(present.memory_bytes[0]))
         remaining = self.limits - (load.memory_bytes[0] - stored)
@@ -412,7 +413,7 @@ class Application:
         if self.objective == "throughput" and value < _NO_FIT:
             occupied = load.busy_us[0] - self._busy_us(number, current)
             factors = 1 / np.maximum(1 - occupied / max(value, 1e-30), _LEAST_LEFT)
-            problem = replace(slower(problem, factors), transfer_share=problem.transfer_shares * factors)
+            problem = replace(scale_costs(problem, factors), transfer_share=problem.transfer_shares * factors)
         member.way(problem.legalized(search.place(problem)))
 
     def plan(self, search: Multilevel | None = None) -> dict[str, NDArray[np.int64]]:
@@ -446,7 +447,7 @@ class Application:
         plans |= {name: rows[self.ranks(rows).argmin()] for name, rows in kinds.items()}
         fitting = np.isfinite(self.scores(np.stack(list(plans.values()))))
         if not fitting.any():
-            needs = self.judge(plans["together"][None]).memory_bytes[0].tolist()
+            needs = self.evaluate(plans["together"][None]).memory_bytes[0].tolist()
             told = exceeding(self.devices, needs, self.members[0].problem.stored_limits)
             raise RunError(f"the models do not fit together: they need {told}")
         return {name: one for (name, one), fits in zip(plans.items(), fitting, strict=True) if fits}
@@ -509,7 +510,7 @@ def check_runs(models: Mapping[str, tuple[float, Sequence[str]]], objective: str
         raise UserError(f"the order goes in a circle: {' after '.join(error.args[1])}") from error
 
 
-def slower(problem: PlacementProblem, factors: NDArray[np.float64], boundaries: float = 1.0) -> PlacementProblem:
+def scale_costs(problem: PlacementProblem, factors: NDArray[np.float64], boundaries: float = 1.0) -> PlacementProblem:
     """Scales the times of a problem.
 
     Args:

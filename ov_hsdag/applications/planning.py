@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.applications.application import Application, ApplicationEvaluation, Member, check_runs, scale_costs
+from ov_hsdag.applications.plan import Plan, PlannedModel
+from ov_hsdag.applications.runner import FACTORY
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import identity
 from ov_hsdag.devices.cores import SharedCores
@@ -22,9 +25,9 @@ from ov_hsdag.devices.memory import memory_limits
 from ov_hsdag.devices.virtual import new_core
 from ov_hsdag.explaining.explain import explain
 from ov_hsdag.measuring import choice
+from ov_hsdag.measuring.co_running import CoRunningModels
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.process import Candidate, StartWorker
-from ov_hsdag.measuring.together import Beside
 from ov_hsdag.measuring.trials import Trials
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
@@ -42,11 +45,9 @@ from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placers.single import simple_placers
 from ov_hsdag.placing import selection
-from ov_hsdag.placing.application import Application, Judged, Member, check_runs, slower
 from ov_hsdag.placing.candidates import find_candidates, placement_of, policy_placers, run
 from ov_hsdag.placing.host_memory import HostMemory
 from ov_hsdag.placing.options import PlaceOptions
-from ov_hsdag.placing.plan import Plan, PlannedModel
 from ov_hsdag.placing.request import check_seconds, settings_of
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import ModelAnalysis, Session
@@ -98,8 +99,8 @@ class ModelOf:
 
 
 @dataclass(frozen=True, eq=False)
-class _Steps:
-    """What all steps of a planning share."""
+class PlanContext:
+    """What all steps of planning an application share."""
 
     session: Session
     objective: str
@@ -197,12 +198,12 @@ def place_together(  # noqa: PLR0913 settings, all by keyword
     limits = memory_limits(memory or {}, devices.names)
     session = Session.of(devices, core, profile, memory=limits)
     learned = policy_placers(policy, core, devices.names)
-    steps = _Steps(session, objective, tell, start_worker)
+    context = PlanContext(session, objective, tell, start_worker)
     prepared, share = [], _TIMING * seconds / max(len(model_specs), 1)
     for name, spec in model_specs.items():
         tell(f"placing {name}")
         try:
-            ready = _prepare(name, spec, steps, share if measure else 0.0)
+            ready = _prepare(name, spec, context, share if measure else 0.0)
         except UserError as error:
             raise UserError(f"'{name}': {error}") from error
         ready.member.ways.extend(find_candidates(ready.member.problem, learned))
@@ -214,14 +215,14 @@ def place_together(  # noqa: PLR0913 settings, all by keyword
     if measure:
         whole = application.distinct_whole(WHOLE)
         plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
-        plans |= _best_by_profile(application, prepared, steps, learned)
+        plans |= _best_by_profile(application, prepared, context, learned)
         end = time.monotonic() + seconds - sum(one.seconds for one in prepared)
-        chosen, measured = _measure_plans(application, plans, prepared, steps, end) or (chosen, None)
+        chosen, measured = _measure_plans(application, plans, prepared, context, end) or (chosen, None)
     ways = zip(prepared, plans[chosen].tolist(), strict=True)
     placements = {one.member.name: _write_placement(one, number, profile) for one, number in ways}
     plan = plan_of(application, plans, chosen, measured, prepared, rates)
     plan = replace(plan, memory=limits, placements=placements)
-    own_profile = None if profile is None else steps.session.profile
+    own_profile = None if profile is None else context.session.profile
     if host := HostMemory.of(core, devices.names, limits, profile=own_profile):
         host.warn_beyond(sum(plan.predicted["memory_bytes"][name] for name in host.devices))
     if shared := SharedCores.of(core, devices.names):
@@ -248,27 +249,27 @@ def _fix_sizes(name: str, spec: ModelOf, devices: DeviceSet, static: bool) -> Mo
     return spec
 
 
-def _prepare(name: str, spec: ModelOf, steps: _Steps, seconds: float) -> Prepared:
+def _prepare(name: str, spec: ModelOf, context: PlanContext, seconds: float) -> Prepared:
     """Analyses, prices and times a model; no placement is searched yet.
 
     Args:
         name: name of the model.
         spec: the model as the caller gave it.
-        steps: what all steps share.
+        context: what all steps share.
         seconds: time for timing it on the devices, seconds; with 0 it is not timed.
     """
     asked = Workload.asked(spec.workload, None)
     phases = asked.phases_with(spec.model, spec.shapes) if asked else ()
-    analysis = steps.session.analyse(spec.model, spec.shapes, phases)
-    problem, begin = steps.session.price(analysis, steps.objective, None, phases).problem, time.monotonic()
-    timed = _timed(name, problem, analysis, phases, steps, seconds) if seconds else {}
+    analysis = context.session.analyse(spec.model, spec.shapes, phases)
+    problem, begin = context.session.price(analysis, context.objective, None, phases).problem, time.monotonic()
+    timed = _timed(name, problem, analysis, phases, context, seconds) if seconds else {}
     took, count = time.monotonic() - begin, spec.count * (sum(phase.count for phase in phases) or 1.0)
     member = Member(name, _scale_by_timing(problem, timed), count, [], spec.after)
     return Prepared(spec, analysis, phases, member, timed, took)
 
 
 def _best_by_profile(
-    application: Application, prepared: Sequence[Prepared], steps: _Steps, learned: Sequence[HSDAGPlacer]
+    application: Application, prepared: Sequence[Prepared], context: PlanContext, learned: Sequence[HSDAGPlacer]
 ) -> dict[str, NDArray[np.int64]]:
     """Finds the best plan by the profile alone, without the models' measured times.
 
@@ -279,7 +280,7 @@ def _best_by_profile(
     """
     members = []
     for ready in prepared:
-        problem = steps.session.price(ready.analysis, steps.objective, None, ready.phases).problem
+        problem = context.session.price(ready.analysis, context.objective, None, ready.phases).problem
         members.append(replace(ready.member, problem=problem, ways=find_candidates(problem, learned)))
     by_profile = Application(tuple(members), application.objective)
     try:
@@ -289,13 +290,13 @@ def _best_by_profile(
     name = by_profile.best(plans)
     if name not in ("one split", "together"):
         return {}
-    return {f"{name} {selection.BY_PROFILE}": application.taken(by_profile, plans[name])}
+    return {f"{name} {selection.BY_PROFILE}": application.translate_assignment(by_profile, plans[name])}
 
 
 def _scale_by_timing(problem: PlacementProblem, timed: Mapping[str, float]) -> PlacementProblem:
     """Scales the times of a problem by the factors of `PlannedModel.timed`."""
     factors = np.array([timed.get(device, 1.0) for device in problem.devices])
-    return slower(problem, factors, timed.get(_BOUNDARIES, 1.0))
+    return scale_costs(problem, factors, timed.get(_BOUNDARIES, 1.0))
 
 
 def _timed(
@@ -303,7 +304,7 @@ def _timed(
     problem: PlacementProblem,
     analysis: ModelAnalysis,
     phases: Sequence[Phase],
-    steps: _Steps,
+    context: PlanContext,
     seconds: float,
 ) -> dict[str, float]:
     """Times a model on each device and one split of it; of equal devices one is timed.
@@ -316,16 +317,16 @@ def _timed(
         problem: its problem with the profile's costs.
         analysis: its analysis.
         phases: phases of its workload.
-        steps: what all steps share.
+        context: what all steps share.
         seconds: time for it, seconds.
 
     Returns:
         Factors of times, see `PlannedModel.timed`; empty where nothing could be timed, with a warning.
     """
-    devices, end = steps.session.devices, time.monotonic() + seconds
+    devices, end = context.session.devices, time.monotonic() + seconds
     predicted_us = dict(zip(devices.names, problem.scores(problem.singles).tolist(), strict=True))
     able = [device for device, us in predicted_us.items() if np.isfinite(us)]
-    kinds = {device: identity(steps.session.core, device) for device in devices.names}
+    kinds = {device: identity(context.session.core, device) for device in devices.names}
     as_another = {device: next((one for one in able if kinds[one] == kind), device) for device, kind in kinds.items()}
     ways = {device: Candidate(device) for device in able if as_another[device] == device}
     split = Contiguous().place(problem)
@@ -337,12 +338,12 @@ def _timed(
             devices,
             ways,
             problem.objective,
-            steps.session.core,
+            context.session.core,
             shapes=analysis.shapes,
             phases=phases,
             limit=1.5 * (end - time.monotonic()),  # a comparison saves time for rounds of two, which are not made here
-            report=lambda text: steps.tell(f"{name}: {text}"),
-            start_worker=steps.start_worker,
+            report=lambda text: context.tell(f"{name}: {text}"),
+            start_worker=context.start_worker,
         ) as comparison:
             posterior = choice.infer(comparison.trials(rounds=_TIMED_ROUNDS, until=end))
             took = {one: 1e6 / posterior.rate(one) for one in posterior.names}
@@ -370,7 +371,7 @@ def _boundaries(problem: PlacementProblem, split: NDArray[np.uint8], us: float) 
 
     def unlikely(log: float) -> float:
         """Twice the negative log-posterior of the logarithm of a factor, up to a constant."""
-        scaled = slower(problem, np.ones(len(problem.devices)), math.exp(log))
+        scaled = scale_costs(problem, np.ones(len(problem.devices)), math.exp(log))
         return (math.log(float(scaled.scores(split)[0]) / us) / _NOISE) ** 2 + (log / _SPREAD) ** 2
 
     return math.exp(min(np.linspace(-2, 3, 51).tolist(), key=unlikely))
@@ -380,7 +381,7 @@ def _measure_plans(
     application: Application,
     plans: dict[str, NDArray[np.int64]],
     prepared: Sequence[Prepared],
-    steps: _Steps,
+    context: PlanContext,
     end: float,
 ) -> tuple[str, dict[str, Any]] | None:
     """Measures plans and chooses among them.
@@ -389,17 +390,17 @@ def _measure_plans(
         application: the application.
         plans: assignments by name of the plan, int64 [members].
         prepared: the models.
-        steps: what all steps share.
+        context: what all steps share.
         end: time of `time.monotonic` at which the time budget ends, seconds.
 
     Returns:
         Name of the chosen plan, and the figures of all plans by name; None where nothing ran, with a warning.
     """
-    devices = steps.session.devices
+    devices = context.session.devices
     distinct: dict[bytes, str] = {}
     names = [name for name, one in plans.items() if distinct.setdefault(one.tobytes(), name) == name]
-    judged = application.judge(np.stack([plans[name] for name in names]))
-    scores = dict(zip(names, judged.score(application.objective), strict=True))
+    evaluation = application.evaluate(np.stack([plans[name] for name in names]))
+    scores = dict(zip(names, evaluation.score(application.objective), strict=True))
     simple = [name for name in names if set(application.describe(plans[name].tolist()).values()) <= {*devices.names}]
     with_splits = [name for name in names if name not in simple]
     if simple:
@@ -411,7 +412,7 @@ def _measure_plans(
     singles = [name for name in simple if len(where[name]) == 1]
     on_one = min(singles, key=scores.__getitem__, default="")
     first = sorted(names, key=lambda name: (name != best_simple, name != on_one, scores[name]))
-    needs = {name: figures_of(application, judged, row)["memory_bytes"] for row, name in enumerate(scores)}
+    needs = {name: figures_of(application, evaluation, row)["memory_bytes"] for row, name in enumerate(scores)}
     remaining = max(end - time.monotonic(), 1.0)
     try:
         with Comparison(
@@ -419,13 +420,13 @@ def _measure_plans(
             devices,
             {name: candidate_of(application, plans[name], devices) for name in names},
             application.objective,
-            steps.session.core,
+            context.session.core,
             simple=simple,
             needs=needs,
             first=first,
             limit=remaining,
-            report=steps.tell,
-            start_worker=steps.start_worker,
+            report=context.tell,
+            start_worker=context.start_worker,
             **models_of(application, prepared),
         ) as comparison:
             predicted = {name: 1 / scores[name] for name in names}
@@ -445,9 +446,24 @@ def _error_of_failures(comparison: Comparison) -> RunError:
     return RunError("; ".join(sorted(set(comparison.failed.values()))) or "the time is too short")
 
 
-def opened(
-    plan: Plan, models: Mapping[str, ov.Model], device: str | None, core: ov.Core, **how: Any
-) -> tuple[Plan, Application, NDArray[np.int64], list[Prepared]]:
+@dataclass(frozen=True, eq=False)
+class LoadedPlan:
+    """A stored plan with its models, which carry their placements.
+
+    Attributes:
+        plan: the plan, with new predictions.
+        application: the application of its models.
+        assignment: the placements that the models carry, int64 [members].
+        prepared: the models, in the order of the application.
+    """
+
+    plan: Plan
+    application: Application
+    assignment: NDArray[np.int64]
+    prepared: list[Prepared]
+
+
+def load_plan(plan: Plan, models: Mapping[str, ov.Model], device: str | None, core: ov.Core, **how: Any) -> LoadedPlan:
     """Loads the models of a stored plan, and predicts the plan anew.
 
     Args:
@@ -458,8 +474,7 @@ def opened(
         how: `objective`, `profile` and `memory`, which replace those of the plan, and further arguments of `explain`.
 
     Returns:
-        The plan with new predictions, its application, the assignment that the models carry (int64 [members]), and the
-        models.
+        The plan with new predictions, and its models.
 
     Raises:
         UserError: bad input, or a model without a placement.
@@ -500,25 +515,24 @@ def opened(
     name, measured = (plan.chosen, plan.measured) if same else ("plan", None)
     predicted = plan_of(app, {name: carried}, name, measured, prepared, plan.asked is not None)
     written = {name: replace(one, path=plan.models[name].path) for name, one in predicted.models.items()}
-    return (
-        replace(predicted, models=written, memory=limits, baselines=plan.baselines if same else {}),
-        app,
-        carried,
-        prepared,
-    )
+    renewed = replace(predicted, models=written, memory=limits, baselines=plan.baselines if same else {})
+    return LoadedPlan(renewed, app, carried, prepared)
 
 
 def models_of(application: Application, prepared: Sequence[Prepared]) -> dict[str, Any]:
-    """Arguments of a `Comparison` of the first model: its shapes and phases, and the models that run beside it."""
+    """Arguments of a `Comparison` of the first model: its shapes and phases, and the models that run with it."""
     first, *rest = [(one.analysis, one.phases) for one in prepared]
-    beside = Beside(
-        [one.model for one, _ in rest],
-        [timed_inputs(one.model, one.shapes, phases) for one, phases in rest],
-        [one.member.count for one in prepared],
-        application.sources,
-        application.order,
+    co_running = CoRunningModels(
+        models=[one.model for one, _ in rest],
+        inputs=[timed_inputs(one.model, one.shapes, phases) for one, phases in rest],
+        factory=FACTORY,
+        arguments={
+            "counts": [one.member.count for one in prepared],
+            "after": application.sources,
+            "order": application.order,
+        },
     )
-    return {"shapes": first[0].shapes, "phases": first[1], "beside": beside}
+    return {"shapes": first[0].shapes, "phases": first[1], "co_running": co_running}
 
 
 def candidate_of(application: Application, assignment: NDArray[np.int64], devices: DeviceSet) -> Candidate:
@@ -530,7 +544,7 @@ def candidate_of(application: Application, assignment: NDArray[np.int64], device
         devices: the devices, in HETERO's order.
 
     Returns:
-        The first model's candidate, with those of the other models beside it.
+        The first model's candidate, with those of the other models in `Candidate.co_running`.
     """
     ways = []
     for member, number in zip(application.members, assignment.tolist(), strict=True):
@@ -538,26 +552,26 @@ def candidate_of(application: Application, assignment: NDArray[np.int64], device
         single = way.name in application.devices
         affinity = {} if single else member.problem.affinity(way.placement)
         ways.append(Candidate(way.name) if single else Candidate.placed(devices, affinity))
-    return replace(ways[0], beside=ways[1:])
+    return replace(ways[0], co_running=ways[1:])
 
 
-def figures_of(application: Application, judged: Judged, row: int) -> dict[str, Any]:
+def figures_of(application: Application, evaluation: ApplicationEvaluation, row: int) -> dict[str, Any]:
     """The predicted figures of a plan, see `Plan.predicted`.
 
     Args:
         application: the application.
-        judged: simulated assignments.
+        evaluation: simulated assignments.
         row: number of the plan's assignment among them.
 
     Returns:
         The figures, JSON-able.
     """
-    busy = judged.busy_us[row]
+    busy = evaluation.busy_us[row]
     return {
-        "runs_per_second": round(1e6 / max(float(judged.period_us[row]), 1e-9), 6),
-        "latency_us": round(float(judged.latency_us[row]), 3),
+        "runs_per_second": round(1e6 / max(float(evaluation.period_us[row]), 1e-9), 6),
+        "latency_us": round(float(evaluation.latency_us[row]), 3),
         "busy_us": dict(zip(application.devices, busy.round(3).tolist(), strict=True)),
-        "memory_bytes": dict(zip(application.devices, judged.memory_bytes[row].tolist(), strict=True)),
+        "memory_bytes": dict(zip(application.devices, evaluation.memory_bytes[row].tolist(), strict=True)),
     }
 
 
@@ -582,13 +596,13 @@ def plan_of(
     Returns:
         The plan.
     """
-    judged = application.judge(np.stack(list(found.values())))
+    evaluation = application.evaluate(np.stack(list(found.values())))
     figures = {
-        name: {**figures_of(application, judged, row), "where": application.describe(one.tolist())}
+        name: {**figures_of(application, evaluation, row), "where": application.describe(one.tolist())}
         for row, (name, one) in enumerate(found.items())
     }
     models = {}
-    spans = judged.span_us[list(found).index(chosen)].round(3).tolist()
+    spans = evaluation.span_us[list(found).index(chosen)].round(3).tolist()
     for ready, number, (begin_us, end_us) in zip(prepared, found[chosen].tolist(), spans, strict=True):
         member = ready.member
         way, problem = member.ways[number], member.problem

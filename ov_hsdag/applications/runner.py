@@ -6,17 +6,15 @@ import math
 import queue
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
 
-from ov_hsdag.measuring.runner import Copies, Runner, TrialLoad
-from ov_hsdag.model.inputs import TimedInputs
-from ov_hsdag.utils.lazy import ov
+from ov_hsdag.measuring.co_running import TrialRunner
+from ov_hsdag.measuring.runner import Runner, TrialLoad
 
 # A trial counts 3 runs of the application at least, after 2 runs that fill the devices. Where a run takes 2 s or more,
 # it counts 1 run after 1, as otherwise there would be time for few plans. A run is scaled down to parts of about 2 s:
@@ -27,26 +25,20 @@ _FEWEST, _BEFORE, _FEW, _LONG = 3, 2, (1, 1), 2.0
 _SILENCE = 5.0
 
 
-@dataclass(frozen=True, eq=False)
-class Beside:
-    """The other models of an application, which run beside a first model.
+FACTORY = f"{__name__}:application_runner"
+"""`CoRunningModels.factory` of an application; its arguments are "counts", "after" and "order", see
+`ApplicationRunner`."""
 
-    Attributes:
-        models: the other models, normalized.
-        inputs: for each of them, the inputs of its phases.
-        counts: inferences of each model in one run of the application, the first model included.
-        after: for each model, the first included, the numbers of the models that it waits for.
-        order: numbers of all models, in the order in which those that can run at the same time begin.
+
+def application_runner(runners: Sequence[TrialRunner], objective: str, arguments: Mapping[str, Any]) -> TrialRunner:
+    """Makes the runner of an application, see `FACTORY`; one model that runs once needs no other runner than its own.
+
+    Raises RuntimeError as `ApplicationRunner`.
     """
-
-    models: Sequence[ov.Model]
-    inputs: Sequence[Sequence[TimedInputs]]
-    counts: Sequence[float]
-    after: Sequence[Sequence[int]]
-    order: Sequence[int]
+    return runners[0] if arguments["counts"] == [1.0] else ApplicationRunner(runners, objective, **arguments)
 
 
-class Together:
+class ApplicationRunner:
     """The compiled models of an application, ready for trials.
 
     Attributes:
@@ -61,7 +53,7 @@ class Together:
 
     def __init__(
         self,
-        runners: Sequence[Runner | Copies],
+        runners: Sequence[TrialRunner],
         objective: str,
         counts: Sequence[float],
         after: Sequence[Sequence[int]],
@@ -72,9 +64,9 @@ class Together:
         Args:
             runners: the runner of each model, which has warmed up.
             objective: "throughput" or "latency".
-            counts: see `Beside`.
-            after: see `Beside`.
-            order: see `Beside`.
+            counts: inferences of each model in one run of the application.
+            after: for each model, the numbers of the models that it waits for.
+            order: numbers of all models, in the order in which those that can run at the same time begin.
 
         Raises:
             RuntimeError: a model runs as copies, whose requests have no order that other models could wait for.

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ov_hsdag.applications.application import check_count
+from ov_hsdag.applications.planning import ModelOf
 from ov_hsdag.model.config_sizes import with_sizes_beside
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.workload import TOKENS, Workload
-from ov_hsdag.placing.application import check_count
-from ov_hsdag.placing.together import ModelOf
 from ov_hsdag.storage.model_folder import is_model_folder, pipeline
 from ov_hsdag.utils.arguments import check_argument
 from ov_hsdag.utils.errors import UserError, one_line

@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from ov_hsdag.model.gains import on_device, times
+from ov_hsdag.model.gains import times
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.arguments import check_argument
@@ -22,6 +22,16 @@ FORMAT_VERSION = 1
 
 REACHED = 0.99
 """Share of a requested rate from which the rate counts as reached; predictions are not more precise than that."""
+
+
+def is_plan_file(path: Path) -> bool:
+    """Whether a command takes a file for the plan of an application, and not for a model: by its name alone."""
+    return path.suffix == ".json"
+
+
+def on_device(device: str) -> str:
+    """Names the plan that has all models of an application on one device."""
+    return f"on {device}"
 
 
 @dataclass(frozen=True)
