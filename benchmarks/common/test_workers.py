@@ -1,4 +1,4 @@
-"""Runs in processes: their order, and what they share."""
+"""Tests of runs in processes: their order, and what they share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from research.zoo.catalog import ZOO
 
 
 class Bound:
-    """What runs share, equal to itself alone."""
+    """An object that runs share; it is equal to no other object."""
 
 
 @cache
@@ -32,7 +32,7 @@ def made_once(bound: Bound) -> list[int]:
 
 
 def count(bound: Bound, task: int) -> tuple[int, int]:
-    """The task, and how many this process had before with the same object."""
+    """Returns the task, and how many tasks this process has had with the same object."""
     seen = made_once(bound)
     seen.append(task)
     return task, len(seen)

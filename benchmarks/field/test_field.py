@@ -1,4 +1,4 @@
-"""Runs of methods beside each other: budgets, whose objective counts, and what the tables say."""
+"""Tests of comparisons of methods: budgets, the objective that counts, and tables."""
 
 from __future__ import annotations
 

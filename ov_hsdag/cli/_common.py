@@ -303,6 +303,7 @@ def warn_of_long_context(model: Path, tokens: int) -> None:
     """
     longest = longest_context(model)
     if longest is not None and tokens > longest:
+        # The command line shows no place of a warning, so that any level would do.
         warnings.warn(
             f"{model.parent / 'config.json'} says that the model was made for {longest:,} tokens", stacklevel=2
         )

@@ -1,7 +1,7 @@
-"""Costs of one model that were measured on devices, stored beside the model.
+"""Costs of one model that were measured on devices, stored in a file in the model's folder.
 
-They are used only where the graph, the device, its properties, the usable cores and OpenVINO's version are those of the
-measurement.
+Measured costs hold, and are used, only where the graph, the device, its properties, the usable cores and OpenVINO's
+version are those of the measurement.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import TABLES, parse_json, read_bytes, read_json
+from ov_hsdag.utils.warn import warn_caller
 
 FORMAT_VERSION = 1  # format of the files; other versions are refused
 
@@ -71,7 +71,7 @@ def load_beside(model: str | os.PathLike[str]) -> ModelCosts | None:
     try:
         return ModelCosts.load(path)
     except UserError as error:
-        warnings.warn(f"measured costs are not used: {error}", stacklevel=2)
+        warn_caller(f"measured costs are not used: {error}")
         return None
 
 
@@ -134,6 +134,7 @@ class BoundaryCosts:
 
 
 def _without_zero(name: str) -> str:
+    """The device name without ".0" at its end, because "GPU.0" and "GPU" are the same device."""
     return name.removesuffix(".0")
 
 

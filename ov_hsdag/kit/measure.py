@@ -1,4 +1,8 @@
-"""Measures the kit's models on the devices of a machine, with every way to run them, for `ov-hsdag bench --kit`."""
+"""Measures the kit's models on the devices of a machine, with every way to run them, for `ov-hsdag bench --kit`.
+
+A comparison is one model on one device list for one objective. In it, all ways to run the model (single devices,
+HETERO's own choice, copies, placements) are measured in turns.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ _COMPILING_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Cell:
-    """One comparison: a model on a device list, for an objective."""
+    """One comparison to make: a model on a device list, for "latency" or "throughput"."""
 
     model: KitModel
     devices: DeviceSet
@@ -136,7 +140,17 @@ def _pairs(lists: Sequence[DeviceSet], models: Sequence[KitModel]) -> Iterator[t
 
 
 def _compared(core: ov.Core, cell: Cell, seconds: float, deadline: Deadline) -> dict[str, Any]:
-    """Measures one comparison, and returns it in JSON's types. seconds: its time, about."""
+    """Measures one comparison.
+
+    Args:
+        core: Core of the devices.
+        cell: the comparison.
+        seconds: about the time for it, seconds.
+        deadline: end of the time for the whole kit; once it is over nothing is measured.
+
+    Returns:
+        The comparison in JSON's types, see `run_kit`; where it fails, the reason is under "failed".
+    """
     entry: dict[str, Any] = {
         "model": cell.model.name,
         "operations": 0,
@@ -176,9 +190,16 @@ def _compared(core: ov.Core, cell: Cell, seconds: float, deadline: Deadline) -> 
 
 
 def _rivals(core: ov.Core, cell: Cell, model: ov.Model) -> tuple[list[Rival], float | None]:
-    """All candidates for running a model, the one of `HSDAG:` last, and the predicted gain of that one.
+    """Places a model, and lists all ways to run it.
 
-    model: normalized in place.
+    Args:
+        core: Core of the devices.
+        cell: the comparison.
+        model: the model, which is normalized in place.
+
+    Returns:
+        The ways to run the model, the placement of `BY_PREDICTION` last; and that placement's predicted gain over the
+        best single device, as a ratio, None where it is not known.
     """
     request = LoadRequest(cell.devices.names, objective=cell.objective)
     chosen = placement_without_cache(core, model, request)  # like a first load, which has no example shapes
@@ -208,6 +229,7 @@ def anonymous(text: str) -> str:
 
 
 def _machine() -> dict[str, Any]:
+    """Describes this machine in JSON's types, without its name."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
@@ -218,6 +240,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _device(core: ov.Core, name: str) -> dict[str, Any]:
+    """Describes a device in JSON's types: names, driver, memory, precision of inference, and threads."""
     properties = ("GPU_DRIVER_VERSION", "NPU_DRIVER_VERSION")
     drivers = (discovery.property_text(core, name, key) for key in properties)
     return {

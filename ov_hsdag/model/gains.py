@@ -1,4 +1,7 @@
-"""Gains of placements, as all commands print them."""
+"""Formats the gains of placements as all commands print them, and the names that go with them.
+
+A gain is how many times better a placement is than a reference, in the objective (latency or throughput).
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,10 @@ def times(ratio: float, interval: Sequence[float] | None = None, over: str = "")
 
 
 def on_device(device: str) -> str:
-    """Names the plan of an application that has all models on one device."""
+    """Returns the name of the plan that has all models of an application on one device: "on GPU"."""
     return f"on {device}"
 
 
 def placer_of(candidate: str) -> str:
-    """Returns the placer of a candidate: "hsdag" for "hsdag (less on GPU)", one of the placements that it proposed."""
+    """Returns the name of the placer that proposed a candidate: "hsdag" for the candidate "hsdag (less on GPU)"."""
     return candidate.partition(" (")[0]

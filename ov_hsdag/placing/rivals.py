@@ -1,4 +1,8 @@
-"""All ways to run one model on some devices, which `ov-hsdag bench` and the throughput benchmark compare."""
+"""All ways to run one model on some devices, which `ov-hsdag bench` and the throughput benchmark compare.
+
+A rival is one such way: a single device, HETERO's own choice, copies of the model, or a placement. Copies are the whole
+model on each device at once.
+"""
 
 from __future__ import annotations
 
@@ -102,14 +106,18 @@ def contenders(
 
 
 def contenders_of_plan(app: Application, plan: NDArray[np.int64]) -> tuple[list[Rival], dict[str, str]]:
-    """Lists ways to run an application: all models on each device, the best whole-device assignments, and the plan.
+    """Lists ways to run an application of several models.
+
+    They are all models on each single device, the best assignments of whole models to devices, and the plan. An
+    assignment has the number of a placement for each model (`Member.ways`).
 
     Args:
         app: the application.
         plan: assignment of the plan, int64 [members].
 
     Returns:
-        As for `contenders`.
+        The rivals, and the reason by name for each rival that is left out as it does not fit. The plan is never left
+        out.
     """
     whole = enumerate(app.distinct_whole(WHOLE), 1)
     named = app.on_each_device() | {f"whole, {number}" if number > 1 else "whole": one for number, one in whole}
@@ -127,7 +135,18 @@ def contenders_of_plan(app: Application, plan: NDArray[np.int64]) -> tuple[list[
 def _run_placer(
     problem: PlacementProblem, devices: DeviceSet, placer: Placer, candidate: Candidate | None = None
 ) -> Rival:
-    """Runs a placer; `candidate` is how its placement runs without affinities in the model, where that is possible."""
+    """Runs a placer, and makes a rival of its placement.
+
+    Args:
+        problem: the problem.
+        devices: the devices, in HETERO's order.
+        placer: the placer.
+        candidate: a way to run the placement without affinities in the model, as HETERO would choose it itself; None
+            where there is none. Other placements are repaired where HETERO would not run them.
+
+    Returns:
+        The rival, with `predicted` None where the placement is infeasible.
+    """
     begin = time.perf_counter()
     placement = placer.place(problem)
     # Placements that HETERO makes itself need no repair.
@@ -200,7 +219,7 @@ def measure(
     seconds: float | None = None,
     total_seconds: float = math.inf,
     report: Callable[[str], None] | None = None,
-    **told: Any,
+    **comparison_options: Any,
 ) -> list[Result]:
     """Runs rivals in interleaved trials on real devices; rivals that are surely worse than the best get fewer rounds.
 
@@ -214,7 +233,8 @@ def measure(
         seconds: time of a trial, seconds; by default `comparison.SECONDS`, or `TRIAL` for an application.
         total_seconds: time for everything, seconds, after which no round but the first begins.
         report: called with a few words at each step.
-        told: further arguments of `Comparison`, such as shapes, phases, and the models that run beside the first.
+        comparison_options: further arguments of `Comparison`, such as shapes, phases, and the other models of an
+            application.
 
     Returns:
         The result of each rival, in their order.
@@ -225,9 +245,9 @@ def measure(
     until = time.monotonic() + total_seconds
     candidates = {rival.name: rival.candidate for rival in found if not rival.same_as}
     needs = {rival.name: rival.predicted["memory_bytes"] for rival in found if rival.predicted is not None}
-    told |= {"simple": {*devices.names, HETERO_DEFAULT, PIPELINE_HINT}, "needs": needs, "report": report}
-    seconds = seconds or (TRIAL if "beside" in told else SECONDS)
-    with Comparison(model, devices, candidates, objective, core, **told) as compiled:
+    comparison_options |= {"simple": {*devices.names, HETERO_DEFAULT, PIPELINE_HINT}, "needs": needs, "report": report}
+    seconds = seconds or (TRIAL if "beside" in comparison_options else SECONDS)
+    with Comparison(model, devices, candidates, objective, core, **comparison_options) as compiled:
         trials = compiled.trials(rounds=rounds, seconds=seconds, until=until, halving=True)
         if not compiled.ready:
             raise RunError(f"nothing runs the model: {'; '.join(f'{k}: {v}' for k, v in compiled.failed.items())}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -55,6 +54,7 @@ from ov_hsdag.problem.problem import PlacementProblem, check_objective
 from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.warn import warn_caller
 
 TRIAL = 0.5
 """Seconds of a trial of an application; longer than for one model, as each of its models has to run some times."""
@@ -225,7 +225,7 @@ def place_together(  # noqa: PLR0913 settings, all by keyword
     if host := HostMemory.of(core, devices.names, limits, profile=own_profile):
         host.warn_beyond(sum(plan.predicted["memory_bytes"][name] for name in host.devices))
     if shared := SharedCores.of(core, devices.names):
-        warnings.warn(shared.describe(), stacklevel=2)
+        warn_caller(shared.describe())
     return plan
 
 
@@ -242,7 +242,7 @@ def _fix_sizes(name: str, spec: ModelOf, devices: DeviceSet, static: bool) -> Mo
         elif not model.get_sinks() and names_open_sizes(model, shapes):
             fix_input_shapes(model, shapes)
         elif is_unbounded(model) and has_npu(devices):
-            warnings.warn(f"'{name}' keeps open sizes and gets no NPU: {describe_open_sizes(model)}", stacklevel=4)
+            warn_caller(f"'{name}' keeps open sizes and gets no NPU: {describe_open_sizes(model)}")
     except UserError as error:
         raise UserError(f"'{name}': {error}") from error
     return spec
@@ -350,7 +350,7 @@ def _timed(
             if not factors:
                 raise _error_of_failures(comparison)
     except RunError as error:
-        warnings.warn(f"'{name}' could not be timed, and is placed by the profile: {error}", stacklevel=4)
+        warn_caller(f"'{name}' could not be timed, and is placed by the profile: {error}")
         return {}
     mean = geometric_mean(factors.values())
     timed = {device: factors.get(as_another[device], mean) for device in devices.names}
@@ -436,7 +436,7 @@ def _measure_plans(
             key = "latency_us" if application.objective == "latency" else "runs_per_second"
             return decision.chosen, trials.figures(decision, application.objective, key)
     except RunError as error:
-        warnings.warn(f"nothing could be measured, so the plan is chosen by prediction: {error}", stacklevel=3)
+        warn_caller(f"nothing could be measured, so the plan is chosen by prediction: {error}")
         return None
 
 

@@ -1,4 +1,8 @@
-"""The placement problem of a model: its analysis, which no cost changes, priced by a profile and by measurements."""
+"""Makes the placement problem of a model in two steps, analysis and pricing.
+
+The analysis (`ModelAnalysis`: normalized model, graph, support) does not depend on costs. Pricing adds costs, those of
+a device profile or measured ones. A `Session` does both for one device list.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +109,7 @@ def prepare(
 def _assumed_support(
     model: ov.Model, graph: ComputationGraph, names: Sequence[str], absent: Sequence[str], profile: Profile
 ) -> NDArray[np.bool_]:
-    """Which devices run which nodes, bool [nodes, devices], as far as that is known without asking the devices.
+    """Predicts which devices run which nodes, bool [nodes, devices], without asking the devices.
 
     Args:
         model: the normalized model.
@@ -368,7 +372,18 @@ class _Priced:
 def _with_measured_costs(
     costs: Mapping[str, Any], graph: ComputationGraph, names: Sequence[str], core: ov.Core, measured: ModelCosts | None
 ) -> dict[str, Any]:
-    """Replaces costs of the profile by measured ones where these hold."""
+    """Replaces costs of the profile by measured ones where these hold, and warns where they do not.
+
+    Args:
+        costs: costs of the profile, by the names of `TERMS`; not changed.
+        graph: the graph of the model.
+        names: names of the devices.
+        core: the Core.
+        measured: measured costs; None for none. Costs of boundaries count only if costs of all devices hold.
+
+    Returns:
+        The costs, by the names of `TERMS`.
+    """
     valid_costs = _valid_measured_costs(measured, graph, names, core)
     mixed = {**costs, **{term.name: costs[term.name].copy() for term in NODE_TERMS}}
     boundaries = measured.boundaries_of(names) if measured and len(valid_costs) == len(names) else None
@@ -382,7 +397,11 @@ def _with_measured_costs(
 
 
 def _mean_costs(parts: Sequence[_Priced]) -> dict[str, Any]:
-    """The costs of a mean inference. A node counts as fused with the node that most inferences fuse it with."""
+    """Computes the costs of a mean inference, by the names of `TERMS`.
+
+    `fused_with` is that of the most frequent size of inferences. Penalties of other sizes count where they agree with
+    it.
+    """
     shares = np.array([part.count for part in parts]) / sum(part.count for part in parts)
     most = parts[int(shares.argmax())].costs
     moved = shares * [part.graph.output_bytes.sum() for part in parts]
@@ -408,7 +427,7 @@ def _mean_costs(parts: Sequence[_Priced]) -> dict[str, Any]:
 def _valid_measured_costs(
     costs: ModelCosts | None, graph: ComputationGraph, devices: Sequence[str], core: ov.Core
 ) -> dict[str, DeviceCosts]:
-    """The measured costs that hold for this model and these devices, by device."""
+    """Selects the measured costs that hold for this model and these devices, by device, and warns of the others."""
     if costs is None:
         return {}
     valid_costs = costs.of(graph, devices, core)

@@ -160,12 +160,15 @@ class PlacementProblem:
         check_arrays(self, {"nodes": self.graph.nodes, "devices": len(self.devices), "outputs": self.graph.outputs})
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the fields alone: derived values are derived again, and native objects cannot be pickled."""
+        """Returns the fields for pickling, without cached properties; native objects among these cannot be pickled."""
         return {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
 
     @cached_property
     def found(self) -> dict[str, NDArray[np.uint8]]:
-        """Placements that placers found and others begin with, by the placer's name, uint8 [groups]."""
+        """A cache that placers fill: the placement that each found, by the placer's name, uint8 [groups].
+
+        Other placers begin with them.
+        """
         return {}
 
     @cached_property
@@ -226,6 +229,15 @@ class PlacementProblem:
         return self._coarsen(weight, CHAIN_SHARE)
 
     def _coarsen(self, weight: Floats, most: float) -> NDArray[np.int32]:
+        """Joins groups along chains, see `ov_hsdag.model.colocation.coarsen`.
+
+        Args:
+            weight: weight of each co-location group, float64 [groups].
+            most: largest total weight of a chain, above which it is cut; inf for no cuts.
+
+        Returns:
+            Coarse group of each co-location group, int32 [groups].
+        """
         by_node = colocation.coarsen(self.graph, self.groups, self.supported, weight, most)
         result = np.empty(self.group_count, np.int32)
         result[self.groups] = by_node
@@ -253,7 +265,11 @@ class PlacementProblem:
 
     @cached_property
     def tensor_fusion_penalty_us(self) -> Floats:
-        """Penalty of the fusion that is broken where a device receives the tensor, µs, float64 [tensors, devices]."""
+        """Penalties of fusions by the tensor of `tensors` that breaks them, µs, float64 [tensors, devices].
+
+        The penalty counts where the device receives the tensor from another one. It is 0 for tensors of no fusion, and
+        for those that several nodes read.
+        """
         graph = self.graph
         fused_with, penalty_us = self.fusions
         consumer, source, output = graph.input_node, graph.input_source, graph.input_output
@@ -282,7 +298,7 @@ class PlacementProblem:
 
     @property
     def kinds(self) -> NDArray[np.int32]:
-        """Equal numbers for devices that can be exchanged in every placement without changing any cost, int32 [D]."""
+        """Kind of each device, int32 [D]: devices of one kind can be exchanged without changing a placement's costs."""
         return self.native.kinds
 
     @cached_property
@@ -518,7 +534,12 @@ class PlacementProblem:
         return [int(n) for n in (counted if self.storage_ratio is None else np.floor(counted * self.storage_ratio))]
 
     def summary(self, placement: NDArray[np.integer[Any]]) -> dict[str, Any]:
-        """Predicts one placement, [groups], with figures for users."""
+        """Simulates one placement, [groups], and returns its figures for users.
+
+        Returns:
+            "latency_us"; "throughput_ips", results per second; "memory_bytes", stored bytes by device name;
+            "submodels", their number; and "transfer_bytes", bytes that move between devices.
+        """
         result = self.evaluate(placement)
         return {
             "latency_us": round(float(result.latency_us[0]), 3),
@@ -592,7 +613,7 @@ class CanonicalForm:
 
 
 def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
-    """Sorts groups by the first of their operations, int64 [groups].
+    """Sorts co-location groups by the first of their operations; returns their numbers in this order, int64 [groups].
 
     Operations that only reorder a state (by beams), or make its first value, do not count, because they could run at
     any time. The layer that reads the state counts instead.
@@ -610,7 +631,10 @@ def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
 
 
 def _computes_only_from_states(graph: ComputationGraph) -> NDArray[np.bool_]:
-    """States, and operations that read only states, Parameters and constants, bool [nodes]."""
+    """Finds states, and operations whose values depend on states, Parameters and constants alone, bool [nodes].
+
+    An operation has to depend on a state. In a graph without states, all are False.
+    """
     of_states = np.array([kind == "ReadValue" for kind in graph.types], bool)
     if not of_states.any():
         return of_states
@@ -627,7 +651,7 @@ def _computes_only_from_states(graph: ComputationGraph) -> NDArray[np.bool_]:
 
 
 def _is_default(value: NDArray[Any] | None, metadata: Mapping[str, Any]) -> bool:
-    """Whether an array that `ov_hsdag.model.graph.array` describes means the same as None, its default."""
+    """Whether an array is None, its default, or means the same (zeros, if `metadata` says so)."""
     return value is None or (metadata["zeros_are_default"] and not value.any())
 
 
@@ -672,6 +696,7 @@ def expect_sound(problem: PlacementProblem) -> None:
 
 
 def _from_saved_array(value: NDArray[Any]) -> Any:
+    """Converts an array of a file to an attribute: JSON text is parsed, and an array of no axes becomes a number."""
     if value.dtype.kind == "U":
         return parse_json(str(value))
     return value.item() if value.ndim == 0 else value

@@ -1,4 +1,8 @@
-"""Draws a plan of several models as SVG: one run in time, the work of each device, and its memory."""
+"""Draws a plan of several models as SVG: one run in time, the work of each device, and its memory.
+
+A run is one pass of the application that the models belong to; each model is computed `count` times in it. The period
+is the time between two results of runs with many in flight.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,12 @@ _WIDTH, _LEFT, _RIGHT, _LANE, _GAP = 920, 110, 140, 26, 8
 
 
 def plan_picture(data: Mapping[str, Any], title: str) -> str:
-    """The text of an SVG file. data: from `ov_hsdag.placing.plan.Plan.to_dict`; title: the heading."""
+    """Draws the picture; returns the text of an SVG file.
+
+    Args:
+        data: from `ov_hsdag.placing.plan.Plan.to_dict`.
+        title: the heading.
+    """
     devices, models = data["devices"], data["models"]
     predicted = data["predicted"]
     rows = len(devices) * (_LANE + _GAP) + 44
@@ -28,7 +37,14 @@ def plan_picture(data: Mapping[str, Any], title: str) -> str:
     def lanes(
         top: float, heading: str, values: Mapping[str, Sequence[tuple[str, float, float]]], ends: Mapping[str, str]
     ) -> None:
-        """Draws a lane for each device with boxes (model, from, to), and a text at its end."""
+        """Draws a lane for each device.
+
+        Args:
+            top: upper edge of the lanes with their heading, pixels.
+            heading: text above the lanes.
+            values: boxes of each device, by name: model, begin and end in any common unit.
+            ends: text behind each lane, by device.
+        """
         drawing.text(16, top + 14, heading, font_weight="bold", fill=TEXT)
         most = max((end for boxes in values.values() for _, _, end in boxes), default=1.0) or 1.0
         scale = (_WIDTH - _LEFT - _RIGHT) / most
@@ -60,7 +76,16 @@ def plan_picture(data: Mapping[str, Any], title: str) -> str:
 
 
 def _stacked(models: Mapping[str, Any], key: str, device: str) -> list[tuple[str, float, float]]:
-    """Boxes (model, from, to) of the models' amounts on a device, one after the other."""
+    """Stacks the models' amounts on a device, one after the other.
+
+    Args:
+        models: figures of each model, by name.
+        key: name of the figure that is stacked: "busy_us" or "memory_bytes", each by device.
+        device: name of the device.
+
+    Returns:
+        Boxes: model, begin and end, in the unit of the figure; models without an amount have none.
+    """
     boxes, end = [], 0.0
     for name, figures in models.items():
         amount = float(figures[key].get(device, 0.0))

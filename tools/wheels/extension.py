@@ -1,6 +1,6 @@
-"""Compile the extension library for each release of OpenVINO that wheels/releases.txt names.
+"""Compile the extension library for each release of OpenVINO that tools/wheels/releases.txt names.
 
-    python wheels/extension.py FOLDER
+    python tools/wheels/extension.py FOLDER
 
 Takes each release's wheel from PyPI, whichever Python it is for: the library knows only C++ headers and libopenvino.
 setup.py puts FOLDER into the package where OV_HSDAG_EXTENSION_DIR names it.
@@ -17,8 +17,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-RELEASES = (ROOT / "wheels" / "releases.txt").read_text(encoding="utf-8").split()
+ROOT = Path(__file__).resolve().parents[2]
+RELEASES = (ROOT / "tools" / "wheels" / "releases.txt").read_text(encoding="utf-8").split()
 CACHE = ROOT / "build" / "openvino"
 NEEDED = ("openvino/include/", "openvino/libs/libopenvino.so", "openvino/libs/openvino.", "openvino/cmake/")
 # manylinux2014 is that of OpenVINO 2025; on aarch64 their wheels ask for glibc 2.35.

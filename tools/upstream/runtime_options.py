@@ -1,6 +1,6 @@
 """HETERO drops the runtime_options of a model, which each device reads on its own."""
 
-from upstream.common import PAIR, np, ops, ov, tell, two_devices, untried
+from tools.upstream.common import PAIR, np, ops, ov, tell, two_devices, untried
 
 KEY = "KV_CACHE_PRECISION"
 

@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from upstream.common import tell, untried
+from tools.upstream.common import tell, untried
 
 try:
     import openvino_genai

@@ -1,6 +1,6 @@
 """HETERO subtracts unused inputs of all models that a Core has compiled from the number of submodels of each."""
 
-from upstream.common import PAIR, np, ops, ov, place, tell, two_devices
+from tools.upstream.common import PAIR, np, ops, ov, place, tell, two_devices
 
 NAME = "HETERO_NUMBER_OF_SUBMODELS"
 

@@ -2,7 +2,7 @@
 
 from math import erf
 
-from upstream.common import np, on_gpu, ops, ov, tell
+from tools.upstream.common import np, on_gpu, ops, ov, tell
 
 random = np.random.default_rng(0)
 weights, bias, data = (random.standard_normal(shape, np.float32) for shape in ((32, 32), (1, 32), (1, 32)))

@@ -1,14 +1,14 @@
 """Try wheels where there is no compiler: an installed one, or those of a folder, installed as users do.
 
-    python wheels/try_wheel.py [--sample PROGRAM]
-    python wheels/try_wheel.py --index FOLDER [--root ROOT] [PYTHON …]
+    python tools/wheels/try_wheel.py [--sample PROGRAM]
+    python tools/wheels/try_wheel.py --index FOLDER [--root ROOT] [PYTHON …]
 
 The first: `make demo`'s steps, and the library for programs without Python. It runs with the environment's interpreter,
 and needs onnx for the model. PROGRAM is samples/cpp's placed_inference for this release of OpenVINO.
 
 The second: an index on this machine has the folder's wheels, PyPI the rest. In a new environment of each PYTHON: pip
 install, ov-hsdag doctor and README's quick start, in five minutes. ROOT is a folder to chroot into, with PYTHON in it;
-without one, PATH is the environment alone. It takes pypiserver (wheels/release-requirements.txt).
+without one, PATH is the environment alone. It takes pypiserver (tools/wheels/release-requirements.txt).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import time
 import wsgiref.simple_server
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 DEVICES = "HETERO:CPU_A,CPU_B"
 ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
 NO_COMPILER = "for name in cc c++ gcc g++ clang clang++; do ! command -v $name || exit 1; done"
@@ -122,7 +122,7 @@ def main() -> None:
         place = ("place", placed, "--device", DEVICES, "--objective", "throughput", "--no-measure")
         run(scripts / "ov-hsdag", *place, "--output", split, **virtual)
         run(scripts / "ov-hsdag", "verify", split, "--device", DEVICES, **virtual)
-        program = ROOT / "wheels/benchmark_app.py"
+        program = ROOT / "tools/wheels/benchmark_app.py"
         options = ("-m", split, "-d", DEVICES, "-hint", "none", "-niter", "2", "-nireq", "1")
         by_library = submodels(run(sys.executable, program, *options, "-extensions", library, OV_HSDAG_DEVICE=DEVICES))
         without = submodels(run(sys.executable, program, *options))

@@ -1,6 +1,6 @@
 """Two MatMuls read one square constant, one of them transposed: the CPU plugin computes both alike."""
 
-from upstream.common import np, ops, ov, tell
+from tools.upstream.common import np, ops, ov, tell
 
 random = np.random.default_rng(0)
 weights, data = (random.standard_normal(shape, np.float32) for shape in ((64, 64), (4, 64)))

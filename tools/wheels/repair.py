@@ -1,8 +1,8 @@
 """Make of a built wheel one that can be published: the platform's tag, symbols stripped, a bill of materials.
 
-    python wheels/repair.py WHEEL FOLDER
+    python tools/wheels/repair.py WHEEL FOLDER
 
-cibuildwheel and wheels/build.py both call it. OpenVINO's library is the user's and is not taken into the wheel.
+cibuildwheel and tools/wheels/build.py both call it. OpenVINO's library is the user's and is not taken into the wheel.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Tries all faults with this interpreter's OpenVINO, each in a process of its own: `python -m upstream [NAME …]`.
+"""Tries all faults with this interpreter's OpenVINO, each in a process of its own.
+
+    python -m tools.upstream [NAME …]
 
 Prints a line for each, and what was expected and found. Exit status 1 where a script failed, 2 for another name.
 """
@@ -11,7 +13,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-RIG = HERE.parent / "tests" / "rig" / "run"
+ROOT = HERE.parents[1]
+RIG = ROOT / "tests" / "rig" / "run"
 FAULTS = sorted(path.stem for path in HERE.glob("*.py") if path.stem not in ("__init__", "__main__", "common"))
 WORDS = {0: "present", 1: "mended", 2: "not tried"}
 SECONDS = 120
@@ -19,13 +22,13 @@ SECONDS = 120
 
 def attempt(fault: str) -> tuple[int, str]:
     """Exit status of a fault's script and what it printed; in the GPU rig where that is needed and there."""
-    command, variables = [sys.executable, "-m", f"upstream.{fault}"], dict(os.environ)
-    rig = Path(variables.get("OV_HSDAG_RIG") or HERE.parent / "build" / "rig")
+    command, variables = [sys.executable, "-m", f"tools.upstream.{fault}"], dict(os.environ)
+    rig = Path(variables.get("OV_HSDAG_RIG") or ROOT / "build" / "rig")
     if fault.startswith("gpu_") and (rig / "version").exists():
         command, variables = [str(RIG), *command], {**variables, "OV_HSDAG_RIG_KERNELS": "plain"}
     try:
         done = subprocess.run(
-            command, cwd=HERE.parent, env=variables, capture_output=True, text=True, check=False, timeout=SECONDS
+            command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=SECONDS
         )
     except subprocess.TimeoutExpired:
         return -1, f"no end in {SECONDS} s"

@@ -1,6 +1,6 @@
 """The GPU plugin's kernel for a Transpose exchanges values between work-items without a barrier."""
 
-from upstream.common import np, on_gpu, ops, ov, tell
+from tools.upstream.common import np, on_gpu, ops, ov, tell
 
 parameter = ops.parameter([1, 4, 64], np.float32)
 model = ov.Model([ops.transpose(parameter, np.array([0, 2, 1]))], [parameter], "transpose")

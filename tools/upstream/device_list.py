@@ -1,6 +1,6 @@
 """Where operations carry affinities, HETERO runs them on devices that are not in its list."""
 
-from upstream.common import np, ops, ov, place, tell, two_devices
+from tools.upstream.common import np, ops, ov, place, tell, two_devices
 
 parameter = ops.parameter([4], np.float32)
 model = place(ov.Model([ops.relu(parameter)], [parameter], "placed"), "CPU_B")

@@ -1,6 +1,6 @@
 """Build the wheels on this machine, without containers: `make wheels`.
 
-    python wheels/build.py [PYTHON …] [--output dist]
+    python tools/wheels/build.py [PYTHON …] [--output dist]
 
 PYTHON is an interpreter; without one, those of python3.10 to python3.14 that run here. It takes Linux on x86-64,
 apt-get (Debian, Ubuntu) and g++ 11 or newer; elsewhere cibuildwheel does the same (pyproject.toml). The wheels are made
@@ -22,7 +22,7 @@ from pathlib import Path
 
 import sysroot
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "wheels"
 PYTHONS = [f"python3.{minor}" for minor in range(10, 15)]
 
@@ -89,7 +89,7 @@ def main() -> None:
     tools = WORK / "tools/bin/python"
     if not tools.exists():
         run(sys.executable, "-m", "venv", WORK / "tools")
-    files = ("-r", ROOT / "wheels/requirements.txt", "-r", ROOT / "wheels/release-requirements.txt")
+    files = ("-r", ROOT / "tools/wheels/requirements.txt", "-r", ROOT / "tools/wheels/release-requirements.txt")
     run(tools, "-m", "pip", "--quiet", "install", *files)
     compiler = str(sysroot.make(WORK / "toolchain"))
     common = {
@@ -101,13 +101,13 @@ def main() -> None:
         "OV_HSDAG_EXTENSION_DIR": str(WORK / "extension"),
         "PYTHONHASHSEED": "0",
     }
-    run(tools, ROOT / "wheels/extension.py", WORK / "extension", **common)
+    run(tools, ROOT / "tools/wheels/extension.py", WORK / "extension", **common)
     archive = source_distribution(output, int(epoch))
     for python in pythons:
         built = WORK / "built" / Path(python).name
         pip = (tools, "-m", "pip", "--quiet", "--disable-pip-version-check", "--python", shutil.which(python) or python)
         run(*pip, "wheel", "--no-deps", "--wheel-dir", built, archive, **common)
-        run(tools, ROOT / "wheels/repair.py", next(built.glob("*.whl")), output, **common)
+        run(tools, ROOT / "tools/wheels/repair.py", next(built.glob("*.whl")), output, **common)
     for path in sorted(output.iterdir()):
         print(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}")
 

@@ -7,7 +7,7 @@ import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 const here = dirname(fileURLToPath(import.meta.url));
-const target = join(here, "..", "ov_hsdag", "report");
+const target = join(here, "..", "..", "ov_hsdag", "report");
 const sources = ["build.mjs", "package-lock.json", "package.json", ...readdirSync(join(here, "src")).map((n) => `src/${n}`)];
 
 const read = (name) => readFileSync(join(here, name), "utf8");

@@ -1,6 +1,6 @@
 """HETERO cannot tell its runtime model where two submodels read what a third one computes."""
 
-from upstream.common import PAIR, np, ops, ov, place, tell, two_devices
+from tools.upstream.common import PAIR, np, ops, ov, place, tell, two_devices
 
 parameter = ops.parameter([4], np.float32)
 first = ops.relu(parameter)

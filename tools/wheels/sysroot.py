@@ -1,6 +1,6 @@
 """A compiler for manylinux_2_28 without a container: this system's g++ with an older C library.
 
-    python wheels/sysroot.py FOLDER    makes FOLDER/g++
+    python tools/wheels/sysroot.py FOLDER    makes FOLDER/g++
 
 The C and C++ libraries are those of Ubuntu 18.04 (glibc 2.27, libstdc++ of GCC 8), which apt-get downloads and nothing
 installs. What g++ wants of a newer libstdc++ comes from its static one and stays inside, as in the manylinux images'

@@ -1,6 +1,6 @@
 """A tensor with a dynamic dimension that is at least 1 cannot be handed from submodel to submodel."""
 
-from upstream.common import PAIR, np, ops, ov, place, tell, two_devices
+from tools.upstream.common import PAIR, np, ops, ov, place, tell, two_devices
 
 parameter = ops.parameter(ov.PartialShape([ov.Dimension(1, 8), 4]), np.float32, name="x")
 first = ops.relu(parameter)

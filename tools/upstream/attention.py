@@ -1,6 +1,6 @@
 """Attention with as many tokens as heads whose output no Transpose follows is wrong on the CPU plugin."""
 
-from upstream.common import np, ops, ov, tell
+from tools.upstream.common import np, ops, ov, tell
 
 parameter = ops.parameter([1, 4, 64], np.float32)
 query, key, value = (

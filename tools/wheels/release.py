@@ -1,10 +1,10 @@
 """All that a release needs, up to what publishes it: `make release`.
 
-    python wheels/release.py [PYTHON …] [--checked]
+    python tools/wheels/release.py [PYTHON …] [--checked]
 
-PYTHON: as of wheels/build.py; without one, all that wheels are made for have to be here. --checked: CI has passed on
-this commit, and nothing is tested again. Nothing is tagged, pushed or uploaded: the last lines are the commands for it.
-What is not ready ends in one line and status 2, before anything is built; a step that fails in status 1.
+PYTHON: as of tools/wheels/build.py; without one, all that wheels are made for have to be here. --checked: CI has passed
+on this commit, and nothing is tested again. Nothing is tagged, pushed or uploaded: the last lines are the commands for
+it. What is not ready ends in one line and status 2, before anything is built; a step that fails in status 1.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ def main() -> None:
     version = check_ready(arguments.python)
     if not arguments.checked:
         step("make test-all docs", "make", "test-all", "docs")
-    step("make wheels", sys.executable, ROOT / "wheels/build.py", *arguments.python)
+    step("make wheels", sys.executable, ROOT / "tools/wheels/build.py", *arguments.python)
     tools, dist = WORK / "tools/bin/python", ROOT / "dist"
     check_built(dist, version, len(arguments.python))
     step("twine check", tools, "-m", "twine", "check", "--strict", *sorted(dist.iterdir()))
-    step("make try-wheels", tools, ROOT / "wheels/try_wheel.py", "--index", dist, *arguments.python)
+    step("make try-wheels", tools, ROOT / "tools/wheels/try_wheel.py", "--index", dist, *arguments.python)
     for path in sorted(dist.iterdir()):
         print(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}")
     print(f"{version} can be released. Its tag, which makes CI build and publish it:")
