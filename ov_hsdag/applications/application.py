@@ -522,17 +522,10 @@ def scale_costs(problem: PlacementProblem, factors: NDArray[np.float64], boundar
     Returns:
         The scaled problem.
     """
-    penalty = problem.fusion_penalty_us
     whole_us = np.maximum(np.where(problem.supported, problem.node_us, 0.0).sum(axis=0), 1e-9)
     operations = np.maximum(1 - (boundaries - 1) * problem.submodel_us / whole_us, _LEAST_LEFT)
-    return replace(
-        problem,
-        node_us=problem.node_us * factors * operations,
-        submodel_us=problem.submodel_us * factors * boundaries,
-        transfer_us=problem.transfer_us * boundaries,
-        transfer_us_per_byte=problem.transfer_us_per_byte * boundaries,
-        fusion_penalty_us=None if penalty is None else penalty * factors,
-    )
+    slowed = problem.with_scaled_costs({"nodes": factors, "fusions": factors, "submodels": factors})
+    return slowed.with_scaled_costs({"nodes": operations, "submodels": boundaries, "transfers": boundaries})
 
 
 def _neighbours(current: NDArray[np.int64], choices: Sequence[Sequence[int]]) -> Iterator[NDArray[np.int64]]:

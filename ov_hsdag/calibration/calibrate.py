@@ -27,6 +27,7 @@ from ov_hsdag.costs.fusions import fusions, layout_ends, own_layout, with_layout
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.costs.stored import UNEQUAL, BoundaryCosts, DeviceCosts, ModelCosts, graph_hash, identity
+from ov_hsdag.costs.terms import BOUNDARY_TERMS, NODE_TERMS
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.model import colocation
@@ -487,13 +488,13 @@ class ModelCalibration:
     def costs(self) -> ModelCosts:
         """Returns the measured costs of all devices of `times`; `boundaries` is None if `factors` is."""
         problem = self.problem
-        us, (fused_with, penalty_us) = problem.node_us, problem.fusions
         when = when_measured()
+        of_nodes = problem.costs_of(NODE_TERMS)
         devices = {
-            name: DeviceCosts(self._identity[name], when, us[:, column], fused_with[:, column], penalty_us[:, column])
+            name: DeviceCosts(self._identity[name], when, {key: values[:, column] for key, values in of_nodes.items()})
             for column, name in enumerate(self.times)
         }
-        between = BoundaryCosts(problem.devices, problem.submodel_us, problem.transfer_us, problem.transfer_us_per_byte)
+        between = BoundaryCosts(problem.devices, problem.costs_of(BOUNDARY_TERMS))
         return ModelCosts(graph_hash(self._prepared.graph), devices, None if self.factors is None else between)
 
     def _problem(self, times: Mapping[str, NodeTimes]) -> PlacementProblem:
@@ -521,7 +522,6 @@ class ModelCalibration:
         fused_with, penalty_us = with_layouts(
             graph, fused_with, penalty_us, np.stack(layouts, axis=1), profile.layout_us_per_byte(names)
         )
-        transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
         return PlacementProblem(
             graph=graph,
             devices=names,
@@ -529,13 +529,11 @@ class ModelCalibration:
             node_us=np.stack([measured.us for measured in times.values()], axis=1),
             supported=prepared.supported[:, [prepared.devices.index(name) for name in names]],
             groups=graph.legality.groups,
-            transfer_us=transfer_us,
-            transfer_us_per_byte=transfer_us_per_byte,
-            submodel_us=profile.submodel_us(names),
             memory_bytes=np.full(len(names), -1, np.int64),
             rule=colocation.split_rule(ov.__version__),
             fused_with=fused_with,
             fusion_penalty_us=penalty_us,
+            **cost_model.boundary_costs(profile, names),
         )
 
 
@@ -567,11 +565,11 @@ def scaled(problem: PlacementProblem, alone: Sequence[str], factors: NDArray[np.
         The problem with the scaled costs.
     """
     submodels, transfers, layouts, fused, helped = factors
-    return replace(
-        problem,
-        node_us=problem.node_us * np.where([name in alone for name in problem.devices], 1.0, helped),
-        submodel_us=problem.submodel_us * submodels,
-        transfer_us=problem.transfer_us * transfers,
-        transfer_us_per_byte=problem.transfer_us_per_byte * transfers,
-        fusion_penalty_us=problem.fusions[1] * np.where(layout_ends(problem.graph), layouts, fused)[:, None],
+    return problem.with_scaled_costs(
+        {
+            "nodes": np.where([name in alone for name in problem.devices], 1.0, helped),
+            "fusions": np.where(layout_ends(problem.graph), layouts, fused)[:, None],
+            "submodels": float(submodels),
+            "transfers": float(transfers),
+        }
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -248,13 +248,13 @@ class Corrector:
         problem = self.problem
         device, kind, part, (transfer, submodel, _) = self.unpack(factors)
         scale = np.exp(device + kind[:, self._kind].T + part[self._part][:, None])
-        return replace(
-            problem,
-            node_us=problem.node_us * scale,
-            fusion_penalty_us=problem.fusions[1] * scale,
-            transfer_us=problem.transfer_us * np.exp(transfer),
-            transfer_us_per_byte=problem.transfer_us_per_byte * np.exp(transfer),
-            submodel_us=problem.submodel_us * np.exp(submodel),
+        return problem.with_scaled_costs(
+            {
+                "nodes": scale,
+                "fusions": scale,
+                "submodels": float(np.exp(submodel)),
+                "transfers": float(np.exp(transfer)),
+            }
         )
 
     def describe(self, factors: Floats) -> dict[str, Any]:

@@ -8,6 +8,7 @@ experts (`fuses_experts`). For these the graph is replaced by one in which the o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +39,44 @@ def node_us(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> 
     if any(fusing):
         times[np.ix_(ChosenAlone.of(graph).absent, np.array(fusing))] = 0.0
     return times
+
+
+def boundary_costs(profile: Profile, names: Sequence[str]) -> dict[str, Any]:
+    """Estimates the costs of partition boundaries, `ov_hsdag.costs.terms.BOUNDARY_TERMS`.
+
+    Args:
+        profile: profile of the devices.
+        names: names of the devices.
+
+    Returns:
+        Arrays by the terms' names, attributes of a problem; their shapes and types are those of `CostTerm`.
+    """
+    transfer_us, transfer_us_per_byte = transfer_costs(profile, names)
+    return {
+        "submodel_us": profile.submodel_us(names),
+        "transfer_us": transfer_us,
+        "transfer_us_per_byte": transfer_us_per_byte,
+    }
+
+
+def all_costs(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> dict[str, Any]:
+    """Estimates all terms of the cost model, `ov_hsdag.costs.terms.TERMS`.
+
+    Args:
+        profile: profile of the devices.
+        graph: the graph of a model.
+        names: names of the devices.
+
+    Returns:
+        Arrays by the terms' names, attributes of a problem; their shapes and types are those of `CostTerm`.
+    """
+    fused_with, fusion_penalty_us = fusion_costs(profile, graph, names)
+    return {
+        "node_us": node_us(profile, graph, names),
+        "fused_with": fused_with,
+        "fusion_penalty_us": fusion_penalty_us,
+        **boundary_costs(profile, names),
+    }
 
 
 def _rooflines(graph: ComputationGraph, fusing: Sequence[bool]) -> dict[bool, Roofline]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.costs.terms import PARTS
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.explaining.dominant_group import dominant_group
 from ov_hsdag.model.graph import NodeKind
@@ -382,7 +383,6 @@ class Explanation:
 
 def describe_parts(parts: Parts) -> str:
     """The changes of a move for people: "operations +3.0 µs, transfers -1.2 µs"; unchanged terms are left out."""
-    names = ("operations", "broken fusions", "calls of submodels", "transfers")
-    changes = zip(names, astuple(parts), strict=True)
+    changes = zip(PARTS.values(), astuple(parts), strict=True)
     texts = [f"{name} {value:+,.1f} µs" for name, value in changes if abs(value) >= 0.05]
     return ", ".join(texts) if texts else "less than 0.1 µs in all"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
+from ov_hsdag.costs.terms import TERMS, CostTerm, Part, cost_array
 from ov_hsdag.model import colocation
 from ov_hsdag.model.graph import ComputationGraph, Floats, NodeKind, array, check_arrays, inverse, pieces
 from ov_hsdag.storage.files import atomic_file
@@ -108,27 +109,25 @@ class PlacementProblem:
     graph: ComputationGraph  # the computation graph of a normalized model
     devices: tuple[str, ...]  # device names in HETERO's order, [devices]
     objective: str  # "latency" or "throughput"
-    node_us: Floats = field(metadata=array("nodes", "devices", dtype=np.float64))  # time, µs
+    node_us: Floats = field(metadata=cost_array("node_us"))  # time, µs, float64 [nodes, devices]
     supported: NDArray[np.bool_] = field(metadata=array("nodes", "devices", dtype=np.bool_))  # whether it runs there
     groups: NDArray[np.int32] = field(metadata=array("nodes", dtype=np.int32))  # co-location groups, without gaps
     # fixed time of a transfer from the row's device to the column's, and its time for each byte beyond that, µs,
     # float64 [devices, devices]
-    transfer_us: Floats = field(metadata=array("devices", "devices", dtype=np.float64))
-    transfer_us_per_byte: Floats = field(metadata=array("devices", "devices", dtype=np.float64))
+    transfer_us: Floats = field(metadata=cost_array("transfer_us"))
+    transfer_us_per_byte: Floats = field(metadata=cost_array("transfer_us_per_byte"))
     # time of a submodel's call beyond the time of its nodes, µs, float64 [devices]
-    submodel_us: Floats = field(metadata=array("devices", dtype=np.float64))
+    submodel_us: Floats = field(metadata=cost_array("submodel_us"))
     memory_bytes: NDArray[np.int64] = field(metadata=array("devices", dtype=np.int64))  # limits, -1 for no limit
     rule: int  # HETERO's splitting rule, see `split_rule`
     # the node that a node has to share a submodel with for a device to save time on it, -1 for no such node: the node
     # into whose execution it is fused, or one that shares its tensor layout. int32 [nodes, devices]. None if no node
     # has one.
-    fused_with: NDArray[np.int32] | None = field(default=None, metadata=array("nodes", "devices", dtype=np.int32))
+    fused_with: NDArray[np.int32] | None = field(default=None, metadata=cost_array("fused_with"))
     # penalty of a broken fusion: the time that a node takes longer on a device where its `fused_with` is in another
     # submodel, µs, float64 [nodes, devices]. None for no penalties. Minimum cuts and the moves of refinement see only
     # fusions whose tensor has no other consumer. Files have it as "torn_us", as the first releases do.
-    fusion_penalty_us: Floats | None = field(
-        default=None, metadata=array("nodes", "devices", dtype=np.float64, key="torn_us")
-    )
+    fusion_penalty_us: Floats | None = field(default=None, metadata=cost_array("fusion_penalty_us"))
     # bytes that a device stores for each byte of the graph (0.5 where f32 weights become f16), float64 [devices]; 1 by
     # default. Memory limits count bytes of the graph; `stored_bytes` converts them for users. Files have it as "kept".
     storage_ratio: Floats | None = field(default=None, metadata=array("devices", dtype=np.float64, key="kept"))
@@ -306,6 +305,27 @@ class PlacementProblem:
     def search_space(self) -> _native.SearchSpace:
         """Data of the native core's searches, with orders of the groups that ignore the numbering of nodes."""
         return _native.SearchSpace(self.native, self.chains)
+
+    def costs_of(self, terms: Iterable[CostTerm]) -> dict[str, NDArray[Any]]:
+        """The arrays of some terms of the cost model by name; terms that the problem lacks are left out."""
+        arrays = {term.name: getattr(self, term.name) for term in terms}
+        return {name: values for name, values in arrays.items() if values is not None}
+
+    def with_scaled_costs(self, factors: Mapping[Part, Floats | float]) -> PlacementProblem:
+        """Multiplies the times of some parts, see `ov_hsdag.costs.terms.PARTS`.
+
+        Args:
+            factors: factors by part; arrays are broadcast to the shape of each term of the part.
+
+        Returns:
+            The problem with the scaled costs.
+        """
+        times = [term for term in TERMS if term.part in factors and term.unit != "node"]
+        costs = self.costs_of(times)
+        scaled: dict[str, Any] = {
+            term.name: costs[term.name] * factors[term.part] for term in times if term.name in costs
+        }
+        return replace(self, **scaled)
 
     def renumbered(self, order: NDArray[np.integer[Any]]) -> PlacementProblem:
         """Returns the same problem with its nodes in another topological order.

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.profile import DeviceProfile, Profile, builtin_names, load_builtin
+from ov_hsdag.costs.terms import no_costs
 from ov_hsdag.model import colocation
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
@@ -102,17 +103,14 @@ def assemble(
     Returns:
         The problem on the devices.
     """
-    fixed, per_byte = cost_model.transfer_costs(profile, names)
     return replace(
         template,
         devices=tuple(names),
         objective=objective,
         node_us=cost_model.node_us(profile, template.graph, names),
         supported=cost_model.assumed_support(profile, template.graph, names),
-        transfer_us=fixed,
-        transfer_us_per_byte=per_byte,
-        submodel_us=profile.submodel_us(names),
         memory_bytes=profile.memory_bytes(names) if memory_bytes is None else memory_bytes,
+        **cost_model.boundary_costs(profile, names),
     )
 
 
@@ -137,14 +135,11 @@ def unpriced(graph: ComputationGraph, devices: tuple[str, ...], rule: int) -> Pl
         graph=graph,
         devices=devices,
         objective="latency",
-        node_us=np.zeros((graph.nodes, count)),
         supported=np.ones((graph.nodes, count), bool),
         groups=graph.legality.groups,
-        transfer_us=np.zeros((count, count)),
-        transfer_us_per_byte=np.zeros((count, count)),
-        submodel_us=np.zeros(count),
         memory_bytes=np.full(count, -1, np.int64),
         rule=rule,
+        **no_costs(graph.nodes, count),
     )
 
 
@@ -271,12 +266,7 @@ def _draw_costs(problem: PlacementProblem, randomized: bool, generator: np.rando
         node_us = node_us * (spread * node_us.sum(axis=0).mean() / np.maximum(node_us.sum(axis=0), 1e-9))
     if randomized and generator.random() < 0.5:
         factor = float(np.exp(generator.uniform(np.log(1 / 30), np.log(3))))
-        problem = replace(
-            problem,
-            transfer_us=problem.transfer_us * factor,
-            transfer_us_per_byte=problem.transfer_us_per_byte * factor,
-            submodel_us=problem.submodel_us * factor,
-        )
+        problem = problem.with_scaled_costs({"submodels": factor, "transfers": factor})
     return replace(problem, node_us=node_us)
 
 
