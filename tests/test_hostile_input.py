@@ -27,8 +27,8 @@ from ov_hsdag.cli import console
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts, check_replaceable
 from ov_hsdag.devices.virtual import virtual_devices
-from ov_hsdag.fleet.job import model_files_of
 from ov_hsdag.integration import extension
+from ov_hsdag.jobs.job import model_files_of
 from ov_hsdag.measuring import process
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.inputs import timed_inputs

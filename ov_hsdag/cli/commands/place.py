@@ -16,6 +16,7 @@ from ov_hsdag.applications.folder_fit import FolderFit, Part, describe_lacking, 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import applications, console, place_job, placed, remote
 from ov_hsdag.cli.child_process import continue_in_child
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import again, command_line
 from ov_hsdag.costs.builtin import costs_line
 from ov_hsdag.costs.memory import check_kv_precision
@@ -555,3 +556,8 @@ def default_output(model: Path) -> Path:
     if is_model_folder(model):
         return Path(f"{named.name}_placed")
     return Path(f"{named.name if named.is_dir() else named.stem}_placed.xml")
+
+
+COMMAND = Command(
+    place, position=10, example="ov-hsdag place model.onnx --device HETERO:GPU,CPU --objective throughput"
+)

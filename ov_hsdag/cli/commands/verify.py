@@ -14,6 +14,7 @@ from ov_hsdag.applications.plan import Plan, is_plan_file
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.child_process import continue_in_child
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given, options, place_it
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.verification import DEPLOYED, F32
@@ -158,3 +159,6 @@ def _may_round(result: Mapping[str, Any]) -> bool:
     """
     wrong = result.get("operation_by_operation", {}).get("wrong", [result["device"]])
     return bool(result["differing"]) and not result["varying"] and (not wrong or result["device"] in wrong)
+
+
+COMMAND = Command(verify, position=40, example="ov-hsdag verify model_placed.xml --device HETERO:GPU,CPU")

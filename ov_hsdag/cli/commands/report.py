@@ -8,8 +8,9 @@ from typing import Annotated
 from ov_hsdag.applications.plan import is_plan_file
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import applications, console, kit
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import command_of
-from ov_hsdag.cli.explain import PlacedModel, explained
+from ov_hsdag.cli.placed_model import PlacedModel, explained
 from ov_hsdag.explaining.report_data import write
 from ov_hsdag.report.write import check_report
 from ov_hsdag.storage.files import check_not_input
@@ -59,3 +60,6 @@ def report(model: common.Model, placed: PlacedModel, output: ReportOutput = None
             write(output, found, file.stem, {"command": command_of(found.placement)}, tell)
         size = output.stat().st_size if output.is_file() else 0
         show({"output": str(output), "bytes": size}, f"{output}: {format_bytes(size)}, for any browser")
+
+
+COMMAND = Command(report, position=80, example="ov-hsdag report model_placed.xml --output report.html")

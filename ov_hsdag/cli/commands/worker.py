@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console
+from ov_hsdag.cli import console, remote
+from ov_hsdag.cli.command import Command
 from ov_hsdag.devices.virtual import new_core
-from ov_hsdag.fleet.machines import announcement
 
 Address = Annotated[str, typer.Option("--ray", metavar="ADDRESS", help="The head of the Ray cluster, as HOST:6379.")]
 Cores = Annotated[
@@ -32,12 +30,11 @@ def worker(ray: Address, cores: Cores = 0, as_json: common.Json = False) -> None
         cores: cores that this machine also offers to `pretrain --ray`, beside measuring.
         as_json: print JSON.
     """
-    from ov_hsdag.fleet.node import serve, token_advice
-
     with console.result(as_json) as show:
-        labels = announcement(new_core())  # Ray labels: this machine's kind, its releases, and each device's model
+        labels = remote.announcement(new_core())
         lines = [f"{name}: {value}" for name, value in labels.items()]
         show({"ray": ray, "labels": labels}, "\n".join([f"joining {ray} with", *lines]))
-        if advice := token_advice(os.environ, Path.home()):  # Ray's authentication token, which keeps strangers out
-            console.warn(advice)
-        serve(ray, labels, cores)
+        remote.serve(ray, labels, cores)
+
+
+COMMAND = Command(worker, position=170, example="ov-hsdag worker --ray head.local:6379")

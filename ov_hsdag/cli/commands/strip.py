@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.command import Command
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.stored_placement import RT_INFO
 from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
@@ -36,3 +37,6 @@ def strip(
     written = {file: (found, False) for file, found in (carriers if folder else loaded).items()}
     common.write_models(output, model, written, hardlinks)
     console.Show().text(f"{output}: {model} without its placement")
+
+
+COMMAND = Command(strip, position=190, example="ov-hsdag strip model_placed.xml --output plain.xml")

@@ -14,6 +14,7 @@ from rich.table import Table
 from ov_hsdag.applications.folder_fit import FolderFit, Part, counted_needs, fit_parts, folder_verdict
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.memory import check_kv_precision
@@ -363,3 +364,6 @@ def _as_json(result: Fit) -> dict[str, Any]:
         "largest_context_of_splits": result.largest_of_splits,
         "experts": None if result.experts is None else asdict(result.experts),
     }
+
+
+COMMAND = Command(fit, position=30, example="ov-hsdag fit llama/ --device HETERO:GPU.0,GPU.1,CPU --context 32768")

@@ -12,6 +12,7 @@ from ov_hsdag.applications.application_file import of_folder, parse_counts, read
 from ov_hsdag.applications.plan import is_plan_file
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import applications
+from ov_hsdag.cli.command import Command
 from ov_hsdag.storage.model_folder import is_model_folder
 from ov_hsdag.utils.errors import UserError
 
@@ -93,3 +94,6 @@ def plan(
     name = named.name if named.is_dir() else named.stem
     how = {**vars(given), "objective": objective or spec.objective or "throughput", "report": report}
     applications.place(spec, listed, output or Path(f"{name}_plan"), application, how, as_json)
+
+
+COMMAND = Command(plan, position=20, example="ov-hsdag plan app.toml --device HETERO:GPU,CPU --output placed")

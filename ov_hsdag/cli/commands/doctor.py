@@ -16,6 +16,7 @@ from ov_hsdag._env import DISABLE, disabled
 from ov_hsdag._version import __version__
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import first_placing, in_order
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.devices.cores import SharedCores
@@ -207,3 +208,6 @@ def _extension() -> Check:
         text, _, fix = one_line(error).partition(": run: ")
         return Check("library for C++ and benchmark_app", NOTE, text, fix or "ov-hsdag extension --build")
     return Check("library for C++ and benchmark_app", OK, str(path))
+
+
+COMMAND = Command(doctor, position=110, example="ov-hsdag doctor")

@@ -21,12 +21,13 @@ from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import applications, console, remote
 from ov_hsdag.cli import kit as kits
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import load_beside
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.devices.discovery import absent
-from ov_hsdag.fleet.job import Inputs, Job
+from ov_hsdag.jobs.job import Inputs, Job
 from ov_hsdag.model.config_sizes import with_sizes_beside
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.samples import inputs_of_each, parse_inputs, samples_of
@@ -501,3 +502,8 @@ def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objectiv
         )
     shown += [Row(name, note=note) for name, note in left_out.items()]
     return candidates_table(shown, objective, measured=True, what=runs)
+
+
+COMMAND = Command(
+    bench, position=130, example="ov-hsdag bench model.xml --device HETERO:GPU,CPU --objective throughput"
+)

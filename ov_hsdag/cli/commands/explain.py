@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,19 +11,13 @@ import typer
 from ov_hsdag.applications.plan import is_plan_file
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import applications, console
-from ov_hsdag.cli.command_lines import given, place_it
-from ov_hsdag.costs.profile import Profile
-from ov_hsdag.costs.stored import load_beside
-from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.devices.memory import parse_memory
-from ov_hsdag.explaining.explain import explain as explain_model
-from ov_hsdag.explaining.explain import placement_of
+from ov_hsdag.cli.command import Command
+from ov_hsdag.cli.command_lines import given
+from ov_hsdag.cli.placed_model import PlacedModel, explained
+from ov_hsdag.cli.stored_placement import print_stored
 from ov_hsdag.explaining.explained_model import ExplainedModel
 from ov_hsdag.model.gains import times
-from ov_hsdag.model.inputs import parse_shapes
-from ov_hsdag.model.placement import Placement
 from ov_hsdag.problem.copies import COPIES
-from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.utils.byte_sizes import format_bytes
 from ov_hsdag.utils.errors import UserError
 
@@ -40,26 +34,14 @@ Types = Annotated[
     typer.Option("--type", metavar="TYPE", help="Operations of a type, such as MatMul. Again for more."),
 ]
 AllOperations = Annotated[bool, typer.Option("--all", help="Every submodel, and every operation in order.")]
-
-
-@dataclass(frozen=True)
-class PlacedModel:
-    """Options that `explain` and `report` share: model of a folder, its placement, and the costs and limits to use."""
-
-    device: Annotated[str | None, common.device_option("Devices; by default those of the placement.")] = None
-    affinity: common.AffinityFile = None
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            "--objective", metavar="latency|throughput", help="What moves are judged by; by default the placement's."
-        ),
-    ] = None
-    profile: common.ProfileFile = None
-    memory: common.Memory = None
-    shape: common.Shapes = None
-    workload: common.WorkloadOption = None
-    context: common.Context = None
-    part: common.Part = None
+Stored = Annotated[
+    bool,
+    typer.Option("--stored", help="Print the placement as it is in MODEL instead; nothing is predicted anew."),
+]
+StoredOutput = Annotated[
+    Path | None,
+    common.output_option("FILE.json", 'With --stored: write {"node": "device"}, too, which --affinity reads.'),
+]
 
 
 @common.with_options_of(PlacedModel, "placed")
@@ -69,6 +51,8 @@ def explain(
     node: Nodes = None,
     kind: Types = None,
     every: AllOperations = False,
+    stored: Stored = False,
+    output: StoredOutput = None,
     as_json: common.Json = False,
 ) -> None:
     """Explain what runs where in a placed MODEL, what that costs there and elsewhere, and why it is there.
@@ -76,6 +60,8 @@ def explain(
     A summary comes first, then the operations that take longest, or those of --node, --type or --all. With --node and
     --type it leaves out which single moves come closest to paying. Figures are predictions, also of placements that
     were made elsewhere (affinities of the nodes, or --affinity). Of a plan.json the whole application is explained.
+    --stored prints what is stored in MODEL, the prediction and measurement of its placing among it; of a folder, of all
+    models that carry a placement.
 
     Args:
         model: the placed model, its folder, or a plan.json.
@@ -83,8 +69,19 @@ def explain(
         node: patterns of names of operations to describe.
         kind: types of operations to describe.
         every: describe all operations and submodels.
+        stored: print the placement that the model carries, and explain nothing.
+        output: with `stored`, the affinities to write, too, as .json.
         as_json: print JSON.
+
+    Raises:
+        UserError: options contradict each other, a file cannot be read or written, or there is no placement.
     """
+    if stored:
+        _check_stored(model, {**vars(placed), "part": None, "node": node, "type": kind, "all": every})
+        print_stored(model, output, None if placed.part is None else (placed.part,), as_json)
+        return
+    if output is not None:
+        raise UserError("--output writes the placement that is stored in the model: give --stored, too")
     if is_plan_file(model):
         own = {name: getattr(placed, name) for name in ("affinity", "shape", "workload", "context", "part")}
         common.refuse_options({**own, "node": node, "type": kind, "all": every}, "for one model, not for a plan")
@@ -110,46 +107,12 @@ def explain(
         show.next("report", model, "--output", "report.html", *given(*(f"--{name}" for name in vars(placed))))
 
 
-def explained(model: Path, file: Path, placed: PlacedModel) -> ExplainedModel:
-    """Reads and explains a placed model.
-
-    Args:
-        model: the file or folder that the user named, for messages.
-        file: the model's file.
-        placed: options of the user.
-
-    Returns:
-        The explained model.
-
-    Raises:
-        UserError: an option is wrong, the model cannot be read, or it carries no placement.
-    """
-    if placed.objective is not None:
-        check_objective(placed.objective)
-    devices = DeviceSet.parse(placed.device).names if placed.device is not None else None
-    examples = parse_shapes(placed.shape or ())
-    costs = Profile.load(placed.profile) if placed.profile else None
-    given_placement = Placement.load(placed.affinity, devices) if placed.affinity else None
-    core = common.new_core()
-    loaded, shapes = common.read_with_shapes(core, file, examples)
-    carried = given_placement or placement_of(loaded)
-    if carried is None:
-        raise UserError(f"{model} carries no placement; {place_it(model, core, placed.device)}")
-    limits = parse_memory(placed.memory, devices or carried.devices) if placed.memory is not None else None
-    with console.progress(f"pricing {model}"):
-        return explain_model(
-            loaded,
-            devices,
-            affinity=given_placement,
-            objective=placed.objective,
-            profile=costs,
-            core=core,
-            shapes=shapes,
-            memory=limits,
-            costs=load_beside(file),
-            workload=placed.workload,
-            context=placed.context,
-        )
+def _check_stored(model: Path, options: Mapping[str, object]) -> None:
+    """Raises UserError where --stored is given for a plan, or with options of an explanation. options: by name."""
+    if model.suffix == ".json":
+        raise UserError("--stored is for one model, not for a plan: leave it out")
+    for name in (name for name, value in options.items() if value):
+        raise UserError(f"--stored prints the placement as it is in the model: leave out --{name}")
 
 
 def _text(explained_model: ExplainedModel, summary: dict[str, Any], model: str, every: bool) -> str:
@@ -262,7 +225,7 @@ def _costs(explained_model: ExplainedModel, model: str) -> str:
     if lost:
         text += (
             f"; the placement was made with costs that were measured on {', '.join(lost)} and not kept, so that what"
-            f" show prints differs (ov-hsdag calibrate --model {model} measures them)"
+            f" --stored prints differs (ov-hsdag calibrate --model {model} measures them)"
         )
     return text
 
@@ -280,3 +243,6 @@ def _described(operation: dict[str, Any]) -> str:
 
 def _ms(us: float) -> str:
     return f"{us / 1e3:,.3f} ms"
+
+
+COMMAND = Command(explain, position=60, example="ov-hsdag explain model_placed.xml --type MatMul")

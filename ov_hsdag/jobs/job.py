@@ -6,14 +6,12 @@ import glob
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from ov_hsdag.costs.stored import path_beside
 from ov_hsdag.model.config_sizes import CONFIGURATIONS
 from ov_hsdag.model.samples import parse_inputs
 from ov_hsdag.storage.overwriting import external_data
-from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.reading import file_digest
 
 OUT = "out"
 """Folder of a job for its output files, which are copied back."""
@@ -92,28 +90,6 @@ def model_files_of(path: Path) -> list[Path]:
     candidates += [data for data in external_data(path) if data.is_relative_to(path.parent.resolve())]
     # os.path, as methods of Path raise OSError for a name that is too long, which a model may contain.
     return list(dict.fromkeys(file for file in candidates if os.path.isfile(file)))
-
-
-def came_as(name: str) -> PurePosixPath:
-    """The relative path on this machine of a job's output file: without `OUT`. Raises ValueError as `safe` does."""
-    path = safe(name)
-    return path.relative_to(OUT) if path.is_relative_to(OUT) else path
-
-
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file's content. Raises UserError where it cannot be read."""
-    try:
-        return file_digest(path)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def safe(name: str) -> PurePosixPath:
-    """Checks a relative path that another machine sent. Raises ValueError where it leads out of its folder."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name or "\\" in name:
-        raise ValueError(f"a name that leads out of its folder: {name!r:.100}")
-    return path
 
 
 def _relative_to_model(file: Path, model: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +14,12 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, remote
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.fleet.job import OUT, Inputs, Job
-from ov_hsdag.fleet.machines import Kind
+from ov_hsdag.jobs.job import OUT, Inputs, Job
+from ov_hsdag.jobs.machine_kind import Kind
 from ov_hsdag.measuring.evaluator import HETERO_DEFAULT
 from ov_hsdag.model.gains import BEST_SINGLE, times
 from ov_hsdag.model.inputs import parse_shapes
@@ -57,7 +57,6 @@ Proposer = Annotated[
 ]
 IsSimulated = Annotated[bool, typer.Option("--simulated", help="Judge placements by the profile, measure nothing.")]
 
-_UNITS = {"s": 1, "m": 60, "h": 3600}  # seconds of each unit of --budget
 _DEFAULT_SECONDS = 600.0  # the 10 minutes that --budget documents
 _DEFAULT_SIMULATED = 60  # measurements of a simulated run, whose time would say nothing
 
@@ -211,7 +210,7 @@ def _check(
         raise UserError("--proposer search uses no policy: leave out --policy")
     if budget is not None and measurements is not None:
         raise UserError("--budget and --measurements both say when to stop: give one of them")
-    seconds = None if budget is None else duration(budget)
+    seconds = None if budget is None else common.parse_duration(budget)
     check_objective(objective or "latency")
     names = DeviceSet.parse(device).names
     examples = parse_shapes(shape or ())
@@ -387,14 +386,6 @@ def _job(model: Path, folder: Path, resume: bool) -> Job:
     return Job(tuple(words), files, inputs.shown, (), saved, tuple(resumed))
 
 
-def duration(text: str) -> float:
-    """Parses "90s", "10m", "1h" or "600" into seconds. Raises UserError for anything else."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", text.strip())
-    if not match or float(match[1]) <= 0:
-        raise UserError(f"budget '{text}' is no duration: give one like 90s, 10m or 1h")
-    return float(match[1]) * _UNITS[match[2] or "s"]
-
-
 def _reporter(tell: Tell) -> Report:
     """Makes the callback that shows each measurement and the share of the budget that is spent."""
 
@@ -451,3 +442,8 @@ def _table(record: Mapping[str, Any]) -> Table:
     first = " first measured: before the best ones were measured again." if record["final"] else ""
     table.caption = f"* chosen. x {over}: all measurements of a placement together.{first}"
     return table
+
+
+COMMAND = Command(
+    finetune, position=150, example="ov-hsdag finetune model.xml --device HETERO:GPU,CPU --output tuned --budget 10m"
+)

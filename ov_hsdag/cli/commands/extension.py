@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ov_hsdag.cli import console
+from ov_hsdag.cli.command import Command
 from ov_hsdag.integration import extension as library
 
 
@@ -18,3 +19,6 @@ def extension(
         with console.progress("compiling the extension library"):
             library.build()
     print(library.extension_path())
+
+
+COMMAND = Command(extension, position=180, example="ov-hsdag extension --build")

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console
+from ov_hsdag.cli import console, remote
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import model_here
 from ov_hsdag.storage.files import check_writable
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.progress import Tell, duration
 
 if TYPE_CHECKING:
-    from ov_hsdag.fleet.cluster import Cluster
     from ov_hsdag.training.pretrain import Report
 
 Folder = Annotated[Path, common.output_option("DIR", "Folder of the run, and of its policy.")]
@@ -126,12 +126,7 @@ def pretrain(
     torch.set_num_threads(threads)
     settings = None if resume else Settings(**chosen_settings)
     with console.result(as_json) as show, contextlib.ExitStack() as stack:
-        cluster = None
-        if ray is not None:
-            from ov_hsdag.fleet.cluster import Cluster
-
-            with console.progress(f"joining the Ray cluster at {ray}"):
-                cluster = stack.enter_context(Cluster(ray))
+        task_map = None if ray is None else stack.enter_context(remote.task_map(ray))
         try:
             if not resume and corpus is None and {path.name for path in (output / CORPUS).glob("*")} <= {GENERATED}:
                 console.message("no --corpus: the policy learns from generated graphs, and from no real model")
@@ -139,7 +134,7 @@ def pretrain(
             with console.progress(f"pretraining in {output}") as tell:
                 tell("searching placements of validation problems")
                 seconds = 60 * checkpoint_minutes
-                each = functools.partial(_map_with_progress, cluster, tell) if cluster else None
+                each = functools.partial(_map_with_progress, task_map, tell) if task_map else None
                 record = run(
                     output, corpus, settings, checkpoint_seconds=seconds, end=end, report=_reporter(tell), each=each
                 )
@@ -156,10 +151,10 @@ def pretrain(
 
 
 def _map_with_progress(
-    cluster: Cluster, tell: Tell, function: Callable[[int], Any], numbers: Sequence[int]
+    task_map: remote.TaskMap, tell: Tell, function: Callable[[int], Any], numbers: Sequence[int]
 ) -> Iterator[Any]:
     """Yields the results of a function on the cluster, and shows the share of calls that are done."""
-    for done, found in enumerate(cluster.map(function, numbers), start=1):
+    for done, found in enumerate(task_map(function, numbers), start=1):
         tell("searching placements", done / len(numbers))
         yield found
 
@@ -185,3 +180,6 @@ def _figures(values: Mapping[str, float]) -> str:
         f"gap to searched placements {100 * values['gap']:.1f}%,"
         f" within 3% in {100 * values['within_3']:.0f}% of problems, {100 * values['infeasible']:.0f}% infeasible"
     )
+
+
+COMMAND = Command(pretrain, position=160, example="ov-hsdag pretrain --output trained --reinforce-steps 5000")

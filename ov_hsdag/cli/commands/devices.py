@@ -8,6 +8,7 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import first_placing
 from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.devices.discovery import available
@@ -61,3 +62,6 @@ def _table(descriptions: list[dict[str, Any]]) -> Table:
             lines.append("no profile")
         table.add_row(device["name"], "\n".join(lines))
     return table
+
+
+COMMAND = Command(devices, position=120, example="ov-hsdag devices --json")

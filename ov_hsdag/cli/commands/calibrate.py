@@ -15,11 +15,12 @@ from rich.table import Table
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, remote
 from ov_hsdag.cli.child_process import continue_in_child
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given, model_here
 from ov_hsdag.costs.stored import ModelCosts, check_replaceable, path_beside
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.fleet.job import OUT, Inputs, Job
-from ov_hsdag.fleet.machines import Kind
+from ov_hsdag.jobs.job import OUT, Inputs, Job
+from ov_hsdag.jobs.machine_kind import Kind
 from ov_hsdag.model.config_sizes import sizes_beside
 from ov_hsdag.model.inputs import parse_shapes
 from ov_hsdag.storage.files import check_not_input, check_writable, write_json
@@ -240,3 +241,10 @@ def _table(document: dict[str, Any], errors: dict[str, Any]) -> Table:
         starts = [f"{entry[key]['value']:.1f}" for key in ("launch_us", "submodel_us")]
         table.add_row(name, precision, *rates, *starts, f"{errors[name]['layers_error']:.0%}")
     return table
+
+
+COMMAND = Command(
+    calibrate,
+    position=140,
+    example="ov-hsdag calibrate --device HETERO:GPU,CPU --model model.xml --output machine.json",
+)

@@ -12,7 +12,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
-from ov_hsdag.cli.finetune import duration
+from ov_hsdag.cli.command import Command
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.model.gains import BEST_SINGLE, times
 from ov_hsdag.model.placement import Placement
@@ -68,7 +68,7 @@ def improve(
     """
     if list_ and clear:
         raise UserError("--list and --clear are mutually exclusive")
-    seconds = duration(budget)
+    seconds = common.parse_duration(budget)
     cache = PlacementCache.default("" if cache_dir is None else str(cache_dir))
     if cache is None:
         raise UserError("placements are not kept here: the cache folder cannot be used, or OV_HSDAG_CACHE is 0")
@@ -202,3 +202,6 @@ def _result_json(cache: PlacementCache, result: Improvement) -> dict[str, Any]:
         "replaced": result.replaced,
         "why": result.why,
     }
+
+
+COMMAND = Command(improve, position=100, example="ov-hsdag improve --budget 30m")

@@ -16,6 +16,7 @@ import typer
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
+from ov_hsdag.cli.command import Command
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.integration.device_name import AUTO_VARIABLE, LOG_VARIABLE
 from ov_hsdag.problem.problem import check_objective
@@ -104,3 +105,8 @@ def _summary(loads: Sequence[dict[str, Any]]) -> list[str]:
         where = f"; {load['file']}" if load["file"] else "; not kept"
         lines.setdefault((load["model"], load["file"]), f"{load['model']}: {load['summary']} ({how}{where})")
     return list(lines.values())
+
+
+COMMAND = Command(
+    run, position=90, example="ov-hsdag run --objective throughput service.py --port 8000", runs_program=True
+)

@@ -10,6 +10,7 @@ import typer
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.child_process import continue_in_child
+from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given
 from ov_hsdag.cli.placed import terminal_picture
 from ov_hsdag.devices.device_set import META_DEVICES, closest_names
@@ -92,3 +93,6 @@ def _expectation(text: str) -> tuple[str, float]:
     if not match or not 0 < float(match[2]) <= 100:
         raise UserError(f"--expect takes a device and a share of the operations, such as GPU=80%, got '{text}'")
     return match[1], float(match[2])
+
+
+COMMAND = Command(where, position=70, example="ov-hsdag where model.xml --device AUTO --expect GPU=80%")

@@ -1,4 +1,4 @@
-"""`ov-hsdag show`: the placement that a model carries, as it is stored."""
+"""The placement that a model carries, as it is stored: `ov-hsdag explain --stored`, and `ov-hsdag show`."""
 
 from __future__ import annotations
 
@@ -29,16 +29,12 @@ AffinityOutput = Annotated[
 ]
 
 
-def show(
-    model: common.Model, output: AffinityOutput = None, part: common.Parts = None, as_json: common.Json = False
-) -> None:
-    """Show the placement inside MODEL as it is stored: devices, what crosses, prediction and measurement.
-
-    Nothing is predicted or measured anew; `ov-hsdag explain` does that. Of a folder, all models that carry a placement.
+def print_stored(model: Path, output: Path | None, part: Sequence[str] | None, as_json: bool) -> None:
+    """Prints the placement inside a model as it is stored; of a folder, those of all models that carry one.
 
     Args:
         model: the placed model or its folder.
-        output: the affinities to write, too, as .json.
+        output: the affinities to write, too, as .json; None for none.
         part: models of a folder; None for all.
         as_json: print JSON.
 
