@@ -171,7 +171,9 @@ def test_searches_that_agree_end_and_others_go_on() -> None:
     effort = {"moves": 20_000, "more_per_group": 1, "most_moves": 640_000}
     patient = search_until_agreed(hard, settings={"effort": effort | {"expected_regret": 0.0}})
     hasty = search_until_agreed(hard, settings={"effort": effort | {"expected_regret": 10.0}})
-    assert patient.score < hasty.score
+    # On this problem a few moves may be enough, which depends on the last bits of costs that NumPy draws.
+    assert patient.cycles > hasty.cycles
+    assert patient.score <= hasty.score
 
 
 def every_single(problem: PlacementProblem) -> float:
