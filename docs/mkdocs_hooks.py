@@ -94,19 +94,21 @@ def command_line_reference() -> str:
     """All commands with their arguments and options, as Markdown, read from the program itself."""
     import typer.main
 
-    from ov_hsdag.cli.app import EXAMPLES, app
+    from ov_hsdag.cli.app import COMMANDS, app
 
     commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    examples = {function.__name__: example for function, example in EXAMPLES.items()}
     sections = []
-    for name, command in commands.items():
+    for described in COMMANDS:
+        if described.hidden:
+            continue
+        name, command = described.name, commands[described.name]
         context = command.context_class(command, info_name=f"ov-hsdag {name}")
         records = [parameter.get_help_record(context) for parameter in command.get_params(context)]
         rows = [f"| {_code(record[0])} | {_cell(record[1])} |" for record in records if record]
         usage = command.get_usage(context).removeprefix("Usage: ")
         sections.append(
             f"## {name}\n\n{(command.help or '').strip()}\n\n```text\n{usage}\n```\n\n"
-            f"For example `{examples[name]}`.\n\n| argument or option | |\n|---|---|\n" + "\n".join(rows)
+            f"For example `{described.example}`.\n\n| argument or option | |\n|---|---|\n" + "\n".join(rows)
         )
     return "\n\n".join(sections)
 

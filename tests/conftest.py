@@ -177,7 +177,7 @@ def children() -> Children:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Children) -> Iterator[Path]:
-    """Where workshops put their folders. At the end there are none, and no processes."""
+    """Where pools of workers put their folders. At the end there are none, and no processes."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))

@@ -48,7 +48,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
         found: list[Rival] = given[3]
         return [Result(rival, Measurement(1.0, 10.0, 10.0, (1.0,))) for rival in found]
 
-    monkeypatch.setattr(import_module("ov_hsdag.cli.bench"), "measure", of)  # the package has the function
+    monkeypatch.setattr(import_module("ov_hsdag.cli.commands.bench"), "measure", of)  # the package has the function
 
 
 def test_rivals_are_simple_first_and_told_apart() -> None:
@@ -187,7 +187,7 @@ class TestSeveralModels:
         def full(path: Path, document: object) -> None:
             raise UserError(f"cannot write {path}: No space left on device")
 
-        command = import_module("ov_hsdag.cli.bench")  # the package has the function under this name
+        command = import_module("ov_hsdag.cli.commands.bench")  # the package has the function under this name
         monkeypatch.setattr(command, "_write", full)
         with pytest.raises(UserError, match="No space left"):
             command.bench([model], PAIR, policies="none", rounds=1, output=tmp_path / "results.json")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ov_hsdag.cli import calibrate, console, devices, placed
+from ov_hsdag.cli import console, placed
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
+from ov_hsdag.cli.commands import calibrate, devices
 from ov_hsdag.model.placement import Placement
 
 WHY = "failed: its outputs differ from those of CPU_A by 0.99 of their largest value"

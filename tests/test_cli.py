@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import ov_hsdag
 from ov_hsdag.cli import console
 from ov_hsdag.cli.app import app
-from ov_hsdag.cli.place import default_output
+from ov_hsdag.cli.commands.place import default_output
 from ov_hsdag.costs.profile import BUILTIN_DIRECTORY
 from ov_hsdag.model.placement import Placement
 from tests.commands import DEVICE, MAIN, PACKAGE, assert_one_error_line, ran, run, verified

@@ -170,6 +170,7 @@ def test_the_reference_of_the_command_line_has_every_option_of_every_command() -
     with loaded(ROOT / "docs/mkdocs_hooks.py") as hooks:
         sections = re.split(r"^## ", hooks.command_line_reference(), flags=re.MULTILINE)[1:]
     commands: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands = {name: command for name, command in commands.items() if not command.hidden}
     assert [section.partition("\n")[0] for section in sections] == list(commands)
     for section, command in zip(sections, commands.values(), strict=True):
         named = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", section))

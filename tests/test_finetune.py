@@ -24,8 +24,8 @@ import torch
 import typer
 
 from ov_hsdag.calibration.correction import Corrector, Fit, Terms
+from ov_hsdag.cli._common import parse_duration
 from ov_hsdag.cli.app import app
-from ov_hsdag.cli.finetune import duration
 from ov_hsdag.devices import device_set, virtual
 from ov_hsdag.measuring.evaluator import Judge, Measurement
 from ov_hsdag.measuring.measurer import Measurer
@@ -495,13 +495,13 @@ def test_a_simulation_needs_memory_for_a_reference() -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1.5h", 5400), ("30", 30)])
 def test_durations(text: str, seconds: float) -> None:
-    assert duration(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0s", "m", "10d", "-1m", "1e3"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(UserError, match="give one like 90s, 10m or 1h"):
-        duration(text)
+        parse_duration(text)
 
 
 # --- models ---

@@ -16,11 +16,12 @@ import onnx
 import pytest
 import typer.main
 
-from ov_hsdag.cli import command_lines, console, doctor
-from ov_hsdag.cli.app import EXAMPLES, app
+from ov_hsdag.cli import command_lines, console
+from ov_hsdag.cli.app import COMMANDS, app
 from ov_hsdag.cli.command_lines import command_line
-from ov_hsdag.cli.doctor import NOTE, OK, PROBLEM, Check, diagnosis
-from ov_hsdag.cli.verify import _may_round
+from ov_hsdag.cli.commands import doctor
+from ov_hsdag.cli.commands.doctor import NOTE, OK, PROBLEM, Check, diagnosis
+from ov_hsdag.cli.commands.verify import _may_round
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.devices.device_set import TRY_OUT
 from ov_hsdag.devices.discovery import DeviceInfo
@@ -32,7 +33,7 @@ from tests.conftest import ONE_CORE
 from tests.graphs import random_numbers
 from tests.processes import ended
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+CLICK_COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
 def checks() -> dict[str, Check]:
@@ -48,12 +49,19 @@ def test_the_command_alone_shows_its_manual() -> None:
 
 
 def test_every_command_has_an_example_whose_options_exist() -> None:
-    assert {command.__name__ for command in EXAMPLES} == set(COMMANDS)
-    for command, example in EXAMPLES.items():
-        program, name, *arguments = shlex.split(example)
-        assert (program, name) == ("ov-hsdag", command.__name__)
-        COMMANDS[name].make_context(name, arguments, resilient_parsing=False)
+    assert [command.name for command in COMMANDS] == [*CLICK_COMMANDS]
+    for command in COMMANDS:
+        program, name, *arguments = shlex.split(command.example)
+        assert (program, name) == ("ov-hsdag", command.name)
+        CLICK_COMMANDS[name].make_context(name, arguments, resilient_parsing=False)
     assert "Example:\n    ov-hsdag strip" in run("strip", "--help").stdout
+
+
+def test_every_command_has_its_place_in_the_help() -> None:
+    assert len({command.position for command in COMMANDS}) == len(COMMANDS)
+    listed = run("--help").stdout.partition("Commands:\n")[2].partition("\n\n")[0]
+    shown = [line.split()[0] for line in listed.splitlines() if re.match(r"  \S", line)]
+    assert shown == [command.name for command in COMMANDS if not command.hidden]
 
 
 def test_a_machine_that_is_ready() -> None:
@@ -164,7 +172,7 @@ def test_warnings_of_libraries_about_themselves_are_not_shown(
 
 
 def test_every_command_is_quiet_or_verbose_when_asked() -> None:
-    for name, command in COMMANDS.items():
+    for name, command in CLICK_COMMANDS.items():
         options = {option for parameter in command.params for option in parameter.opts}
         assert {"--quiet", "-q", "--verbose", "-v", "--debug"} <= options, name
     both = run("devices", "--quiet", "--verbose")

@@ -16,7 +16,7 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
-from ov_hsdag.cli.fit import _experts
+from ov_hsdag.cli.commands.fit import _experts
 from ov_hsdag.costs.memory import States, attention_scores, held_bytes, kv_precisions, live_bytes
 from ov_hsdag.costs.profile import Profile, load_builtin
 from ov_hsdag.devices import discovery

@@ -25,9 +25,10 @@ from ov_hsdag.cli import remote
 from ov_hsdag.fleet import cluster, node
 from ov_hsdag.fleet import job_runner as job_runners
 from ov_hsdag.fleet.cluster import Cluster, _Lost, _RemoteJob
-from ov_hsdag.fleet.job import Inputs, Job, came_as, digest_of, model_files_of, safe
+from ov_hsdag.fleet.job_files import came_as, digest_of, safe
 from ov_hsdag.fleet.job_runner import JobRunner
 from ov_hsdag.fleet.machines import KIND, Machine, announcement, kinds, label, others, parse_on
+from ov_hsdag.jobs.job import Inputs, Job, model_files_of
 from ov_hsdag.utils.errors import RunError, UserError
 from research.zoo.catalog import ZOO
 

@@ -27,8 +27,8 @@ from ov_hsdag.cli import console
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts, check_replaceable
 from ov_hsdag.devices.virtual import virtual_devices
-from ov_hsdag.fleet.job import model_files_of
 from ov_hsdag.integration import extension
+from ov_hsdag.jobs.job import model_files_of
 from ov_hsdag.measuring import process
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.inputs import timed_inputs
@@ -470,7 +470,7 @@ def test_what_others_put_into_the_temporary_folder_stops_no_measuring(
     for path in (loop, link):
         os.utime(path, (1, 1), follow_symlinks=False)
     model = random_model(1)
-    with process.Workshop(model, timed_inputs(model), "latency"):
+    with process.WorkerPool(model, timed_inputs(model), "latency"):
         assert (tmp_path / "kept").is_dir() and not loop.is_symlink() and not link.is_symlink()
 
 

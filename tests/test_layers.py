@@ -17,7 +17,8 @@ PACKAGE = Path(__file__).parents[1] / "ov_hsdag"
 LAYERS = (
     ("cli", "__main__"),
     ("integration", "fleet", "kit", "_autoload"),
-    ("placing", "training"),
+    ("applications",),
+    ("placing", "training", "jobs"),
     ("policy",),
     ("placers", "calibration", "measuring", "explaining"),
     ("problem",),
@@ -88,6 +89,26 @@ def test_the_picture_of_the_layers_is_right() -> None:
         drawn += [[]] if line[0] in "┌├" else []
         drawn[-1].append(line[1:].strip().removesuffix("/").removesuffix(".py"))
     assert [set(layer) for layer in drawn] == [set(layer) - {"_native"} for layer in LAYERS]
+
+
+def test_one_module_of_the_command_line_names_the_fleet() -> None:
+    """The package works without Ray, and without fleet/: cli/remote.py imports it when a command needs machines."""
+    named = {name for name, path in MODULES.items() if "ov_hsdag.fleet" in path.read_text(encoding="utf-8")}
+    assert {name for name in named if part(name) != "fleet"} == {"cli.remote"}
+    remote = ast.parse(MODULES["cli.remote"].read_text(encoding="utf-8"))
+    modules = {node.module or "" for node in remote.body if isinstance(node, ast.ImportFrom)}
+    assert not {module for module in modules if module.startswith("ov_hsdag.fleet")}
+
+
+def test_commands_share_modules_and_not_each_other() -> None:
+    """What several commands use is in a module beside cli/commands/; plan.py reads the plans that others take."""
+    commands = {name for name in MODULES if name.startswith("cli.commands.")}
+    assert not {
+        (module, target)
+        for module, path in MODULES.items()
+        for _, target in imports(path)
+        if target in commands - {module, "cli.commands.plan"}
+    }
 
 
 def test_commands_leave_their_names_to_functions() -> None:

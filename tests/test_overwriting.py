@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from openvino import opset13 as ops
 
-from ov_hsdag.cli import calibrate
+from ov_hsdag.cli.commands import calibrate
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage import files, overwriting
 from ov_hsdag.utils.errors import UserError

@@ -17,9 +17,9 @@ import typer
 import ov_hsdag
 from ov_hsdag.cli import command_lines, remote
 from ov_hsdag.cli.app import app
-from ov_hsdag.cli.place import place as place_command
-from ov_hsdag.fleet.job import Inputs
+from ov_hsdag.cli.commands.place import place as place_command
 from ov_hsdag.integration import converters
+from ov_hsdag.jobs.job import Inputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing import selection

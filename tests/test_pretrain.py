@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 
-from ov_hsdag.cli.pretrain import pretrain as cli_pretrain
+from ov_hsdag.cli.commands.pretrain import pretrain as cli_pretrain
 from ov_hsdag.policy.config import HSDAGConfig, Widths
 from ov_hsdag.policy.features import policy_input
 from ov_hsdag.training import corpus as corpora

@@ -11,7 +11,7 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
-from ov_hsdag.cli import doctor
+from ov_hsdag.cli.commands import doctor
 from ov_hsdag.devices import cpu, virtual
 from ov_hsdag.devices.cores import SharedCores
 from ov_hsdag.devices.device_set import DeviceSet

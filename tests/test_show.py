@@ -1,4 +1,4 @@
-"""`ov-hsdag show`: what is stored, as it is stored; and the picture of a split."""
+"""`ov-hsdag explain --stored` and `show`: what is stored, as it is stored; and the picture of a split."""
 
 from __future__ import annotations
 
@@ -98,6 +98,30 @@ def test_text_and_the_affinity_file(halves: tuple[Path, Placement], tmp_path: Pa
     plain = run("show", path, PYTHONIOENCODING="ascii")
     assert plain.returncode == 0
     assert "#" in plain.stdout
+
+
+def test_explain_prints_the_same(halves: tuple[Path, Placement], tmp_path: Path) -> None:
+    path, _ = halves
+    for options in ((), ("--json",), ("--quiet",)):
+        shown, stored = run("show", path, *options), run("explain", path, "--stored", *options)
+        assert (stored.returncode, stored.stdout, stored.stderr) == (0, shown.stdout, shown.stderr)
+    for number, words in enumerate((("show", path), ("explain", path, "--stored"))):
+        ran(*words, "--output", tmp_path / f"{number}.json")
+    assert (tmp_path / "0.json").read_bytes() == (tmp_path / "1.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--stored", "--type", "MatMul"), "leave out --type"),
+        (("--stored", "--device", PAIR), "leave out --device"),
+        (("--output", "affinity.json"), "give --stored, too"),
+    ],
+)
+def test_what_is_stored_and_what_is_explained_are_asked_apart(
+    halves: tuple[Path, Placement], options: tuple[str, ...], message: str
+) -> None:
+    assert_one_error_line(run("explain", halves[0], *options), message)
 
 
 @pytest.mark.parametrize("name", ["model.xml", "model.bin", "model.txt", "weights.json"])

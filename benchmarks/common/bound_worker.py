@@ -35,7 +35,7 @@ bound_worker = partial(Worker, entry="benchmarks.common.bound_worker:main")
 _kept: list[ov.CompiledModel] = []
 
 
-class BoundStation(worker.Station):
+class BoundServer(worker.WorkerServer):
     """The state of a worker, which binds the threads of the models that it compiles."""
 
     def __init__(self, folder: Path, objective: str) -> None:
@@ -68,7 +68,7 @@ class BoundStation(worker.Station):
 
 def main(folder: str, objective: str) -> None:
     """The entry of a worker process; arguments as of `ov_hsdag.measuring.worker.main`."""
-    worker.main(folder, objective, BoundStation)
+    worker.main(folder, objective, BoundServer)
 
 
 def leave_threads_alone() -> None:

@@ -38,11 +38,11 @@ from benchmarks.common.output import add_output
 from benchmarks.common.ranks import attainable, halves, spearman
 from benchmarks.common.workers import start
 from benchmarks.field.unseen import DEVICES, declared, drawn, unlike
+from ov_hsdag.applications import planning
+from ov_hsdag.applications.application_file import of_folder, read_application, to_place
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
-from ov_hsdag.placing import together
-from ov_hsdag.placing.application_file import of_folder, read_application, to_place
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.storage.model_folder import is_model_folder
 from ov_hsdag.utils.errors import RunError
@@ -54,7 +54,7 @@ SMOKE_ARGUMENTS = "--seed 4811 --applications 1 --rounds 1 --most 5 --seconds 5"
 MOST_WHOLE = 16
 
 
-def application(seed: int, number: int) -> dict[str, together.ModelOf]:
+def application(seed: int, number: int) -> dict[str, planning.ModelOf]:
     """Draws an application of two to five models, each inferred one, two or four times in a run.
 
     Args:
@@ -65,18 +65,18 @@ def application(seed: int, number: int) -> dict[str, together.ModelOf]:
     models = drawn(1000 * seed + number, int(draw.integers(2, 6)))
     order = draw.permutation(len(models))
     return {
-        models[place].name: together.ModelOf(models[place].build(), float(draw.choice([1, 1, 2, 4])))
+        models[place].name: planning.ModelOf(models[place].build(), float(draw.choice([1, 1, 2, 4])))
         for place in order.tolist()
     }
 
 
-def application_of(path: Path, core: Any) -> dict[str, together.ModelOf]:
+def application_of(path: Path, core: Any) -> dict[str, planning.ModelOf]:
     """Reads the models of an application's file, or of a pipeline's folder. core: reads models."""
     spec = of_folder(path, {}, None, None) if is_model_folder(path) else read_application(path)
     return to_place(spec, core.read_model)
 
 
-def planned(given: dict[str, together.ModelOf], core: Any, measure: bool, seconds: float | None) -> tuple[Any, ...]:
+def planned(given: dict[str, planning.ModelOf], core: Any, measure: bool, seconds: float | None) -> tuple[Any, ...]:
     """Plans an application.
 
     Args:
@@ -86,11 +86,11 @@ def planned(given: dict[str, together.ModelOf], core: Any, measure: bool, second
         seconds: time of measuring; None for the default.
 
     Returns:
-        The arguments with which `together.plan_of` is called: the application, plans by name, the name of the chosen
+        The arguments with which `planning.plan_of` is called: the application, plans by name, the name of the chosen
         one, figures, and models.
     """
-    with mock.patch.object(together, "plan_of", wraps=together.plan_of) as recorded:
-        together.place_together(
+    with mock.patch.object(planning, "plan_of", wraps=planning.plan_of) as recorded:
+        planning.place_together(
             given, DEVICES.hetero, core=core, measure=measure, measure_seconds=seconds, start_worker=bound_worker
         )
     return tuple(recorded.call_args.args)
@@ -122,27 +122,27 @@ def judged(
         rest = np.random.default_rng([*draw, 1]).permutation(len(whole) - MOST_WHOLE // 2)[: MOST_WHOLE // 2]
         whole = np.concatenate([whole[: MOST_WHOLE // 2], whole[MOST_WHOLE // 2 + rest]])
     # In the order in which they are compiled: where trials are long, there is no time for the last ones.
-    named = {"measured": plans[chosen], "predicted": app.taken(by_profile, others[other])}
+    named = {"measured": plans[chosen], "predicted": app.translate_assignment(by_profile, others[other])}
     named |= {name: one for name, one in plans.items() if name == "alone" or name.startswith("on ")}
     named |= {f"whole {n}": one for n, one in enumerate(whole)}
     distinct: dict[bytes, str] = {}
     same = {name: distinct.setdefault(one.tobytes(), name) for name, one in named.items()}
     names = list(distinct.values())
-    simulated = app.judge(np.stack([named[name] for name in names]))
+    simulated = app.evaluate(np.stack([named[name] for name in names]))
     scores = dict(zip(names, simulated.score(app.objective), strict=True))
     end = time.monotonic() + most
     with Comparison(
         prepared[0].analysis.model,
         DEVICES,
-        {name: together.candidate_of(app, named[name], DEVICES) for name in names},
+        {name: planning.candidate_of(app, named[name], DEVICES) for name in names},
         app.objective,
         core,
-        needs={name: together.figures_of(app, simulated, row)["memory_bytes"] for row, name in enumerate(names)},
+        needs={name: planning.figures_of(app, simulated, row)["memory_bytes"] for row, name in enumerate(names)},
         limit=most,
         start_worker=bound_worker,
-        **together.models_of(app, prepared),
+        **planning.models_of(app, prepared),
     ) as comparison:
-        trials = comparison.trials(rounds=rounds, seconds=together.TRIAL, until=end)
+        trials = comparison.trials(rounds=rounds, seconds=planning.TRIAL, until=end)
         failed = dict(comparison.failed)
     # What only exchanges equal devices is one assignment, which ran twice: cores differ by chance.
     first: dict[bytes, str] = {}

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -217,6 +218,23 @@ def require_training(what: str) -> None:
             f"{what} needs {', '.join(missing)}: install ov-hsdag with this extra, in its source folder with"
             " pip install '.[train]'"
         )
+
+
+def refuse_options(given: Mapping[str, object], why: str) -> None:
+    """Raises UserError for an option that has no use here. given: options by name; why: "for one model, not …"."""
+    for name in (name for name, value in given.items() if value):
+        raise UserError(f"--{name.replace('_', '-')} is {why}: leave it out")
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}  # seconds of each unit of --budget
+
+
+def parse_duration(text: str) -> float:
+    """Parses "90s", "10m", "1h" or "600" into seconds. Raises UserError for anything else."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", text.strip())
+    if not match or float(match[1]) <= 0:
+        raise UserError(f"budget '{text}' is no duration: give one like 90s, 10m or 1h")
+    return float(match[1]) * _UNITS[match[2] or "s"]
 
 
 def one_file(model: Path, part: str | None, use: str) -> Path:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -13,25 +11,7 @@ from typer.core import TyperCommand
 from ov_hsdag._version import __version__
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import command_lines, console
-from ov_hsdag.cli.bench import bench
-from ov_hsdag.cli.calibrate import calibrate
-from ov_hsdag.cli.devices import devices
-from ov_hsdag.cli.doctor import doctor
-from ov_hsdag.cli.explain import explain
-from ov_hsdag.cli.extension import extension
-from ov_hsdag.cli.finetune import finetune
-from ov_hsdag.cli.fit import fit
-from ov_hsdag.cli.improve import improve
-from ov_hsdag.cli.place import place
-from ov_hsdag.cli.plan import plan
-from ov_hsdag.cli.pretrain import pretrain
-from ov_hsdag.cli.report import report
-from ov_hsdag.cli.run import run as run_program
-from ov_hsdag.cli.show import show
-from ov_hsdag.cli.strip import strip
-from ov_hsdag.cli.verify import verify
-from ov_hsdag.cli.where import where
-from ov_hsdag.cli.worker import worker
+from ov_hsdag.cli.command import find_commands
 from ov_hsdag.utils.errors import RunError, UserError, interrupted
 
 app = typer.Typer(
@@ -58,45 +38,19 @@ class _Command(TyperCommand):
             command_lines.running = None
 
 
-EXAMPLES: dict[Callable[..., None], str] = {
-    place: "ov-hsdag place model.onnx --device HETERO:GPU,CPU --objective throughput",
-    plan: "ov-hsdag plan app.toml --device HETERO:GPU,CPU --output placed",
-    fit: "ov-hsdag fit llama/ --device HETERO:GPU.0,GPU.1,CPU --context 32768",
-    verify: "ov-hsdag verify model_placed.xml --device HETERO:GPU,CPU",
-    show: "ov-hsdag show model_placed.xml --output affinity.json",
-    explain: "ov-hsdag explain model_placed.xml --type MatMul",
-    where: "ov-hsdag where model.xml --device AUTO --expect GPU=80%",
-    report: "ov-hsdag report model_placed.xml --output report.html",
-    run_program: "ov-hsdag run --objective throughput service.py --port 8000",
-    improve: "ov-hsdag improve --budget 30m",
-    doctor: "ov-hsdag doctor",
-    devices: "ov-hsdag devices --json",
-    bench: "ov-hsdag bench model.xml --device HETERO:GPU,CPU --objective throughput",
-    calibrate: "ov-hsdag calibrate --device HETERO:GPU,CPU --model model.xml --output machine.json",
-    finetune: "ov-hsdag finetune model.xml --device HETERO:GPU,CPU --output tuned --budget 10m",
-    pretrain: "ov-hsdag pretrain --output trained --reinforce-steps 5000",
-    worker: "ov-hsdag worker --ray head.local:6379",
-    extension: "ov-hsdag extension --build",
-    strip: "ov-hsdag strip model_placed.xml --output plain.xml",
-}
-"""The commands in the order in which users come to need them, each with an example."""
+COMMANDS = find_commands()
+"""The subcommands in the order of `--help`."""
 
-
-def _help_of(command: Callable[..., None]) -> str:
-    """The text of `--help`: a command's docstring without its sections for callers in Python."""
-    return inspect.cleandoc(command.__doc__ or "").partition("\n\nArgs:\n")[0]
-
-
-for _command, _example in EXAMPLES.items():
+for _command in COMMANDS:
     app.command(
         cls=_Command,
-        # Words after the name of a program are its own arguments.
-        context_settings={"allow_interspersed_args": False} if _command is run_program else {},
-        help=_help_of(_command),
+        context_settings={"allow_interspersed_args": False} if _command.runs_program else {},
+        help=_command.help,
         # The whole first sentence: without it, typer would cut the help after 45 characters.
-        short_help=(_command.__doc__ or "").partition("\n\n")[0],
-        epilog=f"\b\nExample:\n  {_example}",
-    )(common.with_shared_options(_command))
+        short_help=_command.short_help,
+        epilog=f"\b\nExample:\n  {_command.example}",
+        hidden=_command.hidden,
+    )(common.with_shared_options(_command.function))
 
 
 def _print_version(value: bool) -> None:

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console, placed, remote
-from ov_hsdag.fleet.job import OUT, Inputs, Job, model_files_of
-from ov_hsdag.fleet.machines import Kind
+from ov_hsdag.jobs.job import OUT, Inputs, Job, model_files_of
+from ov_hsdag.jobs.machine_kind import Kind
 from ov_hsdag.model.gains import placer_of
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage.files import write_bytes

@@ -1,9 +1,14 @@
-"""Commands that run on the machines of a Ray cluster: --ray and --on."""
+"""Commands that run on the machines of a Ray cluster: --ray and --on.
+
+This module alone names `ov_hsdag.fleet`, and imports it when it is used. Commands describe their work as jobs
+(`ov_hsdag.jobs`) and pass them to a `Fleet`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,8 +18,8 @@ import typer
 
 from ov_hsdag.cli import command_lines, console
 from ov_hsdag.cli.command_lines import given_options, options
-from ov_hsdag.fleet.job import Inputs, Job
-from ov_hsdag.fleet.machines import Kind, parse_on
+from ov_hsdag.jobs.job import Inputs, Job
+from ov_hsdag.jobs.machine_kind import Kind
 from ov_hsdag.placing.options import flags
 from ov_hsdag.storage.scratch import require_temporary_folder
 from ov_hsdag.utils.errors import RunError, UserError
@@ -42,12 +47,19 @@ On = Annotated[
 ]
 
 
+TaskMap = Callable[[Callable[[int], Any], Sequence[int]], Iterator[Any]]
+"""Calls a function for each number, in other processes; yields the results in the order of the numbers."""
+
+
 def check_on(ray: str | None, on: Sequence[str] | None) -> None:
     """Raises UserError where --on is given without --ray, or is malformed."""
     if on and ray is None:
         raise UserError("--on names machines of a Ray cluster: give its address, too (--ray)")
-    for text in on or ():
-        parse_on(text)
+    if on:
+        from ov_hsdag.fleet.machines import parse_on
+
+        for text in on:
+            parse_on(text)
 
 
 class Fleet:
@@ -130,6 +142,49 @@ def connected(ray: str, devices: Sequence[str], on: Sequence[str] | None) -> Ite
                 f" {machine.version}, unlike this machine"
             )
         yield Fleet(cluster, kinds, several=len(on or ()) != 1)
+
+
+@contextlib.contextmanager
+def task_map(ray: str) -> Iterator[TaskMap]:
+    """Joins a Ray cluster for the duration of the block, and yields its `map`, which uses the cores of all machines.
+
+    Args:
+        ray: address of the cluster.
+
+    Returns:
+        A context manager. It raises UserError where the cluster cannot be used.
+    """
+    from ov_hsdag.fleet.cluster import Cluster
+
+    with contextlib.ExitStack() as stack:
+        with console.progress(f"joining the Ray cluster at {ray}"):
+            cluster = stack.enter_context(Cluster(ray))
+        yield cluster.map
+
+
+def announcement(core: ov.Core) -> dict[str, str]:
+    """The labels by which other machines of a Ray cluster know this one: its kind, its releases, each device's model.
+
+    core: lists the devices of this machine.
+    """
+    from ov_hsdag.fleet import machines
+
+    return machines.announcement(core)
+
+
+def serve(ray: str, labels: Mapping[str, str], cores: int) -> None:
+    """Lends this machine to a Ray cluster, and warns where strangers could use it; returns when the cluster has gone.
+
+    Args:
+        ray: address of the head of the cluster.
+        labels: from `announcement`.
+        cores: cores for tasks (`task_map`) at the same time as jobs.
+    """
+    from ov_hsdag.fleet import node
+
+    if advice := node.token_advice(os.environ, Path.home()):  # Ray's authentication token, which keeps strangers out
+        console.warn(advice)
+    node.serve(ray, labels, cores)
 
 
 @contextlib.contextmanager

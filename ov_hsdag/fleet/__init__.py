@@ -1,1 +1,1 @@
-"""Runs commands on other machines: descriptions of machines, commands as jobs, and Ray, which connects the two."""
+"""Runs jobs (`ov_hsdag.jobs`) on other machines: descriptions of machines, and Ray, which connects the two."""

@@ -1,6 +1,6 @@
 """Runs jobs and tasks on a Ray cluster. Only this module and `ov_hsdag.fleet.node` import or start Ray.
 
-A job (`ov_hsdag.fleet.job`) goes to a free machine of its kind, or waits for one. Where the machine of a job is lost,
+A job (`ov_hsdag.jobs.job`) goes to a free machine of its kind, or waits for one. Where the machine of a job is lost,
 the job starts again on another of its kind, from the files that it had saved. Tasks are functions that only compute, on
 any node with a free core (`Cluster.map`).
 """
@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
-from ov_hsdag.fleet.job import OUT, Job, came_as, digest_of
+from ov_hsdag.fleet.job_files import came_as, digest_of
 from ov_hsdag.fleet.job_runner import JobRunner
-from ov_hsdag.fleet.machines import KIND, OPENVINO, RESOURCE, VERSION, Kind, Machine, kinds, others
+from ov_hsdag.fleet.machines import KIND, OPENVINO, RESOURCE, VERSION, Machine, kinds, others
 from ov_hsdag.fleet.node import check_ray
+from ov_hsdag.jobs.job import OUT, Job
+from ov_hsdag.jobs.machine_kind import Kind
 from ov_hsdag.storage.files import write_bytes
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 

@@ -24,7 +24,8 @@ from pathlib import Path
 from socket import gethostname
 from typing import IO, Any
 
-from ov_hsdag.fleet.job import OUT, safe
+from ov_hsdag.fleet.job_files import safe
+from ov_hsdag.jobs.job import OUT
 from ov_hsdag.storage.files import PREFIX
 from ov_hsdag.utils.reading import file_digest
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ov_hsdag._version import __version__
+from ov_hsdag.jobs.machine_kind import Kind
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 
@@ -65,26 +66,6 @@ class Machine:
         """The model of a device, None where the machine lacks it. "GPU" and "GPU.0" mean the same."""
         known = (name, f"{name}.0", name.removesuffix(".0"))
         return next((self.devices[one] for one in known if one in self.devices), None)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A group of equal machines that have the devices of a command."""
-
-    number: str  # see `Machine.kind`
-    devices: Mapping[str, str]  # models of the command's devices, by the names in its device list
-    machines: int  # number of machines
-    labels: Mapping[str, str]  # labels that exactly these machines have
-
-    @property
-    def name(self) -> str:
-        """A name for files: the model of the first device, and the beginning of the number."""
-        return f"{next(iter(self.devices.values()))}-{self.number[:6]}"
-
-    def describe(self) -> str:
-        """The devices and the beginning of the number, for messages."""
-        listed = ", ".join(f"{name} {text}" for name, text in self.devices.items())
-        return f"{listed} ({self.number[:6]})"
 
 
 def announcement(core: ov.Core) -> dict[str, str]:

@@ -37,11 +37,6 @@ def times(ratio: float, interval: Sequence[float] | None = None, over: str = "")
     return f"{text} ({interval[0]:.2f} to {interval[1]:.2f})"
 
 
-def on_device(device: str) -> str:
-    """Returns the name of the plan that has all models of an application on one device: "on GPU"."""
-    return f"on {device}"
-
-
 def placer_of(candidate: str) -> str:
     """Returns the name of the placer that proposed a candidate: "hsdag" for the candidate "hsdag (less on GPU)"."""
     return candidate.partition(" (")[0]

@@ -251,7 +251,7 @@ def _check_names(fixed: Placement, analysis: ModelAnalysis, types: Mapping[str, 
     if 2 * kept < len(named):
         warn_caller(
             f"only {kept} of the affinity's operations have the same names in the normalized model, and the others"
-            " follow these: ov-hsdag show --output has its names"
+            " follow these: ov-hsdag explain --stored --output writes its names"
         )
 
 

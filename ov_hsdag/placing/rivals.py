@@ -24,9 +24,7 @@ from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.registry import unlearned_placers
 from ov_hsdag.placers.single import NodeCount, simple_placers
-from ov_hsdag.placing.application import Application
 from ov_hsdag.placing.candidates import why_left_out
-from ov_hsdag.placing.together import TRIAL, WHOLE, candidate_of, figures_of
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.problem import PlacementProblem
@@ -103,33 +101,6 @@ def contenders(
     if problem.graph.has_unused_inputs:
         left_out |= {one.name: OTHER_MODEL for one in rivals if one.name in (HETERO_DEFAULT, PIPELINE_HINT)}
     return mark_twins([rival for rival in rivals if rival.name not in left_out]), left_out
-
-
-def contenders_of_plan(app: Application, plan: NDArray[np.int64]) -> tuple[list[Rival], dict[str, str]]:
-    """Lists ways to run an application of several models.
-
-    They are all models on each single device, the best assignments of whole models to devices, and the plan. An
-    assignment has the number of a placement for each model (`Member.ways`).
-
-    Args:
-        app: the application.
-        plan: assignment of the plan, int64 [members].
-
-    Returns:
-        The rivals, and the reason by name for each rival that is left out as it does not fit. The plan is never left
-        out.
-    """
-    whole = enumerate(app.distinct_whole(WHOLE), 1)
-    named = app.on_each_device() | {f"whole, {number}" if number > 1 else "whole": one for number, one in whole}
-    named["plan"] = plan
-    judged, rivals = app.judge(np.stack(list(named.values()))), []
-    for row, (name, assignment) in enumerate(named.items()):
-        figures = figures_of(app, judged, row)
-        figures |= {"throughput_ips": figures["runs_per_second"], "submodels": None}
-        candidate = candidate_of(app, assignment, DeviceSet(app.devices))
-        rivals.append(Rival(name, candidate, assignment.astype(np.uint8), None if judged.over[row] else figures))
-    left_out = {one.name: "left out: does not fit" for one in rivals if one.predicted is None and one.name != "plan"}
-    return mark_twins([one for one in rivals if one.name not in left_out]), left_out
 
 
 def _run_placer(
@@ -224,17 +195,16 @@ def measure(
     """Runs rivals in interleaved trials on real devices; rivals that are surely worse than the best get fewer rounds.
 
     Args:
-        model: the normalized model; of an application, the first one.
+        model: the normalized model; of co-running models, the first one.
         devices: the devices, in HETERO's order.
         objective: "latency" or "throughput".
         core: Core of the devices.
-        found: the rivals of `contenders` or `contenders_of_plan`.
+        found: the rivals, such as those of `contenders`.
         rounds: largest number of rounds.
-        seconds: time of a trial, seconds; by default `comparison.SECONDS`, or `TRIAL` for an application.
+        seconds: time of a trial, seconds; by default `comparison.SECONDS`.
         total_seconds: time for everything, seconds, after which no round but the first begins.
         report: called with a few words at each step.
-        comparison_options: further arguments of `Comparison`, such as shapes, phases, and the other models of an
-            application.
+        comparison_options: further arguments of `Comparison`, such as shapes, phases, and co-running models.
 
     Returns:
         The result of each rival, in their order.
@@ -246,9 +216,8 @@ def measure(
     candidates = {rival.name: rival.candidate for rival in found if not rival.same_as}
     needs = {rival.name: rival.predicted["memory_bytes"] for rival in found if rival.predicted is not None}
     comparison_options |= {"simple": {*devices.names, HETERO_DEFAULT, PIPELINE_HINT}, "needs": needs, "report": report}
-    seconds = seconds or (TRIAL if "beside" in comparison_options else SECONDS)
     with Comparison(model, devices, candidates, objective, core, **comparison_options) as compiled:
-        trials = compiled.trials(rounds=rounds, seconds=seconds, until=until, halving=True)
+        trials = compiled.trials(rounds=rounds, seconds=seconds or SECONDS, until=until, halving=True)
         if not compiled.ready:
             raise RunError(f"nothing runs the model: {'; '.join(f'{k}: {v}' for k, v in compiled.failed.items())}")
         singles = [name for name in compiled.ready if name in devices.names]
