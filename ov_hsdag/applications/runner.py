@@ -31,9 +31,18 @@ FACTORY = f"{__name__}:application_runner"
 
 
 def application_runner(runners: Sequence[TrialRunner], objective: str, arguments: Mapping[str, Any]) -> TrialRunner:
-    """Makes the runner of an application, see `FACTORY`; one model that runs once needs no other runner than its own.
+    """Makes the runner of an application; a worker calls it by the name `FACTORY`.
 
-    Raises RuntimeError as `ApplicationRunner`.
+    Args:
+        runners: the runner of each model, which has warmed up.
+        objective: "throughput" or "latency".
+        arguments: "counts", "after" and "order" of `ApplicationRunner`.
+
+    Returns:
+        The runner of all models; for one model that runs once, its own.
+
+    Raises:
+        RuntimeError: a model runs as copies.
     """
     return runners[0] if arguments["counts"] == [1.0] else ApplicationRunner(runners, objective, **arguments)
 
