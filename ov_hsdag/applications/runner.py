@@ -31,18 +31,18 @@ FACTORY = f"{__name__}:application_runner"
 
 
 def application_runner(runners: Sequence[TrialRunner], objective: str, arguments: Mapping[str, Any]) -> TrialRunner:
-    """Makes the runner of an application; a worker calls it by the name `FACTORY`.
+    """Makes the runner of an application, see `FACTORY`.
 
     Args:
-        runners: the runner of each model, which has warmed up.
-        objective: "throughput" or "latency".
-        arguments: "counts", "after" and "order" of `ApplicationRunner`.
+        runners: runners of the application's models.
+        objective: "latency" or "throughput".
+        arguments: further arguments of `ApplicationRunner` by name.
 
     Returns:
-        The runner of all models; for one model that runs once, its own.
+        The runner. An application of one model that runs once needs no other runner than the model's.
 
     Raises:
-        RuntimeError: a model runs as copies.
+        RuntimeError: see `ApplicationRunner`.
     """
     return runners[0] if arguments["counts"] == [1.0] else ApplicationRunner(runners, objective, **arguments)
 
