@@ -34,9 +34,9 @@ CPP_SANITIZED_TESTS := $(CPP_TESTS:%.cpp=build/sanitized/%.o)
 CPP_THREADS := $(patsubst %.cpp,build/threads/%.o,$(CPP_TESTED) $(CPP_TESTS))
 # What is compiled against OpenVINO.
 CPP_OPENVINO := $(shell find transformations samples/cpp tests/cpp -name '*.[ch]pp')
-PACKAGE := setup.py pyproject.toml MANIFEST.in ov_hsdag.pth ov_hsdag.start _ov_hsdag_start.py $(CPP_CORE) $(shell find transformations -type f) \
+PACKAGE := setup.py pyproject.toml MANIFEST.in $(wildcard startup/*ov_hsdag*) $(CPP_CORE) $(shell find transformations -type f) \
            $(shell find ov_hsdag -name '*.py' -o -name '*.pyi' -o -name '*.json' -o -path '*/report/*' -o -path '*/policies/*')
-PYTHON_FILES := setup.py _ov_hsdag_start.py $(wildcard ov_hsdag research tests samples benchmarks wheels upstream) docs/mkdocs_hooks.py docs/python_reference.py
+PYTHON_FILES := setup.py $(wildcard startup ov_hsdag research tests samples benchmarks tools) docs/mkdocs_hooks.py docs/python_reference.py
 SANITIZE := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 DEMO := build/demo
@@ -185,15 +185,15 @@ lanes:
 
 # PYTHONS names interpreters that are not python3.10 to python3.14 on PATH.
 wheels:
-	$(PYTHON) wheels/build.py $(PYTHONS)
+	$(PYTHON) tools/wheels/build.py $(PYTHONS)
 
 # CHROOT: a folder with a system without compilers, which has the interpreters that PYTHONS names.
 try-wheels:
-	build/wheels/tools/bin/python wheels/try_wheel.py --index dist $(if $(CHROOT),--root $(CHROOT)) $(PYTHONS)
+	build/wheels/tools/bin/python tools/wheels/try_wheel.py --index dist $(if $(CHROOT),--root $(CHROOT)) $(PYTHONS)
 
 # CHECKED=1 where CI has passed on this commit: nothing is tested again.
 release:
-	$(PYTHON) wheels/release.py $(if $(CHECKED),--checked) $(PYTHONS)
+	$(PYTHON) tools/wheels/release.py $(if $(CHECKED),--checked) $(PYTHONS)
 
 # All families of tests/llm/families.py, and gigabytes to download.
 llm: export PYTHON := $(PYTHON)

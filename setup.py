@@ -23,7 +23,7 @@ from setuptools.command.build_py import build_py
 from setuptools.errors import CompileError
 
 # Python 3.15 and later read the .start file, and then leave the .pth file's line alone (PEP 829).
-STARTUP = ("ov_hsdag.pth", "ov_hsdag.start", "_ov_hsdag_start.py")
+STARTUP = tuple(Path("startup", name) for name in ("ov_hsdag.pth", "ov_hsdag.start", "_ov_hsdag_start.py"))
 
 # Warnings fail only our own builds (make test sets the variable): a newer compiler than ours warns of things that we
 # could not see, and must not keep a user from installing this release.
@@ -31,7 +31,7 @@ WERROR = ["-Werror"] if os.environ.get("OV_HSDAG_WERROR") == "1" else []
 WARNINGS = ["-Wall", "-Wextra", *WERROR]
 
 # A folder with the extension library for each release of OpenVINO, which goes into wheels that are published (see
-# wheels/extension.py).
+# tools/wheels/extension.py).
 PREBUILT = os.environ.get("OV_HSDAG_EXTENSION_DIR")
 
 # Not imported: importing the package would install its hooks.
@@ -109,8 +109,8 @@ class BuildPyWithStartup(build_py):
         super().run()
         folder = self._site_packages()
         folder.mkdir(parents=True, exist_ok=True)
-        for name in STARTUP:
-            self.copy_file(name, str(folder / name))
+        for path in STARTUP:
+            self.copy_file(str(path), str(folder / path.name))
         if not self.editable_mode:
             self._copy_sources()
 
@@ -129,10 +129,10 @@ class BuildPyWithStartup(build_py):
         self.copy_file(str(path), str(folder / path))
 
     def get_outputs(self, include_bytecode: bool = True) -> list[str]:
-        return [*super().get_outputs(include_bytecode), *(str(self._site_packages() / name) for name in STARTUP)]
+        return [*super().get_outputs(include_bytecode), *(str(self._site_packages() / path.name) for path in STARTUP)]
 
     def get_source_files(self) -> list[str]:
-        return [*super().get_source_files(), *STARTUP]
+        return [*super().get_source_files(), *(str(path) for path in STARTUP)]
 
     def _site_packages(self) -> Path:
         """The folder whose files an installer puts into site-packages."""

@@ -1,4 +1,4 @@
-"""Fixtures of the tests beside benchmarks."""
+"""Fixtures for the tests in this folder."""
 
 from tests.conftest import declared, two_cpu_core
 

@@ -1,13 +1,13 @@
-"""Whether each table of docs/reference/results.md has a command that prints it, and each command a table.
+"""Checks that each table of docs/reference/results.md has a command that prints it, and each command a table.
 
-    python -m benchmarks.figures                     # the page alone
-    python -m benchmarks.figures --run               # and each command with its quickest arguments: minutes
-    python -m benchmarks.figures --run field.rivals  # one of them
+    python -m benchmarks.figures                     # checks the page only
+    python -m benchmarks.figures --run               # and runs each command with its quickest arguments: minutes
+    python -m benchmarks.figures --run field.rivals  # runs one of them
 
-A part of the page (from one heading to the next) that has a table names a command, as `python -m benchmarks.…`, and
-the other way round. A command's module may have its quickest arguments in a line, `SMOKE_ARGUMENTS = "--count 1"`; they
-are `--smoke` otherwise. With these it has to print something and to end without a traceback; figures of that size mean
-nothing, so that missing a floor (exit status 1) does not count.
+A part of the page reaches from one heading to the next. A part with a table must name a command, as
+`python -m benchmarks.…`, and a part with a command must have a table. The arguments with which a command is quickest
+are in its module, `SMOKE_ARGUMENTS = "--count 1"`, or `--smoke` by default. With these it must print something and end
+without a traceback. Exit status 1 is accepted, as a floor may be missed in so short a run.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ TABLE = re.compile(r"^ *\|[ :|-]+\|$", re.MULTILINE)
 class Part:
     """A part of the page."""
 
-    heading: str
-    tables: int
-    commands: tuple[str, ...]  # modules below `benchmarks`, each once
+    heading: str  # its text
+    tables: int  # number of tables
+    commands: tuple[str, ...]  # modules below `benchmarks`, such as "field.rivals", each once
 
 
 def parts(text: str) -> list[Part]:
-    """The parts of a page in Markdown."""
+    """Divides a page in Markdown into its parts."""
     result = []
     for part in HEADING.split(text)[1:]:
         commands = tuple(dict.fromkeys(COMMAND.findall(part)))
@@ -60,12 +60,12 @@ def parts(text: str) -> list[Part]:
 
 
 def smoke_arguments(command: str) -> list[str]:
-    """The quickest arguments of a command, a module below `benchmarks`."""
+    """The quickest arguments of a command, which is a module below `benchmarks`."""
     return shlex.split(getattr(importlib.import_module(f"benchmarks.{command}"), "SMOKE_ARGUMENTS", "--smoke"))
 
 
 def faults(page: Sequence[Part]) -> list[str]:
-    """What is wrong with the parts of a page, a line each."""
+    """Returns a line for each fault: a table without a command, a command without a table or module."""
     lines = []
     for part in page:
         if part.tables and not part.commands:
@@ -79,7 +79,11 @@ def faults(page: Sequence[Part]) -> list[str]:
 
 
 def run(command: str) -> str:
-    """Runs a command with its quickest arguments; returns what is wrong, "" where nothing is."""
+    """Runs a command with its quickest arguments.
+
+    Returns:
+        A line that says how it failed; "" if it did not.
+    """
     arguments = smoke_arguments(command)
     words = [sys.executable, "-m", f"benchmarks.{command}", *arguments]
     said = shlex.join([command, *arguments])
@@ -94,7 +98,11 @@ def run(command: str) -> str:
 
 
 def run_all(commands: Sequence[str]) -> list[str]:
-    """Runs commands, as many at a time as there are cores, and prints how long each took; returns what is wrong."""
+    """Runs commands, as many at a time as there are cores, and prints how long each took.
+
+    Returns:
+        A line for each command that failed.
+    """
 
     def timed(command: str) -> tuple[str, float]:
         begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""The page of results: each table has a command, each command a table."""
+"""Tests of the check that each table of results has a command, and each command a table."""
 
 from __future__ import annotations
 

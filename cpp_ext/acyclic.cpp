@@ -1,3 +1,6 @@
+// Removes cycles in rounds. Each round finds the connected parts of the placement, the cycles among them (Tarjan),
+// and moves small parts of cycles. The size limit grows from round to round; the last rounds move all parts but the
+// largest.
 #include "acyclic.hpp"
 
 #include <algorithm>

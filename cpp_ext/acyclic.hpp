@@ -1,4 +1,5 @@
-// Removes cycles among the parts of a placement.
+// Removes cycles among the parts of a placement. Searches use it for placements that the simulator finds infeasible or
+// too expensive to split.
 #pragma once
 
 #include "additive.hpp"

@@ -1,3 +1,6 @@
+// The tables of the additive cost model and the state that a search updates move by move. AdditiveModel lists, for
+// each item, the tensors that it produces and receives. AdditiveState keeps the work of each device, the number of
+// consumers of each tensor on each device, and the weights of each device.
 #include "additive.hpp"
 
 #include <algorithm>
@@ -10,6 +13,7 @@
 namespace ov_hsdag {
 namespace {
 
+// Offsets of compressed rows: where the entries of each owner begin if they are sorted by owner, [owners + 1].
 std::vector<std::int32_t> offsets(const std::vector<std::int32_t>& owner, std::int32_t owners) {
     std::vector<std::int32_t> ptr(static_cast<std::size_t>(owners) + 1, 0);
     for (const std::int32_t o : owner) ++ptr[static_cast<std::size_t>(o) + 1];
@@ -25,6 +29,7 @@ std::vector<double> fusion_penalty_by_port(const Problem& problem) {
     const auto width = static_cast<std::size_t>(problem.devices);
     std::vector<double> result(static_cast<std::size_t>(graph.outputs()) * width, 0.0);
     if (problem.fused_with.empty()) return result;
+    // Whether the node is the only reader of an output.
     const auto alone = [&](std::int32_t port, std::int32_t node) {
         return std::all_of(graph.consumer_node.begin() + graph.consumer_ptr[port],
                            graph.consumer_node.begin() + graph.consumer_ptr[static_cast<std::size_t>(port) + 1],
@@ -199,6 +204,7 @@ std::vector<double> AdditiveModel::votes(const std::vector<std::uint8_t>& placem
     const auto width = static_cast<std::size_t>(devices);
     std::vector<double> result(placement.size() * width, 0.0);
     for (std::size_t i = 0; i < placement.size(); ++i) {
+        // The addend lets items without work vote.
         result[i * width + placement[i]] = item_us[i * width + placement[i]] + 1e-3;
     }
     return result;

@@ -37,9 +37,9 @@ struct AdditiveModel {
     std::vector<std::int32_t> consumer_ptr;    // [tensors + 1]
     std::vector<std::int32_t> consumer;        // consuming items, each once per tensor
     std::vector<std::int32_t> produced_ptr;    // [items + 1]
-    std::vector<std::int32_t> produced;        // tensors that leave the item
+    std::vector<std::int32_t> produced;        // tensors that leave the item, by item
     std::vector<std::int32_t> received_ptr;    // [items + 1]
-    std::vector<std::int32_t> received;        // tensors that enter it
+    std::vector<std::int32_t> received;        // tensors that enter the item, by item
     std::vector<double> transfer_us;           // [devices, devices] µs, fixed part, from row to column
     std::vector<double> transfer_us_per_byte;  // [devices, devices]
     std::vector<double> transfer_share;        // [devices] share of a transfer's time that keeps the device busy
@@ -48,8 +48,8 @@ struct AdditiveModel {
     // The model of a problem. item: item of each node, dense numbers, [nodes]. node_order: topological order of the
     // nodes, [nodes], which decides the order of items and tensors.
     AdditiveModel(const Problem& problem, std::span<const std::int32_t> item, std::span<const std::int32_t> node_order);
-    // A coarser model. item: coarse item of each item of `finer`, dense numbers. at: order of the coarse items. kept:
-    // set to the number in `finer` of each tensor of this model.
+    // A coarser model. item: coarse item of each item of `finer`, dense numbers. at: the coarse items in order, [coarse
+    // items]. kept: set to the number in `finer` of each tensor of this model; those within coarse items are left out.
     AdditiveModel(const AdditiveModel& finer, std::span<const std::int32_t> item, std::vector<std::int32_t> at,
                   std::vector<std::int32_t>& kept);
 
@@ -89,6 +89,7 @@ public:
     [[nodiscard]] double us() const;
     // Sets the power of the score for throughput to 2^doublings. A higher power is closer to the maximum.
     void sharpen(int doublings);
+    // Moves an item to a device and updates all sums.
     void move(std::int32_t item, std::uint8_t device);
 
     [[nodiscard]] std::uint8_t device(std::int32_t item) const { return placement_[item]; }
@@ -102,31 +103,35 @@ public:
     [[nodiscard]] bool may_pay(std::int32_t item) const;
 
 private:
+    // The term of the score for one entry of busy_: (busy * scale_)^(2^doublings_).
     [[nodiscard]] double power(double busy) const;
     // Bytes of an item on the device `from` and on the device `to`.
     [[nodiscard]] std::pair<double, double> weights_of(std::int32_t item, std::uint8_t from, std::uint8_t to) const;
+    // The penalty of a device with `weight` bytes of weights, µs: 0 within the memory limit.
     [[nodiscard]] double penalty_of(std::uint8_t device, double weight) const;
+    // The sum of penalties after a move.
     [[nodiscard]] double penalty_after(std::int32_t item, std::uint8_t to) const;
     // Adds the changes by moving an item to `busy` [width_].
     void add_change(std::int32_t item, std::uint8_t to, double* busy) const;
+    // Adds (sign 1) or subtracts (sign -1) the cost of a tensor's transfer to `busy` [width_].
     void add_transfer(std::int32_t tensor, std::uint8_t from, std::uint8_t to, double sign, double* busy) const;
 
     const AdditiveModel& model_;
     bool throughput_;
     std::size_t devices_;
-    std::size_t width_;                    // length of busy_: 1 for latency, the number of devices for throughput
-    std::vector<std::uint8_t> placement_;  // [items]
-    std::vector<std::int32_t> count_;      // [tensors, devices] consumers on each device
-    std::vector<double> busy_;             // [width] µs
-    std::vector<double> weight_;           // [devices] bytes
-    std::vector<double> surcharge_, reserved_;
-    mutable std::vector<double> after_;  // [width] scratch
-    double penalty_ = 0;
-    double penalty_per_byte_ = 0;
-    bool limited_ = false;
-    std::vector<double> price_;  // [width]
-    double scale_ = 1.0;         // factor of work and penalties in scores
-    int doublings_ = 0;
+    std::size_t width_;                         // length of busy_: 1 for latency, the number of devices for throughput
+    std::vector<std::uint8_t> placement_;       // [items]
+    std::vector<std::int32_t> count_;           // [tensors, devices] consumers on each device
+    std::vector<double> busy_;                  // [width] µs
+    std::vector<double> weight_;                // [devices] bytes
+    std::vector<double> surcharge_, reserved_;  // [devices] see `reset`
+    mutable std::vector<double> after_;         // [width] scratch
+    double penalty_ = 0;                        // µs, sum of all penalties
+    double penalty_per_byte_ = 0;               // µs for each byte beyond a memory limit
+    bool limited_ = false;                      // whether any device has a memory limit
+    std::vector<double> price_;                 // [width] derivative of the score by work, up to a common factor
+    double scale_ = 1.0;                        // factor of work and penalties in scores
+    int doublings_ = 0;                         // the power of the score is 2^doublings_
 };
 
 }  // namespace ov_hsdag

@@ -1,3 +1,5 @@
+// The annealing loop. A step draws an item and a device, and sometimes a partner that goes the other way. It is
+// accepted by the rule of Metropolis; the temperature falls in stages.
 #include "anneal.hpp"
 
 #include <algorithm>
@@ -6,7 +8,7 @@
 namespace ov_hsdag {
 namespace {
 
-constexpr std::int32_t kNobody = -1;
+constexpr std::int32_t kNobody = -1;  // no partner for an exchange
 
 // Costs of steps in units of a descent's moves, by their duration: trying a move, trying an exchange, making either.
 constexpr std::int64_t kTrial = 3;

@@ -37,6 +37,7 @@ std::shared_ptr<Graph> make_graph(const Array<std::uint8_t>& kind, const Array<s
                                    to_vector(output_ptr), to_vector(output_bytes), to_vector(weight_bytes));
 }
 
+// The split of one placement as arrays, named as in Split; `turn` is that of turns_of.
 py::dict split_placement(const Graph& graph, const Array<std::uint8_t>& device, int rule) {
     expect_shape(device, {graph.nodes()}, "device");
     const Split split = without_gil([&]() -> Split { return Splitter(graph, split_rule(rule)).split(device.data()); });
@@ -50,6 +51,8 @@ py::dict split_placement(const Graph& graph, const Array<std::uint8_t>& device, 
     return result;
 }
 
+// Makes a problem from the arrays that Problem::for_each_array names. Throws std::invalid_argument if an array does not
+// fit, and TypeError for other names.
 std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<std::int32_t>& same_submodel, int rule,
                                       const py::kwargs& arrays) {
     auto problem = std::make_shared<Problem>();
@@ -60,7 +63,7 @@ std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<
     if (arrays.contains("submodel_us")) {
         problem->devices = static_cast<std::int32_t>(arrays["submodel_us"].cast<Array<double>>().size());
     }
-    std::size_t known = 0;
+    std::size_t taken = 0;  // number of the arguments that are arrays of a problem
     Problem::for_each_array(*problem, [&](const char* name, auto& values, const std::vector<Axis>& axes, bool) {
         if (!arrays.contains(name)) return;
         const auto array = arrays[name].cast<Array<typename std::decay_t<decltype(values)>::value_type>>();
@@ -68,9 +71,9 @@ std::shared_ptr<Problem> make_problem(std::shared_ptr<Graph> graph, const Array<
         for (const Axis axis : axes) shape.push_back(static_cast<py::ssize_t>(problem->size(axis)));
         expect_shape(array, shape, name);
         values = to_vector(array);
-        ++known;
+        ++taken;
     });
-    if (known != arrays.size()) throw py::type_error("expected the arrays of a problem, got others");
+    if (taken != arrays.size()) throw py::type_error("expected the arrays of a problem, got others");
     problem->check();
     return problem;
 }
@@ -83,7 +86,7 @@ py::array_t<Number> column(const std::vector<Row>& rows, Number Row::* number) {
     return result;
 }
 
-// Makes an array from several numbers of each row; `shape` is [rows, ...] of the result.
+// Makes an array from several numbers of each row, [rows, shape...].
 template <typename Row, typename Number>
 py::array_t<Number> columns(const std::vector<Row>& rows, std::vector<Number> Row::* numbers,
                             std::vector<py::ssize_t> shape) {
@@ -94,7 +97,8 @@ py::array_t<Number> columns(const std::vector<Row>& rows, std::vector<Number> Ro
     return result;
 }
 
-// Concatenates the arrays of a batch's breakdowns.
+// The breakdowns of a batch as arrays: [batch, ...], and the transfers of all placements one after the other, with
+// `transfer_ptr` [batch + 1] as the range of each placement.
 py::dict breakdown_arrays(const Problem& problem, const std::vector<Breakdown>& breakdowns) {
     const py::ssize_t devices = problem.devices, nodes = problem.graph->nodes();
     std::vector<std::int32_t> pointer{0};
@@ -119,6 +123,8 @@ py::dict breakdown_arrays(const Problem& problem, const std::vector<Breakdown>& 
     return result;
 }
 
+// Evaluates a batch of placements on several threads. Returns the fields of Evaluation as arrays, [batch] and [batch,
+// devices]. most_work: see Splitter::split; none: no limit. breakdown: whether to add the terms as 'breakdown'.
 py::dict evaluate(const Problem& problem, const Array<std::uint8_t>& placements, int threads,
                   std::optional<std::int64_t> most_work, bool breakdown) {
     const std::int32_t groups = problem.groups();

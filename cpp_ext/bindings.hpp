@@ -1,4 +1,5 @@
-// Conversions and checks of arrays that all parts of the Python module share.
+// Conversions and checks of arrays that all parts of the Python module share. NumPy arrays are copied into vectors, or
+// viewed as spans, and results are copied back.
 #pragma once
 
 #include <pybind11/numpy.h>
@@ -17,16 +18,18 @@
 
 namespace py = pybind11;
 
-// Add the classes and functions of each part to the module.
+// Adds the classes and functions of each part to the module.
 void bind_model(py::module_& module);
 void bind_policy(py::module_& module);
 void bind_search(py::module_& module);
 
 namespace ov_hsdag {
 
+// A contiguous array of T; arguments of other types and layouts are converted.
 template <typename T>
 using Array = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
+// Copies all elements, row by row.
 template <typename T>
 std::vector<T> to_vector(const Array<T>& array) {
     return {array.data(), array.data() + array.size()};
@@ -39,17 +42,20 @@ auto without_gil(const Work& work) {
     return work();
 }
 
+// Views all elements without a copy; empty for None.
 template <typename T>
 std::span<const T> to_span(const std::optional<Array<T>>& array) {
     if (!array) return {};
     return {array->data(), static_cast<std::size_t>(array->size())};
 }
 
+// Copies a vector into an array with one axis.
 template <typename T>
 py::array_t<T> to_array(const std::vector<T>& values) {
     return py::array_t<T>(static_cast<py::ssize_t>(values.size()), values.data());
 }
 
+// Throws std::invalid_argument unless an array has the shape. name: of the argument, for the message.
 inline void expect_shape(const py::array& array, const std::vector<py::ssize_t>& shape, const char* name) {
     bool same = array.ndim() == static_cast<py::ssize_t>(shape.size());
     std::string expected;
@@ -64,6 +70,7 @@ inline void expect_shape(const py::array& array, const std::vector<py::ssize_t>&
     throw std::invalid_argument(std::string("expected '") + name + "' of shape " + expected + "], got [" + got + "]");
 }
 
+// The splitting rule by its number. Throws std::invalid_argument for other numbers.
 inline SplitRule split_rule(int rule) {
     if (rule < 0 || rule > 1) throw std::invalid_argument("expected a split rule of 0 or 1");
     return static_cast<SplitRule>(rule);

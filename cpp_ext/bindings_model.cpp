@@ -1,4 +1,5 @@
-// The part of ov_hsdag._native for models: rules of legality, completion and repair.
+// The part of ov_hsdag._native for models: rules of legality, completion and repair. ov_hsdag.model has the Python
+// side.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -17,12 +18,14 @@
 namespace ov_hsdag {
 namespace {
 
+// Flags as a boolean array.
 py::array_t<bool> to_flags(const Flags& flags) {
     py::array_t<bool> array(static_cast<py::ssize_t>(flags.size()));
     std::transform(flags.begin(), flags.end(), array.mutable_data(), [](std::uint8_t flag) { return flag != 0; });
     return array;
 }
 
+// Pairs as an array, [pairs, 2].
 py::array_t<std::int32_t> to_pairs(const Pairs& pairs) {
     py::array_t<std::int32_t> array({static_cast<py::ssize_t>(pairs.size()), py::ssize_t{2}});
     std::int32_t* out = array.mutable_data();
@@ -33,6 +36,7 @@ py::array_t<std::int32_t> to_pairs(const Pairs& pairs) {
     return array;
 }
 
+// The pairs of an array, [pairs, 2]. Throws std::invalid_argument for other shapes.
 Pairs from_pairs(const Array<std::int32_t>& array) {
     if (array.ndim() != 2 || array.shape(1) != 2) throw std::invalid_argument("expected pairs of shape [pairs, 2]");
     Pairs pairs;
@@ -50,6 +54,7 @@ std::shared_ptr<Legality> make_legality(std::shared_ptr<Graph> graph, std::vecto
     return std::make_shared<Legality>(std::move(graph), std::move(arrays));
 }
 
+// Plans copies (complete.hpp). Returns (home [nodes], list of replicas as tuples (node, home, inputs)).
 py::tuple replicate(const Legality& legality, const Array<std::int32_t>& home, const Array<std::uint8_t>& copyable) {
     const Replication plan = replication(legality, to_vector(home), to_vector(copyable));
     py::list replicas;
@@ -59,6 +64,7 @@ py::tuple replicate(const Legality& legality, const Array<std::int32_t>& home, c
     return py::make_tuple(to_array(plan.home), replicas);
 }
 
+// The blocks of experts as tuples (tile, scatter, sum, nodes).
 py::list to_experts(const Legality& legality) {
     py::list blocks;
     for (const Experts& block : legality.experts()) {
@@ -93,10 +99,11 @@ void bind_model(py::module_& module) {
                 return to_array(host_devices(self, to_vector(known), devices));
             },
             py::arg("known"), py::arg("devices"),
-            "Devices [nodes] of all but replicable producers, from those that are known (-1: not known).")
+            "Devices [nodes] of all nodes but replicable producers; known: int32 [nodes], -1 for nodes without a "
+            "device.")
         .def("replication", &replicate, py::arg("home"), py::arg("copyable"),
-             "Homes [nodes] of a model's own nodes, and the copies that it takes beside them: (node, home, inputs that "
-             "they feed: (node, or nodes + number of a copy, port)).")
+             "Homes [nodes] of a model's nodes, and the copies that it needs in addition: (node, home, inputs that "
+             "the copy feeds: (node, or nodes + number of a copy, port)).")
         .def(
             "settle",
             [](const Legality& self, const Array<std::int32_t>& device, std::int32_t devices, int rule) {

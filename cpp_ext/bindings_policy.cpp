@@ -1,4 +1,4 @@
-// The part of ov_hsdag._native for policies: structural features and graph parsing.
+// The part of ov_hsdag._native for policies: structural features, graph parsing, and sums of rows for the forward pass.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
@@ -20,9 +20,11 @@ namespace {
 using namespace ov_hsdag;
 
 struct Edges {
-    std::vector<std::int32_t> source, target;
+    std::vector<std::int32_t> source, target;  // [edges] node numbers
 };
 
+// Converts an edge index, [2, edges], sources in the first row. Throws std::invalid_argument for numbers that are no
+// node.
 Edges edges_of(const Array<std::int64_t>& edge_index, std::int32_t nodes) {
     if (edge_index.ndim() != 2 || edge_index.shape(0) != 2) {
         throw std::invalid_argument("expected 'edge_index' of shape [2, edges]");
@@ -39,6 +41,7 @@ Edges edges_of(const Array<std::int64_t>& edge_index, std::int32_t nodes) {
     return result;
 }
 
+// The fields of StructureFeatures as arrays, [nodes].
 py::dict find_structure(std::int32_t nodes, const Array<std::int64_t>& edge_index, std::int32_t threads) {
     const Edges edges = edges_of(edge_index, nodes);
     const auto found = without_gil([&] { return structure_features(nodes, edges.source, edges.target, threads); });
@@ -53,6 +56,7 @@ py::dict find_structure(std::int32_t nodes, const Array<std::int64_t>& edge_inde
     return result;
 }
 
+// See parse.hpp. edge_index: [2, edges]. scores: [edges].
 py::array_t<std::int32_t> parse_graph(std::int32_t nodes, const Array<std::int64_t>& edge_index,
                                       const Array<float>& scores, std::int32_t levels, std::int32_t min_clusters) {
     const Edges edges = edges_of(edge_index, nodes);
@@ -62,6 +66,8 @@ py::array_t<std::int32_t> parse_graph(std::int32_t nodes, const Array<std::int64
         without_gil([&] { return parse(nodes, edges.source, edges.target, values, levels, min_clusters); }));
 }
 
+// Sums rows by their index. rows: [rows, columns]. index: [rows] row of the result, below `size`. Returns [size,
+// columns]; rows of the result without any are 0.
 py::array_t<float> sum_rows(const Array<float>& rows, const Array<std::int64_t>& index, std::int32_t size) {
     if (rows.ndim() != 2) throw std::invalid_argument("expected 'rows' of shape [rows, columns]");
     expect_shape(index, {rows.shape(0)}, "index");

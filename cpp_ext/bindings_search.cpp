@@ -1,4 +1,5 @@
-// The part of ov_hsdag._native for searches.
+// The part of ov_hsdag._native for searches: settings, minimum cut, contiguous partitions, and the search space with
+// refinement, multilevel search and orders. Placements have the caller's numbers of groups.
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -26,6 +27,7 @@ namespace {
 
 using namespace ov_hsdag;
 
+// The settings as a dictionary of groups, which are dictionaries of numbers by name.
 py::dict to_dict(const SearchSettings& settings) {
     py::dict result;
     SearchSettings::for_each(settings, [&](const std::string& group, const std::string& name, const auto& number) {
@@ -35,7 +37,8 @@ py::dict to_dict(const SearchSettings& settings) {
     return result;
 }
 
-// Converts the name of a preset, or a dictionary of numbers that differ from the default, into settings.
+// Converts the name of a preset, or a dictionary by group and name of numbers that differ from the default, into
+// settings; None gives the default. Throws std::invalid_argument for other names and invalid numbers.
 SearchSettings to_settings(const py::object& given) {
     if (given.is_none()) return {};
     if (py::isinstance<py::str>(given)) return SearchSettings::preset(given.cast<std::string>());
@@ -52,6 +55,7 @@ SearchSettings to_settings(const py::object& given) {
     return settings;
 }
 
+// coarse: coarse group of each colocation group, [groups].
 std::unique_ptr<SearchSpace> make_space(const std::shared_ptr<Problem>& problem, const Array<std::int32_t>& coarse) {
     expect_shape(coarse, {problem->groups()}, "coarse");
     const std::vector<std::int32_t> coarse_groups = to_vector(coarse);
@@ -59,6 +63,7 @@ std::unique_ptr<SearchSpace> make_space(const std::shared_ptr<Problem>& problem,
     return std::make_unique<SearchSpace>(*problem, coarse_groups);
 }
 
+// See min_cut.hpp: 1 for nodes on the sink's side, [nodes].
 py::array_t<std::uint8_t> min_cut(std::int32_t nodes, std::int32_t source, std::int32_t sink,
                                   const Array<std::int32_t>& start, const Array<std::int32_t>& end,
                                   const Array<double>& capacity) {
@@ -67,6 +72,7 @@ py::array_t<std::uint8_t> min_cut(std::int32_t nodes, std::int32_t source, std::
         without_gil([&] { return sink_side_of_min_cut(nodes, source, sink, view(start), view(end), view(capacity)); }));
 }
 
+// Placements as an array, [placements, groups].
 py::array_t<std::uint8_t> rows(const std::vector<Placement>& placements, std::int32_t groups) {
     py::array_t<std::uint8_t> result({static_cast<py::ssize_t>(placements.size()), py::ssize_t{groups}});
     std::uint8_t* row = result.mutable_data();
@@ -74,6 +80,7 @@ py::array_t<std::uint8_t> rows(const std::vector<Placement>& placements, std::in
     return result;
 }
 
+// Options for one thread. Throws std::invalid_argument for negative limits; 0 is no limit.
 SearchOptions to_options(bool throughput, std::int64_t max_moves, double budget_ms, std::uint64_t seed,
                          const py::object& settings) {
     if (max_moves < 0 || !(budget_ms >= 0)) throw std::invalid_argument("expected no negative budget");
@@ -84,6 +91,7 @@ SearchOptions to_options(bool throughput, std::int64_t max_moves, double budget_
             .settings = to_settings(settings)};
 }
 
+// Refines placements, [batch, groups] (refine.hpp). Returns (placements [batch, groups], scores [batch] in µs).
 py::tuple refine_batch(const SearchSpace& space, const Array<std::uint8_t>& placements, bool throughput,
                        std::int64_t max_moves, double budget_ms, std::int32_t threads, std::uint64_t seed,
                        const py::object& settings) {
@@ -97,6 +105,7 @@ py::tuple refine_batch(const SearchSpace& space, const Array<std::uint8_t>& plac
     return py::make_tuple(result, to_array(refined.scores));
 }
 
+// The fields of a result as numbers and arrays; `progress` is [improvements, 2], ms and µs.
 py::dict to_dict(const SearchSpace& space, const MultilevelResult& found) {
     py::array_t<double> progress({static_cast<py::ssize_t>(found.progress.size()), py::ssize_t{2}});
     double* next = progress.mutable_data();
@@ -119,6 +128,7 @@ py::dict to_dict(const SearchSpace& space, const MultilevelResult& found) {
     return result;
 }
 
+// One multilevel search (multilevel.hpp). starts: [count, groups] or None.
 py::dict search(const SearchSpace& space, bool throughput, std::int64_t max_moves, double budget_ms, std::uint64_t seed,
                 const std::optional<Array<std::uint8_t>>& starts, bool processor_time, const py::object& settings) {
     if (starts) expect_placements(*starts, space.groups(), space.devices());
@@ -127,6 +137,7 @@ py::dict search(const SearchSpace& space, bool throughput, std::int64_t max_move
     return to_dict(space, without_gil([&] { return multilevel_search(space, to_span(starts), options); }));
 }
 
+// Independent searches (descents.hpp). starts: [count, groups] or None.
 py::dict search_descents(const SearchSpace& space, bool throughput, std::int64_t max_moves, std::uint64_t seed,
                          std::int32_t threads, const std::optional<Array<std::uint8_t>>& starts,
                          const py::object& settings) {
@@ -136,6 +147,7 @@ py::dict search_descents(const SearchSpace& space, bool throughput, std::int64_t
     return to_dict(space, without_gil([&] { return search_until_agreed(space, to_span(starts), options); }));
 }
 
+// The structural orders of groups, followed by `random` random ones from a seed, [orders, groups].
 py::array_t<std::int32_t> orders(const SearchSpace& space, std::int32_t random, std::uint64_t seed) {
     if (random < 0) throw std::invalid_argument("expected a number of random orders");
     const Problem& problem = space.problem();
@@ -156,6 +168,10 @@ py::array_t<std::int32_t> orders(const SearchSpace& space, std::int32_t random, 
     return result;
 }
 
+// The best contiguous partitions of one order of the groups (contiguous_search.hpp), [partitions, groups].
+//
+// order: [groups], each group once. in_list_order: whether devices are used in the order of their numbers. The other
+// arguments are those of ContiguousOptions.
 py::array_t<std::uint8_t> partitions(const SearchSpace& space, const Array<std::int32_t>& order, bool throughput,
                                      std::int32_t cuts, double effort, std::int32_t sequences,
                                      std::int32_t per_sequence, bool whole, double filled, bool in_list_order) {
@@ -195,6 +211,11 @@ py::array_t<std::uint8_t> partitions(const SearchSpace& space, const Array<std::
     return rows(found, space.groups());
 }
 
+// The best contiguous partitions by given costs (contiguous.hpp).
+//
+// kind: kind of each device, [D]. Either span or separable = (work, fixed, blocked) must be given, as in
+// PartitionCosts; links: (enter, leave) or None. Returns (value [partitions], devices [partitions, D], bounds
+// [partitions, D + 1]); behind the last device of a sequence, devices are -1 and bounds are the end of the order.
 py::tuple find_partitions(const Array<std::int32_t>& kind, bool throughput, const py::object& span,
                           const py::object& separable, const py::object& links, bool any_order, bool skip,
                           std::int32_t sequences, std::int32_t per_sequence) {
@@ -257,7 +278,9 @@ void bind_search(py::module_& module) {
                py::arg("end"), py::arg("capacity"));
     module.def(
         "search_settings", [](const py::object& given) { return to_dict(to_settings(given)); },
-        py::arg("given") = py::none(), "All settings of the search by group: of a preset, or with some numbers.");
+        py::arg("given") = py::none(),
+        "All settings of the search by group and name. given: the name of a preset, or numbers that differ from the "
+        "default; None: the default.");
     module.def("contiguous_partitions", &find_partitions, py::arg("kind"), py::arg("throughput"), py::kw_only(),
                py::arg("span") = py::none(), py::arg("separable") = py::none(), py::arg("links") = py::none(),
                py::arg("any_order") = true, py::arg("skip") = false, py::arg("sequences") = 1,
@@ -265,7 +288,8 @@ void bind_search(py::module_& module) {
                "The best contiguous partitions of an order over devices (cpp_ext/contiguous.hpp) → (value [found], "
                "devices in sequence [found, D], -1 behind the last, bounds [found, D + 1]).");
     const ContiguousOptions by_default;
-    py::class_<SearchSpace>(module, "SearchSpace", "What searches of a problem work on; coarse: int32 [groups].")
+    py::class_<SearchSpace>(module, "SearchSpace",
+                            "Data that all searches of a problem share; coarse: int32 [groups], the coarse groups.")
         .def(py::init(&make_space), py::arg("problem").none(false), py::arg("coarse"))
         .def("refine", &refine_batch, py::arg("placements"), py::arg("throughput"), py::kw_only(),
              py::arg("max_moves") = 0, py::arg("budget_ms") = 0.0, py::arg("threads") = 1, py::arg("seed") = 0,
@@ -279,7 +303,7 @@ void bind_search(py::module_& module) {
         .def("search_until_agreed", &search_descents, py::arg("throughput"), py::kw_only(), py::arg("max_moves"),
              py::arg("seed") = 0, py::arg("threads") = 1, py::arg("starts") = py::none(),
              py::arg("settings") = py::none(),
-             "Independent searches until they agree (cpp_ext/descents.hpp) → as `search`.")
+             "Independent searches until they agree (cpp_ext/descents.hpp) → dict with the keys of `search`.")
         .def(
             "contracted",
             [](const SearchSpace& space, std::int32_t target) {
@@ -287,10 +311,10 @@ void bind_search(py::module_& module) {
                 return to_array(without_gil([&] { return contracted(space, target); }));
             },
             py::arg("target"),
-            "Item of each group where the coarse groups are contracted to about `target`, int32 [groups].")
+            "Contracts the coarse groups to about `target` items: the item of each group, int32 [groups].")
         .def("orders", &orders, py::arg("random") = 0, py::arg("seed") = 0,
-             "Orders of the groups that do not depend on how nodes are numbered, and random ones that keep branches "
-             "together behind them: int32 [orders, groups].")
+             "Orders of the groups that do not depend on how nodes are numbered, followed by `random` random ones that "
+             "keep branches together: int32 [orders, groups].")
         .def("partitions", &partitions, py::arg("order"), py::arg("throughput"), py::kw_only(),
              py::arg("cuts") = by_default.cuts, py::arg("effort") = by_default.effort,
              py::arg("sequences") = by_default.sequences, py::arg("per_sequence") = by_default.per_sequence,

@@ -1,4 +1,5 @@
-// The budget of a search, and the comparison of scores.
+// The budget of a search, and the comparison of scores. A budget limits the number of moves and, where results may
+// depend on the machine, the time.
 #pragma once
 
 #include <chrono>
@@ -25,8 +26,11 @@ public:
     explicit Budget(std::int64_t moves, double end_ms = kNoEnd, bool processor_time = false)
         : moves_(moves), end_ms_(end_ms), processor_time_(processor_time), asked_at_(moves) {}
 
+    // Subtracts a number of moves; a negative number adds moves.
     void spend(std::int64_t count) { moves_ -= count; }
+    // The number of moves that are left; negative if more were spent than there were.
     [[nodiscard]] std::int64_t moves() const { return moves_; }
+    // Whether moves and time are left.
     [[nodiscard]] bool left() {
         if (moves_ <= 0 || over_) return false;
         if (end_ms_ == kNoEnd) return true;
@@ -43,8 +47,8 @@ private:
     std::int64_t moves_;
     double end_ms_;
     bool processor_time_;
-    std::int64_t asked_at_;
-    bool over_ = false;
+    std::int64_t asked_at_;  // moves that were left when the time was asked last
+    bool over_ = false;      // whether the time is over
 };
 
 // Whether score a is lower than score b by more than rounding errors.

@@ -1,3 +1,6 @@
+// Colour refinement by partition refinement. Vertices are the nodes and the colocation groups; labelled edges carry
+// the graph, groups, fusions and same-submodel constraints. A queue has the cells by which other cells still have to
+// be split.
 #include "canonical.hpp"
 
 #include <algorithm>
@@ -16,8 +19,8 @@ namespace {
 enum Relation : std::uint64_t { kFeeds, kIsFed, kHas, kIsOf, kIsFusedWith, kFuses, kSharesSubmodel, kRelations };
 
 struct Edge {
-    std::int32_t from, to;
-    std::uint64_t label;
+    std::int32_t from, to;  // vertices
+    std::uint64_t label;    // hash of the relation and of ports or devices
 };
 
 // The labelled edges between vertices, which are the nodes followed by the colocation groups.
@@ -92,18 +95,21 @@ public:
     [[nodiscard]] const std::vector<std::size_t>& cells() const { return cell_; }
 
 private:
+    // A vertex that an edge of the splitter leads to.
     struct Touched {
         std::size_t cell;
-        std::uint64_t sum;
+        std::uint64_t sum;  // of the labels of these edges
         std::int32_t vertex;
     };
 
+    // Puts a vertex at a place of members_ and into a cell.
     void put(std::int32_t vertex, std::size_t place, std::size_t cell) {
         members_[place] = vertex;
         place_[vertex] = place;
         cell_[vertex] = cell;
     }
 
+    // Adds a cell to the queue unless it is there.
     void enqueue(std::size_t cell) {
         if (queued_[cell] != 0) return;
         queued_[cell] = 1;
@@ -123,6 +129,7 @@ private:
         enqueue(last);
     }
 
+    // Splits cells until vertices of one cell have equal sums of labels from every cell.
     void refine() {
         while (!queue_.empty()) {
             const std::size_t splitter = queue_.front();

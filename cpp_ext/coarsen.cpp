@@ -1,3 +1,5 @@
+// Finds the only successor and the only predecessor of each group, follows the chains, and merges their groups while
+// the weight stays within the limit.
 #include "coarsen.hpp"
 
 #include <stdexcept>

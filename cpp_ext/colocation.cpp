@@ -1,3 +1,6 @@
+// The rules of legality, one member function each, in the order in which the constructor applies them
+// (colocation.hpp). The tables name types of operations as the OpenVINO specification does. Nodes are numbered in
+// topological order, so that loops over ascending numbers see producers before consumers.
 #include "colocation.hpp"
 
 #include <algorithm>
@@ -36,27 +39,28 @@ constexpr std::int64_t kShapeVector = 32;
 // Types that are never copied: a copy would have its own state, or draw other random numbers.
 const std::unordered_set<std::string> kNeverCopied = {"ReadValue", "RandomUniform", "Multinomial"};
 
-// Types of integer arithmetic; nothing is known about their results if nothing is known about their inputs.
-const std::unordered_set<std::string> kOfOpenValues = {"Add",     "Concat",   "Convert",  "Gather",
+// Types of integer arithmetic whose results are unknown if their inputs are (Legality::open_values).
+const std::unordered_set<std::string> kOpenValueOps = {"Add",     "Concat",   "Convert",  "Gather",
                                                        "Maximum", "Minimum",  "Multiply", "Reshape",
                                                        "Squeeze", "Subtract", "Unsqueeze"};
 
 // Types that compute masks and position biases: they move data or work element by element, no slower than a transfer.
-const std::unordered_set<std::string> kOfMasks = {
+const std::unordered_set<std::string> kMaskOps = {
     "Add",      "BitwiseAnd", "Broadcast",  "Convert",    "Equal",     "Greater",  "GreaterEqual",
     "Less",     "LessEqual",  "LogicalAnd", "LogicalNot", "LogicalOr", "Maximum",  "Minimum",
     "Multiply", "NotEqual",   "Reshape",    "Select",     "Squeeze",   "Subtract", "Unsqueeze"};
 
 // Types between the cache of an attention and its product: they change the layout, repeat heads, or take the part
 // within a window.
-const std::unordered_set<std::string> kOfCaches = {"Broadcast", "Concat",    "Convert",      "Gather",       "Multiply",
+const std::unordered_set<std::string> kCacheOps = {"Broadcast", "Concat",    "Convert",      "Gather",       "Multiply",
                                                    "Reshape",   "Slice",     "StridedSlice", "Split",        "Squeeze",
                                                    "Tile",      "Transpose", "Unsqueeze",    "VariadicSplit"};
 
 // Types between the two products of an attention, in addition to Softmax.
-const std::unordered_set<std::string> kOfScores = {"Add",      "Clamp",   "Convert", "Divide",   "Maximum", "Minimum",
+const std::unordered_set<std::string> kScoreOps = {"Add",      "Clamp",   "Convert", "Divide",   "Maximum", "Minimum",
                                                    "Multiply", "Reshape", "Select",  "Subtract", "Tanh"};
 
+// The group of each node after merging all pairs, dense numbers, [nodes].
 std::vector<std::int32_t> merged(std::int32_t nodes, const Pairs& pairs) {
     Groups groups(nodes);
     for (const auto& [a, b] : pairs) groups.merge(a, b);
@@ -99,6 +103,8 @@ Legality::Legality(std::shared_ptr<const Graph> graph, NodeArrays arrays)
     groups_ = merged(graph_->nodes(), all);
 }
 
+// Constants, and operations that depend on constants only. Operations without inputs and types of kNeverCopied do not
+// count.
 Flags Legality::constant_nodes() const {
     const Graph& graph = *graph_;
     Flags constant(graph.kind.size(), 0);
@@ -122,7 +128,8 @@ bool Legality::is_short(std::int32_t output) const {
     return rank == 0 || (rank == 1 && arrays_.dimensions[arrays_.shape_ptr[output]] <= kShapeVector);
 }
 
-// Nodes that compute lengths without bounds.
+// Nodes that compute lengths without bounds: those of `open_lengths`, and integer arithmetic on them that knows no
+// element of its result.
 Flags Legality::open_values() const {
     const Graph& graph = *graph_;
     Flags open = arrays_.open_lengths;
@@ -130,7 +137,7 @@ Flags Legality::open_values() const {
         const std::int32_t first = graph.input_ptr[node];
         const std::int32_t last = graph.input_ptr[node + 1];
         const bool computes = graph.output_ptr[node] < graph.output_ptr[node + 1];
-        if (open[node] != 0 || !computes || kOfOpenValues.count(arrays_.types[node]) == 0 ||
+        if (open[node] != 0 || !computes || kOpenValueOps.count(arrays_.types[node]) == 0 ||
             !is_short(graph.output_ptr[node])) {
             continue;
         }
@@ -243,7 +250,7 @@ void Legality::add_shared_masks() {
     Flags copied(graph.kind.size(), 0);
     for (std::int32_t node = 0; node < graph.nodes(); ++node) {
         if (fixed[node] == 0 || bound[node] != 0 || replicable_[node] != 0 || graph.kind[node] != NodeKind::kOp ||
-            kOfMasks.count(arrays_.types[node]) == 0) {
+            kMaskOps.count(arrays_.types[node]) == 0) {
             continue;
         }
         copied[node] = 1;
@@ -384,9 +391,9 @@ Pairs Legality::cached_attention() const {
                 part[node] = kScores;
         } else if (scores && type == "Softmax") {
             part[node] = kWeights;
-        } else if ((scores || weights) && kOfScores.count(type) != 0) {
+        } else if ((scores || weights) && kScoreOps.count(type) != 0) {
             part[node] = scores ? kScores : kWeights;
-        } else if (held[node] != 0 || (cache && kOfCaches.count(type) != 0)) {
+        } else if (held[node] != 0 || (cache && kCacheOps.count(type) != 0)) {
             part[node] = kCache;
         }
     }
@@ -408,7 +415,7 @@ void Legality::add_transposes_of_attention(Pairs& pairs) const {
             read = {{graph.input(node, 0), node}, {graph.input(node, 1), node}, {graph.input(node, 2), node}};
         } else if (is(node, "MatMul") && is(graph.input(node, 0), "Softmax")) {
             std::int32_t scores = graph.input(graph.input(node, 0), 0);
-            while (scores >= 0 && kOfScores.count(arrays_.types[scores]) != 0) scores = graph.input(scores, 0);
+            while (scores >= 0 && kScoreOps.count(arrays_.types[scores]) != 0) scores = graph.input(scores, 0);
             read = {{graph.input(node, 1), node}};
             if (is(scores, "MatMul")) {
                 read.insert(read.end(), {{graph.input(scores, 0), scores}, {graph.input(scores, 1), scores}});
@@ -481,6 +488,7 @@ void Legality::add_experts(Pairs& pairs) const {
     }
 }
 
+// All pairs of nodes that must share a device, except those of replicable producers with their consumers (rule 9).
 Pairs Legality::colocation_constraints() const {
     const Graph& graph = *graph_;
     Pairs pairs;
@@ -491,8 +499,8 @@ Pairs Legality::colocation_constraints() const {
     }
     for (std::int32_t e = 0; e < graph.edges(); ++e) {
         const std::int32_t source = graph.source[e];
-        const bool parted = arrays_.movable[graph.input_output[e]] != 0 || masks_[source] != 0;
-        if (graph.kind[graph.target[e]] == NodeKind::kResult || !parted) pairs.emplace_back(source, graph.target[e]);
+        const bool can_cut = arrays_.movable[graph.input_output[e]] != 0 || masks_[source] != 0;
+        if (graph.kind[graph.target[e]] == NodeKind::kResult || !can_cut) pairs.emplace_back(source, graph.target[e]);
     }
     pairs.insert(pairs.end(), state_paths_.begin(), state_paths_.end());
     pairs.insert(pairs.end(), caches_.begin(), caches_.end());
@@ -503,6 +511,7 @@ Pairs Legality::colocation_constraints() const {
     return pairs;
 }
 
+// All pairs of nodes that must share a submodel (rule 10); the header says which and why.
 Pairs Legality::same_submodel_constraints() const {
     const Graph& graph = *graph_;
     Pairs pairs;

@@ -14,8 +14,8 @@
 
 namespace ov_hsdag {
 
-using Pairs = std::vector<std::pair<std::int32_t, std::int32_t>>;
-using Flags = std::vector<std::uint8_t>;
+using Pairs = std::vector<std::pair<std::int32_t, std::int32_t>>;  // pairs of node numbers
+using Flags = std::vector<std::uint8_t>;                           // 1 or 0 for each node or output
 
 // The properties of nodes and outputs that the rules use in addition to the graph. Sizes are those of the cost model,
 // in which examples, bounds or defaults replace dynamic dimensions.
@@ -82,6 +82,8 @@ public:
     [[nodiscard]] const std::vector<Experts>& experts() const { return experts_; }
 
 private:
+    // The rules, in the list above; colocation.cpp explains each. Functions that return Flags have [nodes]; those that
+    // take `pairs` append to it.
     [[nodiscard]] Flags constant_nodes() const;
     [[nodiscard]] Flags open_values() const;
     [[nodiscard]] Flags shape_arithmetic() const;
@@ -101,8 +103,8 @@ private:
 
     std::shared_ptr<const Graph> graph_;
     NodeArrays arrays_;
-    Flags constant_, open_, replicable_, masks_;
-    Pairs state_paths_, caches_, colocated_, same_submodel_;
+    Flags constant_, open_, replicable_, masks_;              // results of rules 1, 2, 3 with 4 and 7, and 7
+    Pairs state_paths_, caches_, colocated_, same_submodel_;  // results of rules 5, 6, 9 and 10
     std::vector<Experts> experts_;
     std::vector<std::int32_t> hosts_, groups_;
 };

@@ -1,3 +1,5 @@
+// The steps of completion. Votes elects the device of each group. Unknown groups take the device of neighbours,
+// first from producers in ascending order of nodes, then from consumers in descending order.
 #include "complete.hpp"
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 namespace ov_hsdag {
 namespace {
 
+// Throws std::invalid_argument unless `device` has a number from `least` to devices - 1 for each node.
 void expect_devices(const Legality& legality, std::span<const std::int32_t> device, std::int32_t least,
                     std::int32_t devices) {
     const bool fits =
@@ -25,6 +28,7 @@ public:
         const std::int32_t groups = group.empty() ? 0 : *std::max_element(group.begin(), group.end()) + 1;
         counts_.assign(static_cast<std::size_t>(groups) * devices_, 0);
     }
+    // Adds a node's vote for a device.
     void add(std::int32_t node, std::int32_t device) {
         counts_[static_cast<std::size_t>(group_[node]) * devices_ + static_cast<std::size_t>(device)] +=
             graph_.kind[node] == NodeKind::kOp ? graph_.nodes() : 1;
@@ -61,10 +65,11 @@ std::vector<std::int32_t> host_devices(const Legality& legality, std::span<const
     std::vector<std::int32_t> chosen = votes.winners();
     // An unknown node joins the last of its known producers, as the others run before that one; without any, it joins
     // the first of its consumers, as the others run later. So it does not split a submodel.
-    std::vector<bool> told;
-    for (const std::int32_t device : chosen) told.push_back(device >= 0);
+    std::vector<bool> decided;  // [groups] whether the group has a device before the present walk over the edges
+    for (const std::int32_t device : chosen) decided.push_back(device >= 0);
+    // Whether edge e connects two groups of hosts, and group g still needs a device.
     const auto unknown = [&](std::int32_t e, std::int32_t g) {
-        return replicable[graph.source[e]] == 0 && group[graph.source[e]] != group[graph.target[e]] && !told[g];
+        return replicable[graph.source[e]] == 0 && group[graph.source[e]] != group[graph.target[e]] && !decided[g];
     };
     std::vector<std::int32_t> last(chosen.size(), -1);
     for (std::int32_t e = 0; e < graph.edges(); ++e) {
@@ -74,7 +79,7 @@ std::vector<std::int32_t> host_devices(const Legality& legality, std::span<const
         last[target] = graph.source[e];
         chosen[target] = from;
     }
-    for (std::size_t g = 0; g < chosen.size(); ++g) told[g] = chosen[g] >= 0;
+    for (std::size_t g = 0; g < chosen.size(); ++g) decided[g] = chosen[g] >= 0;
     for (std::int32_t e = graph.edges() - 1; e >= 0; --e) {
         const std::int32_t to = chosen[group[graph.target[e]]];
         if (to >= 0 && unknown(e, group[graph.source[e]])) chosen[group[graph.source[e]]] = to;
@@ -98,6 +103,7 @@ Replication replication(const Legality& legality, std::span<const std::int32_t> 
     Replication result{{home.begin(), home.end()}, {}};
     std::vector<std::vector<Consumers>> consumers(home.size());  // by home, in the order of the first consumers
 
+    // Notes that an instance of a node (itself or a replica, see Replica::Input) reads its inputs at a home.
     const auto note_inputs = [&](std::int32_t node, std::int32_t instance, std::int32_t where) {
         for (std::int32_t e = graph.input_ptr[node]; e < graph.input_ptr[node + 1]; ++e) {
             const std::int32_t source = graph.source[e];

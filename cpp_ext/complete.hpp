@@ -1,7 +1,8 @@
 // Completion: finds a device for every node of a model from those of the nodes that a placement knows.
 //
 // It has several steps, as the caller, who has the model, makes the copies: host_devices → replication → (copies) →
-// settle.
+// settle. The home of a node is the device or group for which it is needed there; a replicable producer has a copy for
+// each home of its consumers but one.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +47,7 @@ struct Replication {
 // home of most of its consumers; ties go to that of the first consumer in the graph.
 //
 // home: home of each node that is no replicable producer, a device or a group, [nodes]. copyable: [nodes], 0 for nodes
-// that cannot be copied and stay shared; empty if all can be.
+// that cannot be copied and stay shared; empty if all can be. Throws std::invalid_argument if the lengths do not fit.
 Replication replication(const Legality& legality, std::span<const std::int32_t> home,
                         std::span<const std::uint8_t> copyable);
 
@@ -54,7 +55,7 @@ Replication replication(const Legality& legality, std::span<const std::int32_t> 
 // changes devices where replicable producers could not be copied.
 //
 // device: device of each node, [nodes]. devices: number of devices. rule: HETERO's splitting rule. Returns the device
-// of each node, [nodes].
+// of each node, [nodes]. Throws std::invalid_argument if `device` has other numbers.
 std::vector<std::uint8_t> settle(const Legality& legality, std::span<const std::int32_t> device, std::int32_t devices,
                                  SplitRule rule);
 

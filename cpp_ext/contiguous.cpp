@@ -1,3 +1,6 @@
+// The dynamic program and the search over sequences of devices, with the names F, R, S and T of the header.
+// Extension adds one part to partitions, forwards for F or backwards for R. Pools numbers the multisets S. Search
+// fills R for all states, and then enumerates sequences of devices best first.
 #include "contiguous.hpp"
 
 #include <algorithm>
@@ -47,13 +50,16 @@ public:
     }
 
 private:
+    // A near end as by_slowest keeps it.
     struct Candidate {
-        double beyond, rest;
+        double beyond, rest;  // End::beyond; time of the part but for its far end
         std::int32_t cut;
     };
 
+    // The cost at a far end.
     static double at(const double* side, std::int32_t cut) { return side == nullptr ? 0.0 : side[cut]; }
 
+    // Tries all pairs of near and far ends. Arguments of the by_… functions are those of `run`.
     void by_span(std::int32_t kind, const std::vector<End>& ends, const std::vector<const double*>& sides,
                  const std::vector<double*>& values, std::int32_t* from) const {
         const std::size_t n = static_cast<std::size_t>(costs_.cuts);
@@ -97,6 +103,7 @@ private:
         }
     }
 
+    // For latency: the minimum of beyond + side + near, updated as the sweep passes near ends, serves all far ends.
     void by_sum(std::int32_t kind, const std::vector<End>& ends, const std::vector<const double*>& sides,
                 const std::vector<double*>& values, std::int32_t* from) const {
         double best = kInfinite;
@@ -150,6 +157,8 @@ private:
             });
     }
 
+    // Adds a candidate to front_ unless another one is at least as good in both values, and removes those that it
+    // beats.
     void insert(const Candidate& candidate) {
         std::size_t place = front_.size();
         while (place > 0 && front_[place - 1].beyond >= candidate.beyond) --place;
@@ -210,7 +219,9 @@ public:
         }
     }
 
+    // The number of the set of all devices.
     [[nodiscard]] std::int32_t full() const { return static_cast<std::int32_t>(steps_.size()) - 1; }
+    // The steps from a set, in the order of kinds.
     [[nodiscard]] const std::vector<Step>& steps(std::int32_t pool) const {
         return steps_[static_cast<std::size_t>(pool)];
     }
@@ -219,6 +230,8 @@ private:
     std::vector<std::vector<Step>> steps_;
 };
 
+// Enumerates sequences of devices, the best first. With `skip`, sequences have all devices, and functions named
+// …_skipping are used; otherwise each device has items, and sequences are chains.
 class Search {
 public:
     Search(const PartitionCosts& costs, const PartitionOptions& options)
@@ -252,6 +265,7 @@ private:
         // F: without `skip`, the value of the items before each cut on all devices but the last; with it, on all.
         std::vector<double> reached;
 
+        // Appends the first unused device of a kind.
         void take(const PartitionCosts& costs, std::int32_t kind) {
             const auto used = static_cast<std::size_t>(std::count(kinds.begin(), kinds.end(), kind));
             kinds.push_back(kind);
@@ -259,6 +273,7 @@ private:
         }
     };
 
+    // The order of the queue: the least key first, then the lexicographically first devices.
     struct Later {
         bool operator()(const Node& a, const Node& b) const {
             return a.key != b.key ? a.key > b.key : a.devices > b.devices;
@@ -267,8 +282,11 @@ private:
 
     using Queue = std::priority_queue<Node, std::vector<Node>, Later>;
 
+    // The operator (+) of the recurrence.
     [[nodiscard]] double combine(double a, double b) const { return costs_.throughput ? std::max(a, b) : a + b; }
 
+    // The costs of a link between parts of two kinds at each cut, [P]: a row of `enter` or `leave`. Null if the table
+    // is empty or a kind is -1, that is, if there is no such part.
     [[nodiscard]] const double* link(const std::vector<double>& table, std::int32_t before, std::int32_t after) const {
         if (table.empty() || before < 0 || after < 0) return nullptr;
         return table.data() + (static_cast<std::size_t>(before) * kinds_ + static_cast<std::size_t>(after)) * cuts_;
@@ -281,6 +299,7 @@ private:
         return (static_cast<std::size_t>(pool) * kinds_ + static_cast<std::size_t>(kind)) * links + from;
     }
 
+    // R of a state, [P].
     const double* remaining(std::int32_t pool, std::int32_t kind, std::int32_t before) const {
         return remaining_.data() + static_cast<std::size_t>(place_[row(pool, kind, before)]) * cuts_;
     }
@@ -290,15 +309,15 @@ private:
         place_.assign(static_cast<std::size_t>(pools_.full() + 1) * kinds_ * (costs_.linked() ? kinds_ + 1 : 1), -1);
         // Finds the states that can be reached. They are computed in the order of pools, smaller ones first.
         std::int32_t rows = 0;
-        const auto claim = [&](std::int32_t pool, std::int32_t kind, std::int32_t before) {
+        const auto add_state = [&](std::int32_t pool, std::int32_t kind, std::int32_t before) {
             std::int32_t& place = place_[row(pool, kind, before)];
             if (place < 0) place = rows++;
         };
         for (std::int32_t pool = 0; pool <= pools_.full(); ++pool) {
             for (const auto& step : pools_.steps(pool)) {
-                if (!costs_.linked() || pool == pools_.full()) claim(step.pool, step.kind, -1);
+                if (!costs_.linked() || pool == pools_.full()) add_state(step.pool, step.kind, -1);
                 if (!costs_.linked()) continue;
-                for (const auto& then : pools_.steps(step.pool)) claim(then.pool, then.kind, step.kind);
+                for (const auto& then : pools_.steps(step.pool)) add_state(then.pool, then.kind, step.kind);
             }
         }
         remaining_.resize(static_cast<std::size_t>(rows) * cuts_);
@@ -368,6 +387,7 @@ private:
 
     // --- all devices in each sequence, any of them without items -----------------------------------------------------
 
+    // The lower bound of all sequences that begin with the node's.
     [[nodiscard]] double bound_skipping(const Node& node) const {
         double bound = node.reached[cuts_ - 1];
         for (const auto& step : pools_.steps(node.pool)) {
@@ -379,7 +399,8 @@ private:
         return bound;
     }
 
-    // Sets `after` to F of the sequence with one more device of `kind`, which may have no items.
+    // Sets `after` to F of the sequence with one more device of `kind`, which may have no items. reached: F of the
+    // sequence. from: if not null, set to the begin of the device's part for each end, -1 for none, [P].
     void extend_skipping(std::int32_t kind, const std::vector<double>& reached, std::vector<double>& after,
                          std::int32_t* from) {
         ends_.clear();
@@ -397,6 +418,7 @@ private:
         }
     }
 
+    // Makes the nodes with one more device.
     void expand_skipping(const Node& node, std::vector<Node>& children) {
         for (const auto& step : pools_.steps(node.pool)) {
             Node child;
@@ -411,6 +433,7 @@ private:
         }
     }
 
+    // Appends the best partition of a complete sequence to `found`, unless none is finite.
     void trace_skipping(const Node& node, std::vector<Partition>& found) {
         std::vector<double> reached(cuts_, kInfinite), after;
         reached[0] = 0.0;
@@ -429,6 +452,7 @@ private:
         found.push_back(std::move(partition));
     }
 
+    // The best partitions over sequences that have all devices.
     std::vector<Partition> best_skipping() {
         Node root;
         root.pool = pools_.full();
@@ -442,10 +466,12 @@ private:
 
     // --- sequences of devices that all have items --------------------------------------------------------------------
 
+    // The kind of the device before the last one; -1 if there is none, or costs do not depend on it.
     [[nodiscard]] std::int32_t before_last(const Node& node) const {
         return costs_.linked() && node.kinds.size() > 1 ? node.kinds[node.kinds.size() - 2] : -1;
     }
 
+    // The lower bound of all sequences that begin with the node's and have items on each device.
     [[nodiscard]] double bound_chain(const Node& node) const {
         const double* rest = remaining(node.pool, node.kinds.back(), before_last(node));
         double bound = kInfinite;
@@ -465,6 +491,7 @@ private:
         }
     }
 
+    // Makes the nodes that end with the last device, and with one more device behind it.
     void expand_chain(const Node& node, std::vector<Node>& children) {
         const std::int32_t kind = node.kinds.back();
         const auto& steps = pools_.steps(node.pool);
@@ -492,6 +519,7 @@ private:
         }
     }
 
+    // Appends the best partitions of a complete sequence to `found`, at most `per_sequence`.
     void trace_chain(const Node& node, std::vector<Partition>& found) {
         const std::size_t count = node.kinds.size();
         std::vector<double> reached(cuts_, kInfinite), after(cuts_);
@@ -526,6 +554,7 @@ private:
         }
     }
 
+    // The best partitions over sequences whose devices all have items.
     std::vector<Partition> best_chains() {
         std::vector<Node> first;
         for (const auto& step : pools_.steps(pools_.full())) {
@@ -546,10 +575,10 @@ private:
     std::size_t cuts_;
     Pools pools_;
     Extension forward_;
-    double best_ = 0.0;
-    std::vector<End> ends_;
-    std::vector<std::int32_t> place_;
-    std::vector<double> remaining_;
+    double best_ = 0.0;                // the least bound, by which the others are divided
+    std::vector<End> ends_;            // scratch: near ends of the next extension
+    std::vector<std::int32_t> place_;  // [states] row of the state in remaining_, -1: cannot be reached
+    std::vector<double> remaining_;    // [rows, P] R
 };
 
 }  // namespace

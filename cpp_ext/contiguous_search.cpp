@@ -1,3 +1,6 @@
+// Prepares the costs of parts for contiguous_partitions. Sums over prefixes of the order give the time, the weights
+// and the number of unsupported items between any two cuts; live_peaks gives the memory of live tensors. The number
+// of cuts is limited, so that the dynamic program stays within its steps.
 #include "contiguous_search.hpp"
 
 #include <algorithm>
@@ -23,10 +26,12 @@ constexpr double kMostStates = 600'000;
 // exceeds the limit.
 constexpr double kExcess = 10.0;
 
+// The index of an entry in a matrix of `width` columns that is stored by rows.
 std::size_t at(std::int32_t row, std::size_t width, std::size_t column) {
     return static_cast<std::size_t>(row) * width + column;
 }
 
+// The mean of the entries [width, width] off the diagonal; 0 if there are none.
 double mean_off_diagonal(const std::vector<double>& matrix, std::size_t width) {
     double sum = 0;
     for (std::size_t a = 0; a < width; ++a) {
@@ -35,19 +40,22 @@ double mean_off_diagonal(const std::vector<double>& matrix, std::size_t width) {
     return sum / static_cast<double>(std::max<std::size_t>(width * (width - 1), 1));
 }
 
+// The number of states of the dynamic program in any order of devices (contiguous.hpp) for each cut.
 double states_of(const std::vector<std::vector<std::int32_t>>& kinds) {
     auto states = static_cast<double>(kinds.size() * kinds.size());
     for (const auto& kind : kinds) states *= static_cast<double>(kind.size() + 1);
     return states;
 }
 
-// The largest number of cuts with which partitions in any order keep within the limit of steps.
+// The largest number of cuts with which partitions in any order keep within the limit of steps, from kFewestCuts to
+// `most`. pairs: whether costs are a table of pairs of cuts (`span`). effort: factor of the limit.
 std::int32_t cuts_for(double states, bool pairs, std::int32_t most, double effort) {
     const double cuts = pairs ? std::sqrt(kPairSteps * effort / states) : kSteps * effort / states;
     return static_cast<std::int32_t>(std::clamp<double>(cuts, kFewestCuts, most));
 }
 
 // Positions of cuts in the order, [cuts], including both ends: the cheapest one in each of equal slices of the work.
+// work: time of each place, [items]. crossing: bytes that cross each position, [items + 1]. most: number of slices + 1.
 std::vector<std::int32_t> candidate_cuts(const std::vector<double>& work, const std::vector<double>& crossing,
                                          std::int32_t most) {
     const auto last = static_cast<std::int32_t>(crossing.size()) - 1;
@@ -62,12 +70,12 @@ std::vector<std::int32_t> candidate_cuts(const std::vector<double>& work, const 
         std::int32_t best = -1;
         for (std::int32_t place = 1; place < last; ++place) {
             before += work[static_cast<std::size_t>(place) - 1];
-            const auto of = static_cast<std::int32_t>(before / std::max(all, 1e-30) * (most - 1));
-            if (of != slice && best >= 0) {
+            const auto present = static_cast<std::int32_t>(before / std::max(all, 1e-30) * (most - 1));
+            if (present != slice && best >= 0) {
                 cuts.push_back(best);
                 best = -1;
             }
-            slice = of;
+            slice = present;
             if (best < 0 || crossing[place] < crossing[best]) best = place;
         }
         if (best >= 0) cuts.push_back(best);

@@ -1,4 +1,5 @@
-// Makes contiguous partitions of a problem's colocation groups, from which searches start.
+// Makes contiguous partitions of a problem's colocation groups, from which searches start. It fills the costs of
+// contiguous.hpp from the additive cost model, and turns the partitions into placements.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +41,7 @@ public:
     [[nodiscard]] std::vector<ContiguousPlacement> best(const ContiguousOptions& wanted) const;
 
 private:
+    // Fills number_, bytes_ and penalty_.
     void measure_crossings();
     void measure_items();
 

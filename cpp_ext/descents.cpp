@@ -1,3 +1,5 @@
+// The searches and the test whether they agree. Each search is a MultilevelSearch with its own seed; parallel_for runs
+// one turn of all of them.
 #include "descents.hpp"
 
 #include <algorithm>
@@ -16,29 +18,32 @@
 namespace ov_hsdag {
 namespace {
 
+// The independent searches, sorted by score after each turn. Problems of more than `most_groups` groups have only one.
 class Descents {
 public:
     Descents(const SearchSpace& space, const SearchOptions& options)
         : settings_(options.settings.effort), threads_(static_cast<std::size_t>(std::max(options.threads, 1))) {
         const bool large = space.groups() > settings_.most_groups;
         for (std::int32_t k = 0; k < (large ? 1 : settings_.descents); ++k) {
-            SearchOptions own = options;
-            own.seed += static_cast<std::uint64_t>(k);
-            searches_.push_back(std::make_unique<MultilevelSearch>(space, own));
+            SearchOptions seeded = options;
+            seeded.seed += static_cast<std::uint64_t>(k);
+            searches_.push_back(std::make_unique<MultilevelSearch>(space, seeded));
         }
     }
 
+    // Runs the first turn. starts: [count, groups].
     void begin(std::span<const std::uint8_t> starts) {
         for_each([&](MultilevelSearch& search) { search.begin(starts); });
         sort();
     }
 
+    // Runs a further turn, in which each search has `moves` moves.
     void go_on(std::int64_t moves) {
         for_each([&](MultilevelSearch& search) { search.go_on(moves); });
         sort();
     }
 
-    // Each gets what all others kept, to combine it with its own.
+    // Offers the elites of all searches to each search, so that it can combine them with its own.
     void exchange() {
         std::vector<Placement> kept;
         for (const auto& search : searches_) {
@@ -51,22 +56,27 @@ public:
         sort();
     }
 
+    // Whether there is only one search, which has none to agree with.
     [[nodiscard]] bool alone() const { return searches_.size() < 2; }
+    // The best score of all searches, µs.
     [[nodiscard]] double best() const { return searches_.front()->score(); }
 
-    // Whether the best is no better than the start. That all searches have it says nothing then, as they began alike.
+    // Whether the best score is no better than that of a start. If so, equal scores of searches do not count as
+    // agreement, as all searches have similar starts.
     [[nodiscard]] bool at_start() const {
         double start = std::numeric_limits<double>::infinity();
         for (const auto& search : searches_) start = std::min(start, search->start_score());
         return best() >= (1.0 - settings_.expected_regret) * start;
     }
 
-    // Of one more search, as a share of the best score.
+    // The expected gain of one more search, as a share of the best score. If only the best search has a placement
+    // within the memory limits it is 1, and if none has, 0.
     [[nodiscard]] double expected_regret() const {
         if (searches_[1]->score() >= kOverMemory) return best() < kOverMemory ? 1.0 : 0.0;
         return (searches_[1]->score() / best() - 1.0) / static_cast<double>(searches_.size());
     }
 
+    // The result of the best search, with the cycles and elites of all.
     [[nodiscard]] MultilevelResult result() const {
         MultilevelResult result = searches_.front()->result();
         for (std::size_t k = 1; k < searches_.size(); ++k) {
@@ -78,19 +88,20 @@ public:
     }
 
 private:
+    // Calls work(search) for each search, on several threads.
     template <typename Work>
     void for_each(const Work& work) {
         parallel_for(searches_.size(), threads_,
                      [&](std::size_t) { return [&](std::size_t k) { work(*searches_[k]); }; });
     }
 
-    // The best first; of equal ones the first stays the first.
+    // Sorts the searches by score, the best first; searches with equal scores keep their order.
     void sort() {
         std::stable_sort(searches_.begin(), searches_.end(),
                          [](const auto& a, const auto& b) { return better(a->score(), b->score()); });
     }
 
-    // An elite behind those that are no worse.
+    // Inserts an elite into the sorted list, behind those that are no worse, unless the list has it already.
     static void add(MultilevelResult& result, const Placement& elite, double score) {
         if (std::find(result.elites.begin(), result.elites.end(), elite) != result.elites.end()) return;
         const auto place = std::upper_bound(result.elite_scores.begin(), result.elite_scores.end(), score);
@@ -112,8 +123,10 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
     const SearchSettings::Effort& effort = options.settings.effort;
     Descents descents(space, options);
     descents.begin(starts);
+    // Number of moves after which searches that disagree exchange placements.
     const auto apart = static_cast<std::int64_t>((1.0 - effort.together) * static_cast<double>(effort.most_moves));
-    // With two devices, or for latency, a start is often the optimum, and searches find the optimum soon.
+    // Agreement on a start counts with two devices and for latency: there a start is often the optimum, and searches
+    // find the optimum soon.
     const bool hard = options.throughput && space.levels_of(options.seed).fine.devices > 2;
     std::int64_t spent = options.max_moves;
     bool agreed = descents.alone();

@@ -1,12 +1,14 @@
-// Independent searches of one problem, which end when they agree: how long it takes follows from the problem.
+// Independent multilevel searches ("descents") of one problem, which end when they agree. So their number of moves
+// depends on how hard the problem is.
 //
-// Searches with seeds and orders of their own take turns of equal numbers of moves, each turn as long as all before it.
-// Of n equal independent searches the expected gain of one more is at most (second best - best) / n: leaving out each
-// of the n in turn, only the best one's absence costs anything, and costs that much. They end when this is below
-// `expected_regret` of the best, and the best has moved by no more in the last turn. For throughput on more than two
-// devices they do not agree on what they all began with. Where they never agree, they exchange what they have found for
-// the last of `most_moves`. Moves are counted, not time: a seed finds the same on
-// every machine, on any number of cores.
+// The searches have different seeds and orders of nodes. They run in turns, each as long as all turns before it. With n
+// equal independent searches, the expected gain of one more search is at most (second best score - best score) / n: if
+// each of the n is left out in turn, only the absence of the best one costs anything, and it costs this difference.
+// The searches agree when this gain is below `expected_regret` of the best score, and the best score has not improved
+// by more than that in the last turn. For throughput on more than two devices, they do not agree on a score that they
+// had at the start. If they do not agree, they exchange their placements and search on, for the last share `together`
+// of `most_moves`. Moves are counted, not time, so that a seed gives the same result on every machine and on any
+// number of cores.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +20,12 @@
 
 namespace ov_hsdag {
 
-// options: `max_moves` of the first turn of each search; seeds from `seed` on; so many threads at most. starts: [count,
-// groups] placements that each search tries as well. Improvements and phases are those of the search that found the
-// best; cycles of all.
+// Searches until the searches agree or `most_moves` are spent.
+//
+// starts: [count, groups] placements that each search tries as well; may be empty. options: `max_moves` is the number
+// of moves of each search in the first turn; search k has seed + k; `threads` is the largest number of threads. Returns
+// the best placement, with the improvements and phases of the search that found it, the cycles of all searches, and the
+// elites of all searches. Throws std::invalid_argument if `max_moves` is not positive, or a setting is out of range.
 [[nodiscard]] MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const std::uint8_t> starts,
                                                    const SearchOptions& options);
 

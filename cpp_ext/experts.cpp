@@ -1,3 +1,6 @@
+// Matches the pattern of a block of experts backwards from its ReduceSum: one side of the product before the sum
+// leads to the router's scatter, the other through the experts' matrix products to the tile. Then the block is
+// completed with the router and the Reshapes around it.
 #include "experts.hpp"
 
 #include <algorithm>
@@ -7,13 +10,14 @@ namespace ov_hsdag {
 namespace {
 
 // Types between the matrix products of an expert.
-const std::unordered_set<std::string> kOfExperts = {
+const std::unordered_set<std::string> kExpertOps = {
     "Add",     "Clamp",   "Convert", "Gelu",     "Maximum", "Minimum", "Multiply", "Relu",
     "Reshape", "Sigmoid", "Slice",   "Subtract", "Split",   "Swish",   "Tanh",     "VariadicSplit"};
 
 // Types between the router's weights and their product with the results of the experts.
-const std::unordered_set<std::string> kOfRouting = {"Convert", "Reshape", "Transpose", "Unsqueeze"};
+const std::unordered_set<std::string> kRoutingOps = {"Convert", "Reshape", "Transpose", "Unsqueeze"};
 
+// Finds the blocks of one graph. member_ and visit_ mark the nodes that the present walk has seen.
 class Finder {
 public:
     Finder(const Graph& graph, const std::vector<std::string>& types, const std::vector<std::int16_t>& ranks,
@@ -48,7 +52,7 @@ private:
 
     // Follows a block from the product backwards to the scatter of the router's weights. False if it is no block.
     bool routing(std::int32_t node, Experts& block) const {
-        while (node >= 0 && kOfRouting.count(types_[node]) != 0) {
+        while (node >= 0 && kRoutingOps.count(types_[node]) != 0) {
             block.nodes.push_back(node);
             node = graph_.input(node, 0);
         }
@@ -77,7 +81,7 @@ private:
             } else if (multiplies(node)) {
                 ++products;
                 ahead.push_back(graph_.input(node, 0));
-            } else if (kOfExperts.count(types_[node]) != 0) {
+            } else if (kExpertOps.count(types_[node]) != 0) {
                 beta |= types_[node] == "Swish" && graph_.input(node, 1) >= 0;
                 for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
                     // The shape input of a Reshape is not part of the block.

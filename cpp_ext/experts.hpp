@@ -23,7 +23,8 @@ struct Experts {
 
 // Finds the blocks of a graph, in its order.
 //
-// types: operation types, [nodes]. ranks: [outputs]. constant: 1 for nodes that depend on constants only, [nodes].
+// types: operation types, [nodes]. ranks: declared rank of each output, -1 if open, [outputs]. constant: 1 for nodes
+// that depend on constants only, [nodes].
 std::vector<Experts> find_experts(const Graph& graph, const std::vector<std::string>& types,
                                   const std::vector<std::int16_t>& ranks, const std::vector<std::uint8_t>& constant);
 

@@ -1,3 +1,5 @@
+// Degrees, order, depth and height take one walk over the graph. Distances come from breadth-first searches from all
+// nodes, 64 at a time, in parallel batches.
 #include "features.hpp"
 
 #include <algorithm>
@@ -15,8 +17,9 @@
 namespace ov_hsdag {
 namespace {
 
+// Neighbours in compressed rows.
 struct Adjacency {
-    std::vector<std::int32_t> ptr, node;
+    std::vector<std::int32_t> ptr, node;  // [nodes + 1]; neighbours of i: node[ptr[i] … ptr[i + 1] - 1]
 
     // Lists neighbours along edges from `from` to `to`, and in the other direction if `both` is true.
     Adjacency(std::int32_t nodes, std::span<const std::int32_t> from, std::span<const std::int32_t> to, bool both)
@@ -39,7 +42,7 @@ struct Adjacency {
 // merrier: efficient multi-source graph traversal", VLDB 2014).
 constexpr std::int32_t kSources = 64;
 
-// Runs such searches, and reuses their buffers.
+// Runs up to kSources breadth-first searches at once, and reuses their buffers.
 class Searches {
 public:
     explicit Searches(std::int32_t nodes)
@@ -86,11 +89,14 @@ private:
     std::vector<std::int32_t> front_, reached_;
 };
 
+// Closeness centrality of a node (StructureFeatures::closeness). reaching: number of nodes that reach it. distance: sum
+// of their distances.
 double closeness_of(double reaching, double distance, std::int32_t nodes) {
     // (reaching nodes / sum of their distances) · (reaching nodes / all other nodes)
     return distance > 0 ? reaching / distance * reaching / static_cast<double>(nodes - 1) : 0.0;
 }
 
+// Fills position, depth and height. out: neighbours along edges. result: must have the in-degrees.
 void find_order(const Adjacency& out, StructureFeatures& result) {
     const auto nodes = static_cast<std::int32_t>(result.in_degree.size());
     std::vector<std::int32_t> waiting = result.in_degree;

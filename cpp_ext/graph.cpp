@@ -1,3 +1,5 @@
+// Checks the arrays of a graph and derives the others: ends of edges, consumers by output, and which connected parts
+// compute something.
 #include "graph.hpp"
 
 #include <numeric>
@@ -10,6 +12,7 @@
 namespace ov_hsdag {
 namespace {
 
+// Throws std::invalid_argument unless `pointer` has non-decreasing offsets of `rows` rows, from 0 to `entries`.
 void check_pointer(const std::vector<std::int32_t>& pointer, std::size_t rows, std::size_t entries, const char* name) {
     const bool sized =
         pointer.size() == rows + 1 && pointer.front() == 0 && static_cast<std::size_t>(pointer.back()) == entries;

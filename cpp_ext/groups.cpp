@@ -1,3 +1,4 @@
+// Union-find with path halving. Merging keeps the smaller root, so that numbering needs only one pass.
 #include "groups.hpp"
 
 #include <algorithm>

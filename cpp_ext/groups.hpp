@@ -1,4 +1,4 @@
-// Disjoint sets of nodes (union-find).
+// Disjoint sets of nodes (union-find). Colocation, coarsening and searches use them to merge nodes or items by pairs.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,9 @@ namespace ov_hsdag {
 class Groups {
 public:
     explicit Groups(std::int32_t size);
+    // The smallest member of the item's set.
     std::int32_t root(std::int32_t item);
+    // Joins the sets of two items.
     void merge(std::int32_t a, std::int32_t b);
     // The set of each item, dense numbers in the order of the sets' first members, [items].
     std::vector<std::int32_t> numbers();
@@ -21,7 +23,7 @@ private:
 };
 
 // Merges the groups of all pairs of nodes (a[i], b[i]). Returns the group of each node, dense numbers in the order of
-// the groups' first nodes, [nodes].
+// the groups' first nodes, [nodes]. Throws std::invalid_argument if a and b differ in length, or have no node number.
 std::vector<std::int32_t> merge_groups(std::int32_t nodes, std::span<const std::int32_t> a,
                                        std::span<const std::int32_t> b);
 

@@ -1,3 +1,6 @@
+// The splitting rule on bit sets. A split begins with the connected components of equal affinity. While components
+// form a cycle, further inputs become boundaries: per node by which boundaries it depends on (split_cycles_once),
+// and by the later rule also by isolating single nodes.
 #include "hetero.hpp"
 
 #include <algorithm>
@@ -10,6 +13,7 @@
 namespace ov_hsdag {
 namespace {
 
+// Whether two bit sets of `words` words have a common bit.
 bool intersects(const std::uint64_t* a, const std::uint64_t* b, std::size_t words) {
     for (std::size_t w = 0; w < words; ++w) {
         if ((a[w] & b[w]) != 0) return true;
@@ -17,6 +21,7 @@ bool intersects(const std::uint64_t* a, const std::uint64_t* b, std::size_t word
     return false;
 }
 
+// Calls visit(number of the bit) for each bit that is in both sets, ascending.
 template <typename Visit>
 void for_each_bit(const std::uint64_t* bits, const std::uint64_t* mask, std::size_t words, Visit visit) {
     for (std::size_t w = 0; w < words; ++w) {
@@ -26,6 +31,7 @@ void for_each_bit(const std::uint64_t* bits, const std::uint64_t* mask, std::siz
     }
 }
 
+// The root of a node's set in a union-find forest; shortens the path to it.
 std::int32_t find_root(std::vector<std::int32_t>& parent, std::int32_t node) {
     while (parent[node] != node) {
         parent[node] = parent[parent[node]];

@@ -52,17 +52,27 @@ public:
     const Split& split(const std::uint8_t* device, std::int64_t most_work = std::numeric_limits<std::int64_t>::max());
 
 private:
+    // A component is a set of nodes that edges without boundaries connect; the quotient graph has the components as
+    // nodes and the boundaries as edges. A cyclic component is a set of components on a common cycle of that graph.
+
+    // Finds the components of the present boundaries: fills component_ and components_.
     void find_components();
     // One round of the per-node rule; false if it added no boundary.
     bool split_cycles_once();
-    // Fills scc_ and the bits of boundaries; false if there is no cyclic component.
+    // Fills scc_ with cyclic components, also with components that have a boundary inside; false if there are none.
     bool find_cyclic_components();
+    // Numbers the bits of each cyclic component, and fills depends_, owned_ and produced_. It does nothing more if the
+    // limit of work is exceeded.
     void collect_dependencies();
     void update_wanted(std::int32_t node);
+    // The bit set of a node, a row of depends_; the node must be in a cyclic component.
     std::uint64_t* depends(std::int32_t node) { return &depends_[static_cast<std::size_t>(row_[node]) * words_]; }
-    // Fills scc_ with the components on cycles of the quotient graph; false if there are none.
+    // Fills scc_ with the components on cycles of the quotient graph; false if there are none. with_constants: whether
+    // tensors of constants count as edges.
     bool find_cyclic_components(bool with_constants);
+    // Makes all inner inputs of one node of a cyclic component boundaries (the later rule).
     void isolate_one_node();
+    // Fills the submodels of split_ from the components.
     void number_submodels();
 
     const Graph& graph_;

@@ -1,3 +1,6 @@
+// Contraction of pairs of items, level by level. Contraction rates the pairs that may be merged, matches them
+// greedily, the highest rating first, and finds an order of the coarse items. Hierarchy repeats this until the
+// target size is reached.
 #include "hierarchy.hpp"
 
 #include <algorithm>
@@ -10,8 +13,8 @@
 namespace ov_hsdag {
 namespace {
 
-constexpr std::int32_t kNone = -1;
-constexpr std::int32_t kSeveral = -2;
+constexpr std::int32_t kNone = -1;     // no neighbour, partner or number
+constexpr std::int32_t kSeveral = -2;  // several neighbours
 
 // The larger of each item's share of all work, on fastest devices, and its share of all weights, [items].
 std::vector<double> shares(const AdditiveModel& model) {
@@ -37,6 +40,9 @@ std::vector<double> shares(const AdditiveModel& model) {
 // One round of contractions. An edge may be contracted if its target receives from no other item, or if its source
 // sends to no other item. Any number of these contractions at once makes no cycle: each pair is entered only through
 // its first item, or left only through its last, so that a cycle of pairs would be a cycle of these items.
+//
+// rating: [tensors]. share: [items] see `shares`. most: largest share of a merged item. labels: [items] or empty, see
+// HierarchyOptions.
 class Contraction {
 public:
     Contraction(const AdditiveModel& model, std::span<const double> rating, std::span<const double> share, double most,
@@ -54,7 +60,8 @@ public:
         for (std::int32_t k = 0; k < model.items; ++k) place_[model.order[k]] = k;
     }
 
-    // The coarser item of each item, dense numbers, [items]; empty if there is little to contract.
+    // Matches items in pairs. Returns the coarser item of each item, dense numbers, [items]; empty if there is little
+    // to contract. count: set to the number of coarser items.
     std::vector<std::int32_t> items(std::int32_t& count) {
         find_only_neighbours();
         match();
@@ -71,7 +78,8 @@ public:
         return std::move(number_);
     }
 
-    // A topological order of the coarse items, provided that the finer order is one, [coarse items].
+    // A topological order of the coarse items, provided that the finer order is one, [coarse items]. item, count: the
+    // results of `items`.
     std::vector<std::int32_t> order(const std::vector<std::int32_t>& item, std::int32_t count) const {
         std::vector<std::int32_t> first(static_cast<std::size_t>(count), model_.items);
         std::vector<std::int32_t> waits(first.size(), 0);
@@ -123,6 +131,7 @@ private:
         }
     }
 
+    // Adds the pairs of an item with the only item from which it receives, or to which it sends.
     void find_only_neighbours() {
         const auto count = static_cast<std::size_t>(model_.items);
         std::vector<std::int32_t> before(count, kNone), behind(count, kNone);
@@ -143,6 +152,9 @@ private:
         }
     }
 
+    // Adds a pair that may be merged, with its rating. A pair may be merged if it is small enough, its labels are equal
+    // and some device supports both items. rate: whether to add the ratings of tensors between the items to `rating`; a
+    // pair without any is left out.
     void add(std::int32_t from, std::int32_t to, bool rate, double rating = 0.0) {
         const double share = share_[from] + share_[to];
         if (share > most_) return;
@@ -172,6 +184,7 @@ private:
         pairs_.push_back({rating, from, to});
     }
 
+    // Makes partners of pairs, the highest rating first, unless one of the two has a partner.
     void match() {
         std::sort(pairs_.begin(), pairs_.end(), [](const Pair& a, const Pair& b) {
             return a.rating != b.rating ? a.rating > b.rating : std::pair(a.from, a.to) < std::pair(b.from, b.to);
@@ -183,6 +196,7 @@ private:
         }
     }
 
+    // Numbers the merged items in the order of their first items (number_). Returns their count.
     std::int32_t number() {
         number_.assign(place_.size(), kNone);
         std::int32_t count = 0;
@@ -200,10 +214,10 @@ private:
     double most_, noise_, shrink_;
     std::span<const std::uint64_t> labels_;
     std::mt19937_64& random_;
-    std::vector<std::int32_t> place_;    // [items] in the order
-    std::vector<std::int32_t> partner_;  // [items]
-    std::vector<std::int32_t> number_;   // [items]
-    std::vector<Pair> pairs_;
+    std::vector<std::int32_t> place_;    // [items] position in the order
+    std::vector<std::int32_t> partner_;  // [items] the item with which it is merged, or kNone
+    std::vector<std::int32_t> number_;   // [items] the coarser item
+    std::vector<Pair> pairs_;            // pairs that may be merged
 };
 
 }  // namespace

@@ -15,18 +15,21 @@
 namespace ov_hsdag {
 
 struct HierarchyOptions {
-    std::int32_t target = SearchSettings::Coarsening{}.target;
+    std::int32_t target = SearchSettings::Coarsening{}.target;  // coarsening ends at this number of items
     // Ratings are multiplied by random numbers between 1 and 1 + noise, which gives different hierarchies.
     double noise = 0.0;
     // [items of the finest level] items with different labels are not merged; empty: all may be.
     std::span<const std::uint64_t> labels;
-    double share = SearchSettings::Coarsening{}.share;
-    double shrink = SearchSettings::Coarsening{}.shrink;
+    double share = SearchSettings::Coarsening{}.share;    // see SearchSettings::Coarsening
+    double shrink = SearchSettings::Coarsening{}.shrink;  // likewise
 };
 
+// Additive cost models from fine to coarse. Level 0 is the given model; each further level merges items of the one
+// before, which keeps the sums of times and weights. A placement of a level has a device for each of its items.
 class Hierarchy {
 public:
     // finest: must outlive the hierarchy. rating: [tensors of `finest`], those with high ratings are contracted first.
+    // random: used only if the options have noise.
     Hierarchy(const AdditiveModel& finest, std::span<const double> rating, const HierarchyOptions& options,
               std::mt19937_64& random);
 
@@ -37,7 +40,7 @@ public:
     }
     // The coarsest item of each item of the finest level, [items of the finest level].
     [[nodiscard]] std::vector<std::int32_t> items() const;
-    // Translates a placement of a level's items into one of the next finer level.
+    // Translates a placement of a level's items, level >= 1, into one of the next finer level.
     [[nodiscard]] Placement refined(std::size_t level, const Placement& placement) const {
         return gathered(placement, coarser_[level - 1].item_of);
     }
@@ -47,12 +50,12 @@ public:
 
 private:
     struct Level {
-        std::vector<std::int32_t> item_of;  // [items of the finer level]
+        std::vector<std::int32_t> item_of;  // [items of the finer level] item of this level
         AdditiveModel model;
     };
 
     const AdditiveModel& finest_;
-    std::vector<Level> coarser_;
+    std::vector<Level> coarser_;  // levels 1, 2, …
 };
 
 // Ratings by heavy edges: the mean time of each tensor's transfer, µs, [tensors].

@@ -1,3 +1,5 @@
+// Turns an evaluation of the simulator into one number, and compares it with the additive cost model to update the
+// estimates.
 #include "judge.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Scores placements by the simulator, and derives estimates for searches that use the additive cost model
-// (additive.hpp).
+// (additive.hpp). The estimates stand for what that model lacks: the cost of submodels, and the memory of live tensors.
 #pragma once
 
 #include <cstdint>
@@ -37,22 +37,25 @@ public:
     // The estimate of live tensors: bytes of memory on each device that are not available to weights, [devices].
     [[nodiscard]] const std::vector<double>& reserved() const { return estimates_.reserved; }
 
-    // Both estimates, as they are after a placement.
+    // Both estimates, as they are after the placement that was scored last.
     struct Estimates {
-        std::vector<double> surcharge, reserved;
+        std::vector<double> surcharge, reserved;  // [devices] µs for each received tensor; bytes
     };
     [[nodiscard]] const Estimates& estimates() const { return estimates_; }
-    void go_by(const Estimates& estimates) { estimates_ = estimates; }
+    // Replaces the estimates by those of an earlier placement, from which a search goes on.
+    void use_estimates(const Estimates& estimates) { estimates_ = estimates; }
 
 private:
+    // The score of an evaluation without rounding, see `score`.
     [[nodiscard]] double score_of(const Evaluation& evaluation) const;
     void update_estimates(const Placement& placement, const Evaluation& evaluation);
+    // The bytes beyond the memory limits as shares of the limits, summed over devices.
     [[nodiscard]] double excess_of_memory(const Evaluation& evaluation) const;
 
     const Problem& problem_;
     const AdditiveModel& model_;
     bool throughput_;
-    std::int64_t most_work_;
+    std::int64_t most_work_;  // limit of the work of one split (Splitter::split)
     Simulator simulator_;
     Estimates estimates_;
 };

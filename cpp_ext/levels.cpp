@@ -1,3 +1,5 @@
+// Renumbers coarse groups in the order of the problem and makes the additive models of both levels. Levels of
+// further orders are made when they are first needed.
 #include "levels.hpp"
 
 #include <algorithm>

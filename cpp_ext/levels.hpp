@@ -1,4 +1,5 @@
-// The two levels on which placements are refined, and the translation of placements between them.
+// The two levels on which placements are refined, and the translation of placements between them. The items of the fine
+// level are colocation groups; those of the coarse level are coarse groups, which the caller makes (coarsen.hpp).
 #pragma once
 
 #include <cstddef>
@@ -56,6 +57,7 @@ public:
 
     // The levels of an order; numbers beyond the last order start again with the first. Thread safe.
     [[nodiscard]] const Levels& levels_of(std::size_t order) const;
+    // The problem with groups numbered as in `ordered`.
     [[nodiscard]] const Problem& problem() const { return ordered.problem(); }
     [[nodiscard]] std::int32_t groups() const { return levels.fine.items; }
     [[nodiscard]] std::int32_t devices() const { return levels.fine.devices; }

@@ -1,3 +1,6 @@
+// Computes the peaks of all parts without simulating each. A first walk gives the live bytes at each place if all
+// groups were one submodel. For each begin of a part, tensors from before it are subtracted until their last reader,
+// and the inputs of the part, which stay alive until its end, are added.
 #include "live.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Dinic's algorithm: layers of the residual network, then a blocking flow along them, until the sink has no layer.
+// After the last round the nodes with a layer are the source's side.
 #include "min_cut.hpp"
 
 #include <algorithm>
@@ -45,7 +47,8 @@ public:
         none_ = largest * kRelativeRest;
     }
 
-    // ---- Phase 1: layers of nodes by breadth first search from the source. Returns whether the sink is reached.
+    // ---- Phase 1: numbers the layers of nodes by breadth first search from the source. Returns whether the sink is
+    // reached.
     bool layer(std::int32_t source, std::int32_t sink) {
         std::fill(layer_.begin(), layer_.end(), -1);
         queue_.assign(1, source);
@@ -61,7 +64,7 @@ public:
         return layer_[sink] >= 0;
     }
 
-    // ---- Phase 2: a blocking flow along edges from layer to layer, by depth first search without recursion.
+    // ---- Phase 2: sends a blocking flow along edges from layer to layer, by depth first search without recursion.
     void block(std::int32_t source, std::int32_t sink) {
         std::copy(first_.begin(), first_.end() - 1, next_.begin());
         path_.clear();
@@ -85,6 +88,7 @@ public:
         }
     }
 
+    // Whether the last layering reached a node from the source.
     bool reached(std::int32_t node) const { return layer_[node] >= 0; }
 
 private:
@@ -113,14 +117,14 @@ private:
     }
 
     std::vector<std::int32_t> first_;  // [nodes + 1], edges of each node
-    std::vector<std::int32_t> head_;   // [2 edges]
-    std::vector<std::int32_t> twin_;   // [2 edges]
-    std::vector<double> rest_;         // [2 edges]
+    std::vector<std::int32_t> head_;   // [2 edges] node at which the edge ends
+    std::vector<std::int32_t> twin_;   // [2 edges] the reverse edge
+    std::vector<double> rest_;         // [2 edges] residual capacity
     std::vector<std::int32_t> layer_;  // [nodes], -1: not reached
     std::vector<std::int32_t> next_;   // [nodes], the first edge that this phase may still use
     std::vector<std::int32_t> queue_;
     std::vector<std::int32_t> path_;  // edges from the source on
-    double none_ = 0;
+    double none_ = 0;                 // residual capacities up to this count as 0
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Computes a minimum cut between a source and a sink of a directed flow network.
+// Computes a minimum cut between a source and a sink of a directed flow network. With two devices the best placement
+// for latency in the additive cost model is such a cut.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,6 @@
+// The schedule of the multilevel search. `begin` offers simple placements and contiguous partitions to the pool and
+// makes the first cycle. `cycles` then alternates between annealing, the island (a second population), local search
+// and further cycles. Placements here have the numbers of OrderedProblem; MultilevelSearch translates them.
 #include "multilevel.hpp"
 
 #include <algorithm>
@@ -26,22 +29,24 @@
 namespace ov_hsdag {
 namespace {
 
+// A placement of the pool.
 struct Solution {
     Placement placement;  // [groups]
     double score = std::numeric_limits<double>::infinity();
-    Judge::Estimates estimates;
+    Judge::Estimates estimates;  // the judge's estimates after this placement
 };
 
-// What passes on the coarsest level made of a start.
-struct Refined {
-    double us;
-    bool from_devices;  // of a placement that need not be feasible
-    Placement placement;
+// A placement of the coarsest level, after passes, from which the first cycle may uncoarsen.
+struct CoarseStart {
+    double us;            // the additive objective
+    bool from_devices;    // made of each item's fastest or a preferred device, not of a placement of the pool
+    Placement placement;  // [items of the coarsest level]
 };
 
 }  // namespace
 
-// The seed also says which of the problem's orders the levels have, so that descents differ in more than luck.
+// The state of one search. The seed also selects the order of nodes that the levels use, so that independent searches
+// differ in more than random numbers. Times are measured by now_ms.
 class MultilevelSearch::Search {
 public:
     Search(const SearchSpace& space, const SearchOptions& options)
@@ -62,14 +67,14 @@ public:
           all_moves_(options.max_moves > 0 ? options.max_moves : std::numeric_limits<std::int64_t>::max() / 4),
           budget_(all_moves_, options.budget_ms > 0 ? begin_ms_ + options.budget_ms : Budget::kNoEnd,
                   options.processor_time),
-          lacking_(std::find(model_.supported.begin(), model_.supported.end(), 0) != model_.supported.end()) {}
+          lacks_operations_(std::find(model_.supported.begin(), model_.supported.end(), 0) != model_.supported.end()) {}
 
-    // What search starts from, and the first cycle. starts: [count, groups] placements that are tried as well.
+    // Fills the pool with starts and makes the first cycle. starts: [count, groups] placements that are tried as well.
     void begin(std::span<const std::uint8_t> starts) {
         add_single_devices(true);
         offer_all(starts);
         add_partitions(true);
-        add_scattered();
+        add_maximal_support();
         add_partitions(false);
         add_partitions_of_other_orders();
         add_single_devices(false);
@@ -78,22 +83,25 @@ public:
         if (!std::isfinite(pool_.front().score)) judge_without_limit();
         enter(Phase::kRefine);
         refine_over_memory();
-        begun_at_ = budget_.moves();
+        moves_after_begin_ = budget_.moves();
     }
 
+    // Adds moves to the budget. They count as if they had been there from the begin, and as left after `begin`.
     void allow(std::int64_t moves) {
         budget_.spend(-moves);
         all_moves_ += moves;
-        begun_at_ += moves;
+        moves_after_begin_ += moves;
     }
 
-    // Further cycles, until the budget is spent.
+    // Searches until the budget is spent. Annealing and the island are chosen while they have had less than their share
+    // of the moves since `begin`; otherwise local search is drawn with probability 1/2 or 1/4, by the number of groups,
+    // and else a further cycle.
     void cycles() {
         since_ms_ = now_ms(options_.processor_time);
         const SearchSettings::Population& sizes = settings_.population;
         const double share = options_.throughput ? sizes.island_share_in_throughput : sizes.island_share;
         while (budget_.left()) {
-            const auto spent = static_cast<double>(begun_at_ - budget_.moves());
+            const auto spent = static_cast<double>(moves_after_begin_ - budget_.moves());
             if (model_.items <= settings_.annealing.most_items &&
                 static_cast<double>(annealed_moves_) < settings_.annealing.share * spent) {
                 search_annealed();
@@ -108,6 +116,7 @@ public:
         enter(Phase::kRefine);
     }
 
+    // Offers placements, [count, groups], to the pool.
     void offer_all(std::span<const std::uint8_t> placements) {
         const auto width = static_cast<std::ptrdiff_t>(model_.items);
         for (auto row = placements.begin(); placements.end() - row >= width; row += width) {
@@ -130,9 +139,10 @@ public:
     }
 
 private:
-    // All on one device, which what adds up tells the time of: the fastest, or all others. Where weights exceed a
-    // memory limit there is nothing to judge, and where devices lack operations, much; the first cycle begins there all
-    // the same.
+    // Offers placements with all items on one device: the fastest device by the additive cost model if `fastest` is
+    // true, otherwise all others. Devices that cannot hold the weights or that lack operations are skipped, as such a
+    // placement is infeasible or, completed by other devices, takes long to simulate (add_maximal_support has those).
+    // The first cycle starts from such devices all the same.
     void add_single_devices(bool fastest) {
         const auto width = static_cast<std::size_t>(model_.devices);
         const auto count = static_cast<std::size_t>(model_.items);
@@ -155,10 +165,10 @@ private:
         }
     }
 
-    // Contiguous partitions, as they are: in any order of the devices, then in the best orders with more places where
-    // parts may end. whole: only of what each device runs itself (ContiguousOptions).
+    // Offers contiguous partitions without refinement: in any order of the devices, then in the best orders with more
+    // places where parts may end. whole: see ContiguousOptions.
     void add_partitions(bool whole) {
-        if (model_.devices == 1 || !budget_.left() || (whole && !lacking_)) return;
+        if (model_.devices == 1 || !budget_.left() || (whole && !lacks_operations_)) return;
         // With many orders of the devices, partitions take longer than all else before the first placement: one order
         // first.
         if (model_.devices > settings_.partitions.few_devices) {
@@ -170,8 +180,8 @@ private:
                           settings_.partitions.fine_sequences);
     }
 
-    // Where nothing fits into memory yet, in any order of the devices for all orders of the groups; also for the one in
-    // which the nodes run, which decides what is alive at the same time.
+    // If no placement fits into memory yet, offers partitions in any order of the devices for all orders of the groups,
+    // and for the order in which the nodes run, which decides which tensors are alive at the same time.
     void add_partitions_of_other_orders() {
         if (model_.devices == 1 || pool_.empty() || pool_.front().score < kOverMemory) return;
         std::vector<std::int32_t> as_numbered(problem_.group.size());
@@ -188,8 +198,8 @@ private:
         }
     }
 
-    // Of an order of the groups. What partitions have in common is found out when the first is wanted: single devices
-    // come before.
+    // The best partitions of an order of the groups; empty if there is no such order. order: index in contiguous_. The
+    // first call fills contiguous_, which takes time: single devices are offered before it.
     std::vector<ContiguousPlacement> partitions(std::size_t order, const ContiguousOptions& wanted) {
         if (contiguous_.empty()) {
             for (std::vector<std::int32_t>& groups : space_.ordered.group_orders()) {
@@ -199,8 +209,9 @@ private:
         return order < contiguous_.size() ? contiguous_[order].best(wanted) : std::vector<ContiguousPlacement>{};
     }
 
-    // In any order of the devices, and in the best `fine` orders again with the most places and of other orders of the
-    // groups.
+    // Offers partitions of the best order of the groups so far, in any order of the devices. For the best `fine` of
+    // these orders of devices it offers partitions of all orders of the groups again, with the most places where parts
+    // may end, and sets best_order_ to the order of the groups that has the best one.
     void add_partitions_of(const ContiguousOptions& wanted, std::int32_t fine) {
         std::vector<std::vector<std::int32_t>> sequences;
         for (ContiguousPlacement& found : partitions(best_order_, wanted)) {
@@ -222,7 +233,8 @@ private:
         }
     }
 
-    // Returns the score of what is found.
+    // Offers the best partition of one order of the groups over one sequence of devices. order: index in contiguous_.
+    // cuts, whole: see ContiguousOptions. Returns its score; infinite if there is none or the budget is spent.
     double add_partitions_in(std::size_t order, const std::vector<std::int32_t>& sequence, std::int32_t cuts,
                              bool whole) {
         double score = std::numeric_limits<double>::infinity();
@@ -234,8 +246,9 @@ private:
         return score;
     }
 
-    // Each device that lacks operations with all that it runs, the fastest ones with the rest.
-    void add_scattered() {
+    // Offers, for each device that lacks operations, the placement in which it has all items that it supports and the
+    // fastest devices have the rest.
+    void add_maximal_support() {
         for (std::size_t device = 0; device < static_cast<std::size_t>(model_.devices) && budget_.left(); ++device) {
             Placement placement = simple_placement(device);
             const auto other = [&](std::uint8_t d) { return d != device; };
@@ -243,18 +256,20 @@ private:
         }
     }
 
-    // Where no placement could be judged: devices that each lack what others have may leave no simple one.
+    // Judges the placements of the pool again, without a limit of work, until one is feasible. It is for problems of
+    // which no placement was feasible within the limit: if each device lacks operations that others have, there may be
+    // no simple placement.
     void judge_without_limit() {
         limited_work_ = false;
         judge_.limit_work(std::numeric_limits<double>::infinity());
-        const std::vector<Solution> known = std::exchange(pool_, {});
-        for (const Solution& solution : known) {
+        const std::vector<Solution> previous = std::exchange(pool_, {});
+        for (const Solution& solution : previous) {
             if (pool_.empty() || (budget_.left() && !std::isfinite(pool_.front().score))) offer(solution.placement);
         }
     }
 
-    // Live tensors count for memory limits, and what adds up says nothing of them: where limits are exceeded, by the
-    // simulator.
+    // If the best placement exceeds memory limits, refines it by the simulator: live tensors count for the limits, and
+    // the additive cost model does not know them.
     void refine_over_memory() {
         if (pool_.front().score < kOverMemory || model_.devices == 1 || !budget_.left()) return;
         Candidate best{pool_.front().placement, pool_.front().score, 0};
@@ -263,51 +278,53 @@ private:
         offer(std::move(best.placement));
     }
 
+    // Makes one hierarchy without randomness. Refines on its coarsest level the placements of the pool, each item's
+    // fastest device, and each device with all items that it supports. Uncoarsens the best of both sorts.
     void first_cycle() {
-        // Partitions are much alike: what comes next shall have room beside them.
+        // Partitions are much alike, so that only a few stay: the pool needs room for other placements.
         const std::vector<Solution> simple = pool_;
-        const auto kept = static_cast<std::size_t>(settings_.population.partitions);
-        if (pool_.size() > kept) pool_.resize(kept);
+        const auto most = static_cast<std::size_t>(settings_.population.partitions);
+        if (pool_.size() > most) pool_.resize(most);
         const Hierarchy hierarchy = coarsened(settings_.coarsening.target, 0, {});
         const AdditiveModel& top = hierarchy.model(hierarchy.levels() - 1);
-        std::vector<Placement> found;
-        for (const Solution& solution : simple) found.push_back(hierarchy.coarsest(solution.placement));
+        std::vector<Placement> starts;
+        for (const Solution& solution : simple) starts.push_back(hierarchy.coarsest(solution.placement));
         Placement fastest(static_cast<std::size_t>(top.items));
         for (std::int32_t i = 0; i < top.items; ++i) fastest[i] = top.fastest(i);
-        found.push_back(fastest);
+        starts.push_back(fastest);
         for (std::size_t d = 0; d < static_cast<std::size_t>(model_.devices); ++d) {
             Placement placement = fastest;
             for (std::size_t i = 0; i < placement.size(); ++i) {
                 if (top.supports(static_cast<std::int32_t>(i), d)) placement[i] = static_cast<std::uint8_t>(d);
             }
-            found.push_back(std::move(placement));
+            starts.push_back(std::move(placement));
         }
-        // By what the best one so far tells of submodels and memory.
-        if (!pool_.empty()) judge_.go_by(pool_.front().estimates);
-        std::vector<Refined> refined;
+        // The best placement so far gives the estimates of submodels and memory.
+        if (!pool_.empty()) judge_.use_estimates(pool_.front().estimates);
+        std::vector<CoarseStart> refined;
         const SearchSettings::Moves& moves = settings_.moves;
         const double scattered = settings_.population.scattered_share;
         Neighbourhoods search(top, options_.throughput, moves, moves.run, moves.coarse_sharpness);
-        for (std::size_t i = 0; i < found.size() && (i == 0 || budget_.left()); ++i) {
+        for (std::size_t i = 0; i < starts.size() && (i == 0 || budget_.left()); ++i) {
             const double share = i < simple.size() ? 1.0 : scattered;
-            search.reset(found[i], judge_.surcharge(share), judge_.reserved());
+            search.reset(starts[i], judge_.surcharge(share), judge_.reserved());
             search.passes(moves.fine_passes, budget_);
-            const auto same = [&](const Refined& other) { return other.placement == search.placement(); };
+            const auto same = [&](const CoarseStart& other) { return other.placement == search.placement(); };
             if (std::any_of(refined.begin(), refined.end(), same)) continue;
             refined.push_back({search.us(), i >= simple.size(), search.placement()});
         }
         std::stable_sort(refined.begin(), refined.end(),
-                         [](const Refined& a, const Refined& b) { return a.us < b.us; });
-        // Some of those that come from partitions, and some of the others: they are seldom alike.
+                         [](const CoarseStart& a, const CoarseStart& b) { return a.us < b.us; });
+        // Some that come from the pool's partitions and some that do not are chosen: the two sorts are seldom alike.
         std::int32_t chosen[2] = {0, 0};
-        for (Refined& start : refined) {
+        for (CoarseStart& start : refined) {
             if (chosen[start.from_devices ? 1 : 0]++ >= settings_.population.starts) continue;
             uncoarsen(hierarchy, std::move(start.placement), start.from_devices ? scattered : 1.0);
             if (!budget_.left()) return;
         }
     }
 
-    // Without a hierarchy, from a perturbation.
+    // Perturbs a placement of the pool and refines it without a hierarchy. Better placements are chosen more often.
     void search_nearby() {
         const std::size_t chosen = std::min(random_() % pool_.size(), random_() % pool_.size());
         Candidate next{pool_[chosen].placement, pool_[chosen].score, 0};
@@ -315,14 +332,14 @@ private:
         if (better(next.score, pool_[chosen].score)) offer(std::move(next.placement), chosen);
     }
 
-    // From a placement of the pool, by annealing and passes behind it.
+    // Anneals a placement of the pool, improves the result by passes, and offers it.
     void search_annealed() {
         const std::int64_t before = budget_.moves();
         const double share = draw_share(random_);
         const std::size_t chosen = std::min(random_() % pool_.size(), random_() % pool_.size());
         constexpr double kHeats[] = {1.0, 0.3, 0.1, 3.0};
         const double heat = kHeats[random_() % std::size(kHeats)];
-        judge_.go_by(pool_[chosen].estimates);
+        judge_.use_estimates(pool_[chosen].estimates);
         Placement found =
             annealing_.run(pool_[chosen].placement, heat, judge_.surcharge(share), judge_.reserved(), random_, budget_);
         Neighbourhoods search(model_, options_.throughput, settings_.moves, settings_.moves.run,
@@ -333,13 +350,14 @@ private:
         annealed_moves_ += before - budget_.moves();
     }
 
-    // The pool descends from partitions, and no cycle from it finds some of what local search finds that begins with
-    // all on one device, or with HETERO's rule, and goes by the simulator at once. That takes time to become as good: a
-    // population of its own, of which the pool gets what is better than all it has.
+    // Improves the island, a second population. The pool descends from partitions. Local search that starts from single
+    // devices or HETERO's rule, and uses the simulator at once, finds some placements that no cycle from the pool
+    // finds, but it takes time to become as good. So it has its own population, and the pool gets only placements that
+    // are better than all of its own.
     void search_island() {
         const std::int64_t before = budget_.moves();
-        if (simple_ <= static_cast<std::size_t>(model_.devices)) {
-            Candidate next{simple_placement(simple_++)};
+        if (next_simple_ <= static_cast<std::size_t>(model_.devices)) {
+            Candidate next{simple_placement(next_simple_++)};
             island_search_.refine_coarse(next, budget_);
             if (budget_.left()) island_search_.refine_fine(next, budget_);
             const auto same = [&](const Candidate& other) { return other.placement == next.placement; };
@@ -352,8 +370,9 @@ private:
         island_moves_ += before - budget_.moves();
     }
 
-    // All on one device, as far as it runs them; after the last device HETERO's rule: each group on the first device of
-    // the list that runs it, or on the first one where none does.
+    // A simple placement, [groups], by its number. A number of a device: this device with all items that it supports,
+    // the fastest devices with the rest. The number after the last device: HETERO's rule, by which each group is on the
+    // first device of the list that supports it, and on the first device if none does.
     [[nodiscard]] Placement simple_placement(std::size_t number) const {
         const auto width = static_cast<std::size_t>(model_.devices);
         Placement placement(static_cast<std::size_t>(model_.items), 0);
@@ -370,7 +389,8 @@ private:
         return placement;
     }
 
-    // From one or two placements of the pool: what they have apart stays apart while coarsening.
+    // Makes a cycle from one placement of the pool, perturbed, or from two. Items that they have on different devices
+    // are not merged, except in some of the cycles from one placement.
     void next_cycle() {
         const double share = draw_share(random_);
         // The better a placement, the more often it is the start.
@@ -386,16 +406,17 @@ private:
                 for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = labels[i] * 256 + pool_[other].placement[i];
             }
         }
-        // Coarse levels of many sizes: the moves of one are not those of another.
+        // The size of the coarsest level varies: moves of its items are different moves of groups for each size.
         const std::int32_t target = std::max<std::int32_t>(settings_.coarsening.target >> (random_() % 3), 12);
         const Hierarchy hierarchy = coarsened(target, settings_.coarsening.noise, labels);
         const AdditiveModel& top = hierarchy.model(hierarchy.levels() - 1);
-        judge_.go_by(pool_[chosen].estimates);
+        judge_.use_estimates(pool_[chosen].estimates);
         Placement placement = hierarchy.coarsest(start);
         if (!combined) perturb(placement, hierarchy.coarsest(pool_[other].placement), top, random_);
         uncoarsen(hierarchy, std::move(placement), share, chosen);
     }
 
+    // Makes a hierarchy of the fine level; see HierarchyOptions for the arguments. Measures the phase kCoarsen.
     [[nodiscard]] Hierarchy coarsened(std::int32_t target, double noise, std::span<const std::uint64_t> labels) {
         enter(Phase::kCoarsen);
         Hierarchy hierarchy(model_, rating_,
@@ -409,7 +430,7 @@ private:
         return hierarchy;
     }
 
-    // What was spent since the last call is the phase's before.
+    // Adds the time since the last call to the current phase, and begins another phase.
     void enter(Phase phase) {
         const double now = now_ms(options_.processor_time);
         phase_ms_[static_cast<std::size_t>(phase_)] += now - since_ms_;
@@ -417,7 +438,8 @@ private:
         phase_ = phase;
     }
 
-    // parent: of the placement (offer).
+    // Refines a placement of the coarsest level on each level down to the finest, and offers the result. share: see
+    // Judge::surcharge. parent: see `offer`.
     void uncoarsen(const Hierarchy& hierarchy, Placement placement, double share,
                    std::optional<std::size_t> parent = std::nullopt) {
         ++cycles_;
@@ -439,7 +461,8 @@ private:
         offer(std::move(placement), parent);
     }
 
-    // Early on, no placement may take most of the time that has passed, unless none is found.
+    // Limits the judge's work by the moves spent so far, so that early on no single placement takes most of the time
+    // that has passed. Each infeasible placement raises the limit, so that a feasible one is found.
     void limit_work() {
         if (!limited_work_) return;
         const auto spent = static_cast<double>(all_moves_ - budget_.moves());
@@ -449,9 +472,13 @@ private:
         judge_.limit_work(std::min(share, 1.0));
     }
 
-    // Keeps a placement that is good enough for the pool, and returns its score. What was made of one in the pool, its
-    // parent, takes the place of it if it is better, and else has none but a free one: after many cycles all would be
-    // made of one and alike.
+    // Judges a placement, adds it to the pool if it is good enough, and returns its score (Judge::score). If it is
+    // infeasible for another reason than memory, cycles among its parts are removed and it is judged again.
+    //
+    // parent: index in the pool of the placement from which it was made. A better placement replaces its parent;
+    // another one is added only while the pool has free places. Otherwise all placements of the pool would come from
+    // one of them and be alike after many cycles. Without a parent the pool keeps the best. Problems of more than
+    // `many_cycles` groups have too few cycles for that to happen, so that `parent` is ignored.
     double offer(Placement placement, std::optional<std::size_t> parent = std::nullopt) {
         const auto same = [&](const Solution& solution) { return solution.placement == placement; };
         if (const auto known = std::find_if(pool_.begin(), pool_.end(), same); known != pool_.end())
@@ -488,29 +515,29 @@ private:
     const Problem& problem_;
     const Levels& levels_;
     const AdditiveModel& model_;
-    std::vector<double> rating_;
+    std::vector<double> rating_;  // [tensors of model_] transfer_ratings
     const SearchOptions options_;
     const SearchSettings& settings_;
     Judge judge_;
     PlacementSearch local_, island_search_;
     Annealing annealing_;
-    std::vector<ContiguousSearch> contiguous_;  // of each order of the groups
-    std::size_t best_order_ = 0;                // of these
+    std::vector<ContiguousSearch> contiguous_;  // one for each order of the groups; empty until the first is needed
+    std::size_t best_order_ = 0;                // index in contiguous_ of the order with the best partition
     std::mt19937_64 random_;
-    double begin_ms_, since_ms_;
+    double begin_ms_, since_ms_;  // when the search and the current phase began
     Phase phase_ = Phase::kPlace;
     std::array<double, 3> phase_ms_{};
-    std::int64_t all_moves_;
+    std::int64_t all_moves_;  // the budget's moves, spent ones included
     Budget budget_;
-    bool lacking_;  // some device lacks operations
-    bool limited_work_ = true;
-    int infeasible_ = 0;
+    bool lacks_operations_;          // some device lacks operations
+    bool limited_work_ = true;       // false: breaking the cycles of a placement may take any time
+    int infeasible_ = 0;             // number of placements that were infeasible at first
     std::vector<Solution> pool_;     // best first
     std::vector<Candidate> island_;  // best first
-    std::size_t simple_ = 0;         // simple placements that the island has begun with
+    std::size_t next_simple_ = 0;    // number of simple placements that the island has had
     std::int64_t island_moves_ = 0, annealed_moves_ = 0;
     double start_score_ = std::numeric_limits<double>::infinity();
-    std::int64_t begun_at_ = 0;  // moves that were left after the first cycle
+    std::int64_t moves_after_begin_ = 0;  // moves of the budget that were left after `begin`
     std::vector<Improvement> progress_;
     std::int64_t cycles_ = 0;
 };

@@ -1,9 +1,11 @@
-// Multilevel search: coarsen, place the coarsest graph, refine while uncoarsening; then again from what was found.
+// Multilevel search: coarsens the cost model, places the coarsest level, and refines the placement level by level
+// (Walshaw, "Multilevel refinement for combinatorial optimisation problems", Annals of Operations Research 131, 2004).
+// One such cycle follows another. The best placements so far, the pool, are the starts of further cycles.
 //
-// Walshaw, "Multilevel refinement for combinatorial optimisation problems", Annals of Operations Research 131, 2004;
-// further cycles keep apart what the placement has apart, as in Sanders and Schulz, "Engineering multilevel graph
-// partitioning algorithms", ESA 2011, and what either of two placements has apart, as in their "Distributed
-// evolutionary graph partitioning", ALENEX 2012.
+// A further cycle never merges items that its start has on different devices (Sanders and Schulz, "Engineering
+// multilevel graph partitioning algorithms", ESA 2011). A cycle that combines two placements of the pool never merges
+// items that either of them has on different devices (by the same authors, "Distributed evolutionary graph
+// partitioning", ALENEX 2012).
 #pragma once
 
 #include <array>
@@ -17,40 +19,45 @@
 
 namespace ov_hsdag {
 
-// What time is spent on: contracting edges; partitions and the coarsest level; finer levels and local search.
+// The phases of which a search measures the time: contracting edges; partitions and the coarsest level; finer levels
+// and local search.
 enum class Phase { kCoarsen, kPlace, kRefine };
 
+// A placement that is better than all before it.
 struct Improvement {
-    double ms;     // since the search began
-    double score;  // µs
+    double ms;     // time since the search began
+    double score;  // µs, see Judge::score
 };
 
 struct MultilevelResult {
-    Placement placement;                // [groups] the best
-    double score;                       // µs by the simulator; infinite where nothing feasible was found
-    std::vector<Improvement> progress;  // each new best
-    std::int64_t cycles = 0;            // uncoarsenings
-    std::vector<Placement> elites;      // the best feasible ones that were found, the best first
-    std::vector<double> elite_scores;   // [elites]
-    std::array<double, 3> phase_ms{};   // [phases]
+    Placement placement;                // [groups] the best placement
+    double score;                       // µs by the simulator; infinite if no feasible placement was found
+    std::vector<Improvement> progress;  // each new best feasible placement, in the order of time
+    std::int64_t cycles = 0;            // number of cycles
+    std::vector<Placement> elites;      // the feasible placements of the pool, the best first
+    std::vector<double> elite_scores;   // [elites] µs by the simulator
+    std::array<double, 3> phase_ms{};   // [phases] by the number of the phase
 };
 
-// One search that can go on. Placements are of the groups as given; the space stays alive as long.
+// A multilevel search that can be continued. Call `begin` once, before the other functions. Placements have the
+// caller's numbers of groups. It keeps a reference to the space.
 class MultilevelSearch {
 public:
     MultilevelSearch(const SearchSpace& space, const SearchOptions& options);
     ~MultilevelSearch();
 
-    // Until the options' budget is spent. starts: [count, groups] placements that are tried as well.
+    // Searches until the options' budget is spent. starts: [count, groups] placements that are tried as well; may be
+    // empty.
     void begin(std::span<const std::uint8_t> starts);
-    // So many moves more.
+    // Continues the search for a further number of moves.
     void go_on(std::int64_t moves);
-    // Tries placements [count, groups] of others.
+    // Tries placements of other searches, [count, groups], and keeps those that are good enough for the pool.
     void offer(std::span<const std::uint8_t> placements);
-    // Of the best placement, as it judges them.
+    // The score of the best placement (Judge::score), µs; at least kOverMemory if it exceeds memory limits.
     [[nodiscard]] double score() const;
-    // Of the best placement that `begin` had before the first cycle: a single device, a partition, or a given start.
+    // The score of the best placement before the first cycle: a single device, a partition, or one of `starts`.
     [[nodiscard]] double start_score() const;
+    // The results so far.
     [[nodiscard]] MultilevelResult result();
 
 private:
@@ -59,12 +66,13 @@ private:
     std::unique_ptr<Search> search_;
 };
 
-// starts: [count, groups] placements that are tried as well. One of the two limits must be given.
+// Runs one search from begin to end. starts: [count, groups] placements that are tried as well; may be empty. Throws
+// std::invalid_argument if the options limit neither moves nor time, or a setting is out of range.
 [[nodiscard]] MultilevelResult multilevel_search(const SearchSpace& space, std::span<const std::uint8_t> starts,
                                                  const SearchOptions& options);
 
-// [groups] dense numbers of the items that the coarse groups are contracted to: about `target`, or as many as cannot be
-// contracted further.
+// Contracts the coarse groups to about `target` items; more remain if no further edges can be contracted. Returns the
+// item of each colocation group, dense numbers, [groups].
 [[nodiscard]] std::vector<std::int32_t> contracted(const SearchSpace& space, std::int32_t target);
 
 }  // namespace ov_hsdag

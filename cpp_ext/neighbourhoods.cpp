@@ -1,3 +1,5 @@
+// Passes, flips and runs on an AdditiveState. All of them make moves, compare the score, and undo what did not help;
+// the trail lists the moves to undo. Costs are counted in moves of a Budget.
 #include "neighbourhoods.hpp"
 
 #include <algorithm>

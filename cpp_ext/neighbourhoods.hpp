@@ -50,9 +50,10 @@ public:
     void apply(const Run& run, std::vector<std::uint8_t>& placement) const;
 
 private:
+    // A move that can be undone.
     struct Step {
         std::int32_t item;
-        std::uint8_t from;
+        std::uint8_t from;  // the device before the move
     };
 
     // A move in the queue. It is valid if its stamp is the latest one of the item.
@@ -63,18 +64,26 @@ private:
         std::uint8_t device;
     };
 
+    // The order of the heap: whether entry a comes after entry b.
     static bool later(const Entry& a, const Entry& b);
+    // sorted: whether the queue is a heap already and stays one.
     void enqueue(std::int32_t item, bool sorted);
     std::int32_t enqueue_neighbours(std::int32_t item);
+    // Makes one pass. Returns whether it improved the score.
     bool pass(Budget& budget);
+    // Tries all flips, and keeps each that improves the score.
     void flips(Budget& budget);
+    // Makes the run that improves the score most, if any does.
     void best_run(Budget& budget);
 
+    // Moves each of the items to target(its device) if the new device supports it; undoes this unless it improves the
+    // score.
     template <typename Target>
     void try_flip(const std::vector<std::int32_t>& items, Target target, Budget& budget);
     template <typename Visit>
     void for_each_run(Budget& budget, Visit visit);
 
+    // Makes a move and notes it in trail_.
     void move(std::int32_t item, std::uint8_t device);
     void undo(std::size_t kept);
 
@@ -89,7 +98,7 @@ private:
     std::vector<std::uint32_t> stamp_;   // [items] stamp of the valid entry
     std::vector<std::uint8_t> locked_;   // [items] 1: moved in this pass
     std::vector<std::int64_t> touched_;  // [items] number of the last move that updated the item
-    std::int64_t touches_ = 0;
+    std::int64_t touches_ = 0;           // number of moves that updated others
 };
 
 }  // namespace ov_hsdag

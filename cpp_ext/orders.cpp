@@ -1,3 +1,5 @@
+// Orders of nodes by depth, height, live bytes and hashes. A hash of costs and neighbourhoods takes the place of
+// node numbers, so that equal structures give equal orders.
 #include "orders.hpp"
 
 #include <algorithm>
@@ -11,6 +13,7 @@
 namespace ov_hsdag {
 namespace {
 
+// Rounds in which the hashes of neighbours are mixed into that of a node.
 constexpr int kNeighbourRounds = 2;
 
 }  // namespace
@@ -64,6 +67,8 @@ std::vector<std::int32_t> depth_first(const Graph& graph, Earlier earlier) {
     return order;
 }
 
+// The orders of one problem, all topological, [nodes]. Equal nodes are ordered by key_: a hash of their costs and
+// neighbourhoods, or the keys that the caller gives.
 class Orders {
 public:
     explicit Orders(const Problem& problem)
@@ -100,8 +105,8 @@ public:
         return sorted([&](std::int32_t node) { return std::tuple(-height_[node], depth_[node], key_[node]); });
     }
 
-    // Takes the ready node after which the fewest bytes are alive. Nodes without inputs come right before their first
-    // readers.
+    // The order that takes, at each step, the ready node after which the fewest bytes are alive. Nodes without inputs
+    // come right before their first readers.
     [[nodiscard]] std::vector<std::int32_t> least_alive() const {
         std::vector<std::int32_t> waits(count_, 0);
         std::vector<std::int32_t> readers(static_cast<std::size_t>(graph_.outputs()));
@@ -162,6 +167,7 @@ public:
     }
 
 private:
+    // The nodes sorted by key(node).
     template <typename Key>
     [[nodiscard]] std::vector<std::int32_t> sorted(Key key) const {
         std::vector<std::int32_t> order(count_);
@@ -170,6 +176,7 @@ private:
         return order;
     }
 
+    // Fills depth_ and height_.
     void measure_depths() {
         depth_.assign(count_, 0);
         height_.assign(count_, 0);
@@ -185,8 +192,8 @@ private:
         }
     }
 
-    // Computes iterated hashes as in the algorithm of Weisfeiler and Leman: of all nodes before a node, of all nodes
-    // behind it, of its group and of its neighbours. They are sums, as these do not depend on an order.
+    // Fills key_ with iterated hashes as in the algorithm of Weisfeiler and Leman: of all nodes before a node, of all
+    // nodes behind it, of its group and of its neighbours. They are sums, as these do not depend on an order.
     void hash() {
         const std::vector<std::uint64_t> cost = node_costs(problem_);
         std::vector<std::uint64_t> before(cost), behind(cost);
@@ -228,7 +235,7 @@ private:
     const Graph& graph_;
     std::size_t count_;
     std::vector<std::int32_t> depth_, height_;  // [nodes] length of the longest path from an input, to an output
-    std::vector<std::uint64_t> key_;            // [nodes]
+    std::vector<std::uint64_t> key_;            // [nodes] decides between nodes that are otherwise equal
 };
 
 }  // namespace

@@ -11,7 +11,7 @@
 
 namespace ov_hsdag {
 
-// Hash a value, and two values.
+// The hash of a value, and of a pair of values.
 [[nodiscard]] std::uint64_t mixed(std::uint64_t value);
 [[nodiscard]] std::uint64_t mixed(std::uint64_t a, std::uint64_t b);
 
@@ -44,6 +44,7 @@ public:
 
     // The problem with renumbered groups; numbers of nodes are unchanged.
     [[nodiscard]] const Problem& problem() const { return problem_; }
+    // The orders of nodes by ov_hsdag::node_orders.
     [[nodiscard]] const std::vector<std::vector<std::int32_t>>& node_orders() const { return orders_; }
     // The orders of groups that follow from the node orders, without repetitions: numbers in `problem()`, [groups].
     [[nodiscard]] std::vector<std::vector<std::int32_t>> group_orders() const;
@@ -65,6 +66,7 @@ public:
     }
 
 private:
+    // The place in values [rows, groups] of `problem()` for a place in the given values.
     [[nodiscard]] std::size_t moved(std::size_t at) const {
         return at - at % number_.size() + static_cast<std::size_t>(number_[at % number_.size()]);
     }

@@ -1,4 +1,5 @@
-// The parallel loop that all parts of the core use.
+// The parallel loop that all parts of the core use. Work is divided item by item, so that results do not depend on the
+// number of threads if items do not depend on each other.
 #pragma once
 
 #include <algorithm>

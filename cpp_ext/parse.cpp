@@ -1,3 +1,5 @@
+// Graph parsing on a union-find structure: each level finds the best edge of each cluster among the original edges
+// and merges along these edges, the highest score first.
 #include "parse.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// The ways to change a placement, of which `perturb` draws one. Random numbers are taken modulo a size, so that
+// results are the same with every standard library.
 #include "perturb.hpp"
 
 #include <algorithm>
@@ -9,6 +11,7 @@
 namespace ov_hsdag {
 namespace {
 
+// Changes one placement. A "part of the order" is a range of positions in the model's order of items.
 class Perturbation {
 public:
     Perturbation(Placement& placement, const AdditiveModel& model, std::mt19937_64& random)
@@ -62,6 +65,7 @@ public:
     }
 
 private:
+    // A random number from 0 to below - 1.
     std::uint64_t draw(std::uint64_t below) { return random_() % below; }
     std::uint8_t draw_device() { return static_cast<std::uint8_t>(draw(devices_)); }
 
@@ -71,8 +75,10 @@ private:
         return number % (1 + items_ / (2 + random_() % 8));
     }
 
+    // The item at position k of the order.
     [[nodiscard]] std::size_t item(std::uint64_t k) const { return static_cast<std::size_t>(model_.order[k]); }
 
+    // Moves the item at position k to a device, unless the device does not support it.
     void put(std::uint64_t k, std::uint8_t device) {
         if (model_.supports(model_.order[k], device)) placement_[item(k)] = device;
     }

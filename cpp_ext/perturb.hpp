@@ -1,4 +1,5 @@
-// Changes placements at random, so that refinement can start again (iterated local search).
+// Changes placements at random, so that refinement can start again (iterated local search). The changes are larger than
+// the moves of refinement, which would otherwise return to the same local minimum.
 #pragma once
 
 #include <random>

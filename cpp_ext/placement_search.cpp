@@ -1,3 +1,6 @@
+// The search from one placement. A descent on the additive cost model finds a placement, the simulator scores it,
+// and runs of moves that the simulator accepts improve it further. `share` is the factor of the judge's estimate of
+// submodels.
 #include "placement_search.hpp"
 
 #include <algorithm>

@@ -24,13 +24,14 @@ struct Candidate {
     std::size_t origin = 0;  // number of the placement from which it comes
 };
 
+// The order of candidates, the best first.
 inline bool by_score(const Candidate& a, const Candidate& b) { return a.score < b.score; }
 
-// Draws the share of the cost of submodels that the moves of one cycle use.
+// Draws the factor of the judge's estimate of submodels (Judge::surcharge) for the moves of one cycle.
 [[nodiscard]] double draw_share(std::mt19937_64& random);
 
-// Searches never make a candidate worse, and their results do not depend on earlier searches of the object. It keeps
-// references to the problem and the levels. Use one per thread.
+// Local search from a candidate. Searches never make a candidate worse, and their results do not depend on earlier
+// searches of the object. It keeps references to the problem and the levels. Use one per thread.
 class PlacementSearch {
 public:
     PlacementSearch(const Problem& problem, const Levels& levels, bool throughput, const SearchSettings& settings);
@@ -49,9 +50,15 @@ public:
 private:
     // Replaces the candidate if the placement is better.
     void offer(Candidate& best, const Placement& placement, Budget& budget);
+    // Descends on coarse groups from a placement of groups. Replaces `best` if the result is better. Returns the result
+    // in any case. share: see Judge::surcharge, also below.
     Candidate descend_coarse(Candidate& best, const Placement& start, double share, Budget& budget);
+    // Descends on colocation groups, and replaces `best` if the result is better.
     void descend_fine(Candidate& best, const Placement& start, double share, Budget& budget);
+    // Descends on colocation groups, improves a result that is close to `best` by runs, and replaces `best` if it is
+    // better.
     void improve_fine(Candidate& best, const Placement& start, double share, Budget& budget);
+    // coarse: whether runs are of coarse groups, otherwise of colocation groups.
     void improve_runs(Candidate& best, bool coarse, Budget& budget);
 
     const Levels& levels_;

@@ -1,3 +1,4 @@
+// Checks the arrays of a problem, and finds which devices are of one kind.
 #include "problem.hpp"
 
 #include <algorithm>
@@ -15,12 +16,13 @@ void expect_size(std::size_t size, std::size_t expected, const char* name) {
                                 std::to_string(size));
 }
 
+// Throws std::invalid_argument unless all values are from `least` to `most`.
 void expect_range(const std::vector<std::int32_t>& values, std::int32_t least, std::int32_t most, const char* name) {
-    const auto outside = [&](std::int32_t value) { return value < least || value > most; };
-    const auto found = std::find_if(values.begin(), values.end(), outside);
-    if (found == values.end()) return;
+    const auto is_outside = [&](std::int32_t value) { return value < least || value > most; };
+    const auto outside = std::find_if(values.begin(), values.end(), is_outside);
+    if (outside == values.end()) return;
     throw std::invalid_argument("expected numbers from " + std::to_string(least) + " to " + std::to_string(most) +
-                                " in '" + name + "', got " + std::to_string(*found));
+                                " in '" + name + "', got " + std::to_string(*outside));
 }
 
 // Throws std::invalid_argument for NaN, which cannot be ordered and would break sorting and queues.
@@ -41,16 +43,17 @@ std::size_t Problem::size(Axis axis) const {
 
 std::vector<std::int32_t> Problem::kinds() const {
     const auto width = static_cast<std::size_t>(devices);
+    // Whether swapping devices a and b leaves every array the same; the diagonal of [devices, devices] has no meaning.
     const auto alike = [&](std::size_t a, std::size_t b) {
         bool result = true;
-        const auto turned = [&](std::size_t device) { return device == a ? b : device == b ? a : device; };
+        const auto swapped = [&](std::size_t device) { return device == a ? b : device == b ? a : device; };
         for_each_array(*this, [&](const char*, const auto& values, const std::vector<Axis>& axes, bool) {
             if (!result || values.empty() || axes.back() != Axis::kDevices) return;
-            const bool links = axes.front() == Axis::kDevices && axes.size() == 2;
+            const bool links = axes.front() == Axis::kDevices && axes.size() == 2;  // costs of pairs of devices
             for (std::size_t row = 0; result && row < values.size() / width; ++row) {
                 const auto from = values.begin() + static_cast<std::ptrdiff_t>(row * width);
                 for (std::size_t d = 0; links && d < width; ++d) {
-                    result = result && (d == row || from[d] == values[turned(row) * width + turned(d)]);
+                    result = result && (d == row || from[d] == values[swapped(row) * width + swapped(d)]);
                 }
                 result = result && (links || from[a] == from[b]);
             }

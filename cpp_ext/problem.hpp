@@ -18,12 +18,13 @@ inline constexpr std::int32_t kMaxDevices = 64;
 // The meaning of an axis of an array.
 enum class Axis { kNodes, kDevices, kOutputs };
 
+// Costs are in µs, sizes in bytes; matrices are stored by rows.
 struct Problem {
     std::shared_ptr<const Graph> graph;
     SplitRule rule = SplitRule::kScc;
     std::int32_t devices = 0;
-    std::vector<double> node_us;          // [nodes, devices]
-    std::vector<std::uint8_t> supported;  // [nodes, devices]
+    std::vector<double> node_us;          // [nodes, devices] µs of the node on the device
+    std::vector<std::uint8_t> supported;  // [nodes, devices] 1: the device can run the node
     std::vector<std::int32_t> group;      // [nodes] colocation group, the column of a placement with the node's device
     std::vector<double> transfer_us;      // [devices, devices] µs, fixed part, from row to column
     std::vector<double> transfer_us_per_byte;  // [devices, devices]
@@ -46,10 +47,12 @@ struct Problem {
     // empty: the graph's weights. live_bytes: [outputs] bytes of a tensor while it is alive; empty: the graph's sizes.
     std::vector<std::int64_t> held_bytes, live_bytes;
 
+    // The bytes that a device stores for a node while the model is loaded.
     [[nodiscard]] std::int64_t held(std::int32_t node, std::size_t device) const {
         if (held_bytes.empty()) return graph->weight_bytes[static_cast<std::size_t>(node)];
         return held_bytes[static_cast<std::size_t>(node) * static_cast<std::size_t>(devices) + device];
     }
+    // The bytes of each output's tensor while it is alive, [outputs].
     [[nodiscard]] const std::vector<std::int64_t>& live() const {
         return live_bytes.empty() ? graph->output_bytes : live_bytes;
     }
@@ -57,6 +60,7 @@ struct Problem {
     // [devices] share of a transfer's time that keeps the device busy, for throughput; empty: all of it.
     std::vector<double> transfer_share;
 
+    // The share of a transfer's time that keeps a device busy, from 0 to 1.
     [[nodiscard]] double share(std::size_t device) const {
         return transfer_share.empty() ? 1.0 : transfer_share[device];
     }
@@ -66,10 +70,12 @@ struct Problem {
     // The kind of each device, numbered in the order of first appearance, [devices]. Devices of one kind can be swapped
     // in every placement without changing any cost.
     [[nodiscard]] std::vector<std::int32_t> kinds() const;
+    // The length of an axis: the number of nodes, devices or outputs.
     [[nodiscard]] std::size_t size(Axis axis) const;
 
-    // Calls visit(name, array, axes, whether it may be empty) for each array of a problem except `same_submodel`; names
-    // are those of the attributes in Python.
+    // Calls visit(name, array, axes, whether it may be empty) for each array of a problem except `same_submodel`. Names
+    // are those of the attributes in Python. Self is Problem or const Problem, and determines whether visit can change
+    // the arrays.
     template <typename Self, typename Visit>
     static void for_each_array(Self& self, Visit visit) {
         using enum Axis;

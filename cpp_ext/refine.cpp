@@ -1,3 +1,5 @@
+// The refinement of a batch in three steps: coarse search of each distinct placement, fine search of the promising
+// ones, and islands, which perturb the best. Equal placements of the batch are refined once.
 #include "refine.hpp"
 
 #include <algorithm>
@@ -14,6 +16,7 @@
 namespace ov_hsdag {
 namespace {
 
+// Whether one of the candidates has the placement.
 bool has_placement(const std::vector<Candidate>& candidates, const Placement& placement) {
     return std::any_of(candidates.begin(), candidates.end(),
                        [&](const Candidate& candidate) { return candidate.placement == placement; });
@@ -33,6 +36,7 @@ public:
         read(placements);
     }
 
+    // Refines all distinct candidates on coarse groups, with two fifths of the moves, and sorts distinct_ by score.
     void refine_coarse() {
         for_each(distinct_, limited_ ? moves_ / 5 * 2 : moves_,
                  [](PlacementSearch& search, Candidate& candidate, Budget& budget) {
@@ -45,10 +49,10 @@ public:
     // Refines all candidates on colocation groups, or only the best few if moves are limited.
     void refine_fine() {
         for (const std::size_t i : distinct_) {
-            const bool known = std::any_of(promising_.begin(), promising_.end(), [&](std::size_t j) {
+            const bool repeated = std::any_of(promising_.begin(), promising_.end(), [&](std::size_t j) {
                 return candidates_[j].placement == candidates_[i].placement;
             });
-            if (!limited_ || (!known && promising_.size() < most_elites_)) promising_.push_back(i);
+            if (!limited_ || (!repeated && promising_.size() < most_elites_)) promising_.push_back(i);
         }
         for_each(promising_, limited_ ? (moves_ - spent_) / 2 : moves_,
                  [](PlacementSearch& search, Candidate& candidate, Budget& budget) {
@@ -80,6 +84,7 @@ public:
         }
     }
 
+    // The refined placements and their scores. placements: as given, [batch, groups].
     [[nodiscard]] Refined result(std::span<const std::uint8_t> placements) const {
         Judge judge(space_.problem(), space_.levels.fine, options_.throughput);
         Refined result;
@@ -139,6 +144,7 @@ private:
         return result;
     }
 
+    // A search on the levels with the options of this refinement.
     [[nodiscard]] PlacementSearch searching(const Levels& levels) const {
         return {space_.problem(), levels, options_.throughput, options_.settings};
     }
@@ -147,10 +153,10 @@ private:
     const SearchSpace& space_;
     const SearchOptions& options_;
     std::size_t width_, most_elites_;
-    bool limited_;
-    std::int64_t moves_;
-    double end_ms_ = Budget::kNoEnd;
-    std::atomic<std::int64_t> spent_{0};
+    bool limited_;                        // whether moves or time are limited
+    std::int64_t moves_;                  // limit of moves for the whole batch
+    double end_ms_ = Budget::kNoEnd;      // end by wall time (now_ms)
+    std::atomic<std::int64_t> spent_{0};  // moves so far
 
     std::vector<Candidate> candidates_;   // [batch]
     std::vector<std::size_t> twin_;       // [batch] the first candidate with the same given placement

@@ -1,3 +1,5 @@
+// Repairs one fault per round: splits the placement, finds a submodel that is wrong, and moves its groups to a
+// neighbour's device. If this does not end, all groups go to one device.
 #include "repair.hpp"
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 namespace ov_hsdag {
 namespace {
 
+// Repairs one placement of groups. node_device_ has the devices of nodes in the present round.
 class Repairer {
 public:
     Repairer(const Graph& graph, std::span<const std::int32_t> group, const Pairs& same_submodel,
@@ -19,6 +22,7 @@ public:
           devices_(devices),
           node_device_(group.size()) {}
 
+    // Moves submodels until nothing is wrong, at most as often as there are groups. Returns the device of each group.
     std::vector<std::uint8_t> run(std::vector<std::uint8_t> device, SplitRule rule) {
         Splitter splitter(graph_, rule);
         for (std::size_t round = 0; round < device.size(); ++round) {
@@ -46,12 +50,16 @@ private:
         return supported_[group * static_cast<std::size_t>(devices_) + static_cast<std::size_t>(device)] != 0;
     }
 
+    // The key of the smallest value; `sizes` is not empty.
     static std::int32_t smallest(const std::map<std::int32_t, std::int32_t>& sizes) {
         return std::min_element(sizes.begin(), sizes.end(),
                                 [](const auto& a, const auto& b) { return a.second < b.second; })
             ->first;
     }
 
+    // Finds a fault of a split and the submodel to move. If a submodel is trivial, it is this one. If a pair is
+    // separated, it is the smallest one on another device that feeds the submodel of its second node. If submodels wait
+    // for each other, it is the smallest one on a cycle.
     [[nodiscard]] Wrong find_wrong(const Split& split) const {
         const std::vector<std::int32_t>& submodel = split.submodel;
         const auto trivial = std::find_if(submodel.begin(), submodel.end(),

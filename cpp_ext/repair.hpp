@@ -1,4 +1,5 @@
-// Repairs placements that HETERO cannot run.
+// Repairs placements that HETERO cannot run: those with an unsortable split, a submodel that computes nothing, or nodes
+// of a same-submodel constraint in different submodels (hetero.hpp, colocation.hpp).
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,4 @@
+// The presets of the search's settings, and the check of their ranges.
 #include "settings.hpp"
 
 #include <cmath>

@@ -1,4 +1,6 @@
 // The settings of searches, in one nested struct, so that experiments can change single numbers without a new build.
+// Each nested struct is a group of numbers, which Python addresses by group and name (ov_hsdag/placers/settings.py).
+// SearchOptions are what differs from call to call: objective, limits, seed and threads.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +54,7 @@ struct SearchSettings {
 
     // Contiguous partitions, from which searches start.
     struct Partitions {
-        // Largest number of places where parts may end, and number of orders of devices for which so many are used.
+        // Largest number of places where parts may end, and number of orders of devices for which this many are used.
         // More than `few_devices` devices begin with `few_cuts` places, in the order of the list.
         std::int32_t cuts = 300;
         std::int32_t fine_sequences = 2;
@@ -76,7 +78,8 @@ struct SearchSettings {
         std::int32_t many_cycles = 2000;
         double island_share = 0.5;
         double island_share_in_throughput = 0.25;
-        // Graphs of at most so many groups are searched without a hierarchy in every second cycle, and in every fourth.
+        // One cycle in two is a local search without a hierarchy on graphs of at most `local` groups, one in four on
+        // larger ones of at most `seldom_local` groups.
         std::int32_t local = 4000;
         std::int32_t seldom_local = 16'000;
         OV_HSDAG_NUMBERS(size, partitions, starts, scattered_share, many_cycles, island_share,
@@ -102,7 +105,7 @@ struct SearchSettings {
         std::int32_t coarse_sharpness = 2;
         std::int32_t fine_sharpness = 4;
         std::int32_t most_sharpness = 5;
-        std::int32_t small_level = 400;  // coarsest levels of at most so many items are searched with all moves
+        std::int32_t small_level = 400;  // coarsest levels of at most this many items are searched with all moves
         std::int32_t run = 64;           // largest number of items in a run
         std::int32_t rounds = 12;        // largest number of rounds of passes, flips and runs in one descent
         // Up to this number of items, all moves of each item are tried; on larger levels only those that may pay.
@@ -111,7 +114,7 @@ struct SearchSettings {
         // for all items.
         std::int32_t fresh = 48;
         std::int32_t many_consumers = 64;  // tensors with more consumers do not update all of these when one moves
-        std::int32_t patience = 40;        // a pass ends after so many moves without a new best state
+        std::int32_t patience = 40;        // a pass ends after this many moves without a new best state
         std::int64_t run_moves = 20'000;   // largest number of moves in one search for runs
         OV_HSDAG_NUMBERS(passes, fine_passes, coarse_sharpness, fine_sharpness, most_sharpness, small_level, run,
                          rounds, every_move, fresh, many_consumers, patience, run_moves)
@@ -119,7 +122,7 @@ struct SearchSettings {
 
     // Simulated annealing (anneal.hpp).
     struct Annealing {
-        std::int32_t most_items = 4000;  // graphs of at most so many groups are annealed
+        std::int32_t most_items = 4000;  // graphs of at most this many groups are annealed
         std::int32_t sweeps = 200;       // number of moves of each item that one run tries
         std::int32_t stages = 40;        // number of temperatures in one run
         std::int32_t sharpness = 6;      // doublings of the power that approximates the maximum

@@ -1,3 +1,5 @@
+// The simulator. One split gives the submodels; loops over nodes, submodels, broken fusions and transfers add up
+// times; a walk over the nodes follows the live bytes of each submodel.
 #include "simulate.hpp"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // The simulator: computes latency, throughput and memory of a placement from HETERO's split and the costs of nodes,
-// transfers and submodels.
+// transfers and submodels. Latency is the sum of all times, as if one thing happened after the other. The period is the
+// work of the busiest device.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +21,16 @@ enum Infeasible : std::uint8_t {
     kSeparated = 16,   // a same-submodel constraint is violated
 };
 
+// What the simulator computes of one placement.
 struct Evaluation {
     double latency_us = 0;
     double period_us = 0;  // time between two results when many requests are in flight: the busiest device's work
-    std::int64_t transfer_bytes = 0;
-    std::int32_t cut_tensors = 0;
-    std::int32_t submodels = 0;
-    std::int32_t rounds = 1;  // Split::rounds, which determines the time of the evaluation
-    std::uint8_t infeasible = 0;
-    std::vector<double> busy_us;             // [devices]
+    std::int64_t transfer_bytes = 0;         // sum over all transfers
+    std::int32_t cut_tensors = 0;            // number of transfers
+    std::int32_t submodels = 0;              // number of submodels
+    std::int32_t rounds = 1;                 // Split::rounds, which determines the time of the evaluation
+    std::uint8_t infeasible = 0;             // bits of Infeasible; 0: the placement is feasible
+    std::vector<double> busy_us;             // [devices] work in one request, with shares of transfers
     std::vector<std::int64_t> memory_bytes;  // [devices] weights, states and, per submodel, the peak of live tensors
 };
 
@@ -70,7 +72,9 @@ private:
     // Calls visit(transfer) for each tensor and each device that receives it.
     template <typename Visit>
     void visit_transfers(const Split& split, const Visit& visit);
+    // Fills a breakdown from the placement in device_.
     void break_down(const Split& split, Breakdown& breakdown);
+    // Fills memory_bytes and the bit kMemory of result_.
     void measure_memory(const Split& split);
 
     const Problem& problem_;

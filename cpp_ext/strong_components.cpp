@@ -1,3 +1,5 @@
+// Tarjan's algorithm with explicit stacks. `frame_` has the path of the depth first search, `stack_` the nodes that
+// are in no component yet.
 #include "strong_components.hpp"
 
 #include <algorithm>

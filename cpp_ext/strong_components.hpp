@@ -1,4 +1,4 @@
-// Finds strongly connected components of a directed graph.
+// Finds strongly connected components of a directed graph. Components of several nodes are what cycles consist of.
 #pragma once
 
 #include <cstdint>

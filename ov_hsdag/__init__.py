@@ -18,6 +18,8 @@ TYPE_CHECKING = False  # whoever imports openvino imports this: typing's own con
 if TYPE_CHECKING:
     from typing import Any
 
+    from ov_hsdag.applications.plan import Plan
+    from ov_hsdag.applications.planning import ModelOf, place_together
     from ov_hsdag.calibration.machine import calibrate
     from ov_hsdag.explaining.explain import explain
     from ov_hsdag.explaining.where import where
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from ov_hsdag.placing.memory_fit import fit
     from ov_hsdag.placing.options import PlaceOptions
     from ov_hsdag.placing.place import place
-    from ov_hsdag.placing.plan import Plan
-    from ov_hsdag.placing.together import ModelOf, place_together
     from ov_hsdag.utils.errors import PlacementNotFollowedWarning, RunError, UserError
 
 __all__ = [
@@ -42,11 +42,11 @@ __all__ = [
 _HOMES = {
     "Copies": "ov_hsdag.integration.copies",
     "HSDAGPlacement": "ov_hsdag.integration.passes",
-    "ModelOf": "ov_hsdag.placing.together",
+    "ModelOf": "ov_hsdag.applications.planning",
     "PlaceOptions": "ov_hsdag.placing.options",
     "Placement": "ov_hsdag.model.placement",
     "PlacementNotFollowedWarning": "ov_hsdag.utils.errors",
-    "Plan": "ov_hsdag.placing.plan",
+    "Plan": "ov_hsdag.applications.plan",
     "RunError": "ov_hsdag.utils.errors",
     "UserError": "ov_hsdag.utils.errors",
     "calibrate": "ov_hsdag.calibration.machine",
@@ -54,7 +54,7 @@ _HOMES = {
     "extension_path": "ov_hsdag.integration.extension",
     "fit": "ov_hsdag.placing.memory_fit",
     "place": "ov_hsdag.placing.place",
-    "place_together": "ov_hsdag.placing.together",
+    "place_together": "ov_hsdag.applications.planning",
     "verify": "ov_hsdag.measuring.verification",
     "where": "ov_hsdag.explaining.where",
 }

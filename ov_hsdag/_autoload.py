@@ -62,6 +62,7 @@ def _warn(text: str) -> None:
     import warnings
 
     try:
+        # A fixed level and no `warn_caller`: this has to work where the rest of the package cannot be imported.
         warnings.warn(text, RuntimeWarning, stacklevel=3)
     except RuntimeWarning:
         print(f"RuntimeWarning: {text}", file=sys.stderr)

@@ -1,7 +1,8 @@
 """Makes a corpus for `ov-hsdag pretrain --corpus` of the model zoo.
 
-The command is python -m research.corpus DIR [MODEL …]. Each model becomes DIR/FAMILY/MODEL.npz; files that are there
-are left alone. It needs the extra `bench`.
+The command is python -m research.corpus DIR [MODEL …]. Each model becomes DIR/FAMILY/MODEL.npz, a problem template:
+a placement problem whose graph and groups are used, but not its devices and costs. Existing files are kept. It needs
+the extra `bench`.
 """
 
 from __future__ import annotations
@@ -48,12 +49,24 @@ def make(folder: Path, names: Iterable[str] | None = None, report: Callable[[str
 
 
 def device_set(stems: Sequence[str]) -> tuple[tuple[str, ...], Profile]:
-    """Names and profile of devices made of built-in profiles, see `named_devices`. stems: names of the profiles."""
+    """Makes a set of devices of built-in profiles.
+
+    Args:
+        stems: names of the profiles, without ".json".
+
+    Returns:
+        The devices' names, and a profile that has them, see `named_devices`.
+    """
     return named_devices([load_builtin(stem) for stem in stems])
 
 
 def extract(model: ov.Model, rule: int) -> PlacementProblem:
-    """The problem template of a model, which is normalized in place. rule: HETERO's splitting rule, `split_rule`."""
+    """Extracts the problem template of a model.
+
+    Args:
+        model: the model; it is normalized in place.
+        rule: number of HETERO's splitting rule, see `split_rule`.
+    """
     names, profile = device_set(("iris_xe", "core_ultra_7_155h"))
     return assemble(unpriced(normalize(model), names, rule), names, profile, "latency")
 

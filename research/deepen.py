@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
 
-# Candidates for the begin and end of a stretch, those that the fewest tensors cross: pairs of them are tried, so that
-# the time grows with the square.
+# Number of candidates for the begin and end of a stretch: the places that the fewest tensors cross. All pairs of them
+# are tried, so that the time grows with the square.
 _PLACES = 240
 
 # Largest number of tensors from one copy of a stretch to the next; a layer has few.
@@ -25,8 +25,8 @@ class Stretch:
 
     first: int
     last: int
-    entering: tuple[int, ...]  # outputs before it; in the next copy the outputs `leaving` replace them, in this order
-    leaving: tuple[int, ...]  # outputs of it (or from before it) that nodes after it read
+    entering: tuple[int, ...]  # outputs of nodes before it that it reads; in a copy, `leaving` of the copy before
+    leaving: tuple[int, ...]  # outputs that nodes after it read, of the same kinds and in the same order as `entering`
 
 
 def deepen(template: PlacementProblem, operations: int) -> PlacementProblem:
@@ -45,15 +45,19 @@ def deepen(template: PlacementProblem, operations: int) -> PlacementProblem:
     stretch = repeatable(graph)
     if stretch is None:
         return template
-    own = int((graph.kinds[stretch.first : stretch.last] == NodeKind.OP).sum())
-    copies = round((operations - present) / own)
+    in_stretch = int((graph.kinds[stretch.first : stretch.last] == NodeKind.OP).sum())
+    copies = round((operations - present) / in_stretch)
     return _template(_repeated(graph, stretch, copies), template) if copies > 0 else template
 
 
 def joined(templates: Sequence[PlacementProblem]) -> PlacementProblem:
     """Chains models: the first output of each becomes the first input of the next.
 
-    templates: at least one. Sizes of the tensors need not fit together, as only costs count.
+    Args:
+        templates: at least one. Sizes of the tensors need not fit together, as only costs count.
+
+    Returns:
+        A template on the devices of the first one, without costs.
     """
     builder = _Copies()
     end: int | None = None
@@ -73,10 +77,13 @@ def joined(templates: Sequence[PlacementProblem]) -> PlacementProblem:
 
 
 def repeatable(graph: ComputationGraph) -> Stretch | None:
-    """Finds a long stretch with few tensors that enter and leave it, those of both sides being of the same kinds.
+    """Finds the stretch with the most operations per leaving tensor.
 
-    It has the most operations per leaving tensor. Tensors from before it that are read inside and after it (masks,
-    rotary tables) are shared by all copies. None where no stretch can be repeated.
+    The tensors that enter and leave a stretch must be of the same types and sizes. Tensors from before it that are read
+    inside and after it (masks, rotary tables) do not count, as all copies share them.
+
+    Returns:
+        The stretch; None if no stretch can be repeated.
     """
     made = graph.output_node
     last_read = np.full(graph.outputs, -1)
@@ -107,6 +114,18 @@ def repeatable(graph: ComputationGraph) -> Stretch | None:
 def _stretch(
     graph: ComputationGraph, first: int, last: int, before: NDArray[np.int64], behind: NDArray[np.int64]
 ) -> Stretch | None:
+    """Makes a stretch if it can be repeated.
+
+    Args:
+        graph: the graph.
+        first: first node of the stretch.
+        last: first node behind it.
+        before: outputs of nodes before `first` that `first` or later nodes read, int64.
+        behind: outputs of nodes before `last` that `last` or later nodes read, int64.
+
+    Returns:
+        The stretch; None if the tensors that enter and leave it differ in type or size.
+    """
     shared = np.intersect1d(before, behind)
     entering = _by_kind(graph, np.setdiff1d(before, shared))
     leaving = _by_kind(graph, np.setdiff1d(behind, shared))
@@ -116,10 +135,12 @@ def _stretch(
 
 
 def _by_kind(graph: ComputationGraph, outputs: NDArray[np.int64]) -> list[tuple[tuple[str, int], int]]:
+    """Sorts outputs by kind: pairs ((element type, bytes), output)."""
     return sorted(((graph.output_types[output], int(graph.output_bytes[output])), int(output)) for output in outputs)
 
 
 def _repeated(graph: ComputationGraph, stretch: Stretch, copies: int) -> ComputationGraph:
+    """The graph with a number of copies of a stretch inserted behind it."""
     inside = np.zeros(graph.nodes, bool)
     inside[stretch.first : stretch.last] = True
     # Constants that only the stretch reads belong to it, wherever they are in the order.
@@ -212,6 +233,7 @@ class _Copies:
 
 
 def _template(graph: ComputationGraph, like: PlacementProblem) -> PlacementProblem:
+    """A template of a graph on the devices of another template: without times, every node supported everywhere."""
     shape = (graph.nodes, len(like.devices))
     return replace(
         like,

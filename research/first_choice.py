@@ -1,4 +1,8 @@
-"""The first choice of the learned policy, without search, refinement or a comparison by the simulator."""
+"""Places a problem by the first choice of the learned policy, without search or refinement.
+
+The policy divides groups into clusters and gives each cluster a logit for each device. Its first choice is the device
+with the largest logit. The simulator is asked only whether a placement exceeds memory limits.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +33,18 @@ def first_choice(placer: HSDAGPlacer, problem: PlacementProblem) -> NDArray[np.u
     return first
 
 
-def within_memory(problem: PlacementProblem, choice: NDArray[np.uint8], found: ClusterLogits) -> NDArray[np.uint8]:
+def within_memory(problem: PlacementProblem, choice: NDArray[np.uint8], clusters: ClusterLogits) -> NDArray[np.uint8]:
     """Moves clusters from devices that exceed their memory to devices with free memory, as far as possible.
 
     Args:
         problem: the problem, with its memory limits.
-        choice: device of each cluster, uint8 [c].
-        found: the policy's logits, and the cluster of each group.
+        choice: device of each cluster, uint8 [clusters]; it is not changed.
+        clusters: the policy's logits, and the cluster of each group.
 
     Returns:
-        Device of each cluster, uint8 [c].
+        Device of each cluster, uint8 [clusters].
     """
-    logits, cluster = found.logits, found.of_group
+    logits, cluster = clusters.logits, clusters.of_group
     limits = problem.memory_limits
     if np.isinf(limits).all():
         return choice
@@ -50,7 +54,7 @@ def within_memory(problem: PlacementProblem, choice: NDArray[np.uint8], found: C
     worth = size / max(size.sum(), 1.0) + 0.25 / len(choice)
     choice, moved = choice.copy(), np.zeros(len(choice), bool)
     while True:
-        placement = found.expanded(problem, choice[None])[0]
+        placement = clusters.expanded(problem, choice[None])[0]
         used = problem.evaluate(placement).memory_bytes[0]
         leaving = ~moved & (used > limits)[choice]
         fits = leaving[:, None] & (used + sizes <= limits)

@@ -29,7 +29,7 @@ def graph_of(kinds: Sequence[int], feeds: Sequence[Sequence[int]], **fields: Any
     output_ptr = np.cumsum([0, *(kind != NodeKind.RESULT for kind in kinds)])
     output_ptr = np.asarray(fields.pop("output_ptr", output_ptr), np.int32)
     outputs = int(output_ptr[-1])
-    plain = {
+    defaults = {
         "names": tuple(f"node_{number}" for number in range(nodes)),
         "types": tuple({NodeKind.OP: "Relu"}.get(NodeKind(kind), NodeKind(kind).name.title()) for kind in kinds),
         "output_bytes": np.ones(outputs, np.int64),
@@ -46,7 +46,7 @@ def graph_of(kinds: Sequence[int], feeds: Sequence[Sequence[int]], **fields: Any
         input_ptr=np.cumsum([0, *map(len, feeds)]).astype(np.int32),
         input_output=np.array([output for row in feeds for output in row], np.int32),
         output_ptr=output_ptr,
-        **{**plain, **fields},
+        **{**defaults, **fields},
     )
 
 
@@ -63,7 +63,7 @@ def problem_on(graph: ComputationGraph, node_us: NDArray[np.float64], **fields: 
         The problem.
     """
     count = node_us.shape[1]
-    plain = {
+    defaults = {
         "devices": tuple("ABCDEFGH"[:count]),
         "objective": "latency",
         "supported": np.ones(node_us.shape, bool),
@@ -74,4 +74,4 @@ def problem_on(graph: ComputationGraph, node_us: NDArray[np.float64], **fields: 
         "memory_bytes": np.full(count, -1, np.int64),
         "rule": split_rule(ov.__version__),
     }
-    return PlacementProblem(graph=graph, node_us=node_us, **{**plain, **fields})
+    return PlacementProblem(graph=graph, node_us=node_us, **{**defaults, **fields})

@@ -84,7 +84,11 @@ class Instance:
 
     @classmethod
     def load(cls, path: Path) -> Instance:
-        """Reads a file of an instance. ValueError: the edges have a cycle, or two edges of a node differ in cost."""
+        """Reads a file of an instance.
+
+        Raises:
+            ValueError: the edges have a cycle, or two edges of a node differ in cost.
+        """
         data = json.loads(path.read_text())
         by_id = {node["id"]: node for node in data["nodes"]}
         cost: dict[int, float] = {}
@@ -170,7 +174,17 @@ class Instance:
         return load
 
     def placement(self, split: dict[str, Any]) -> NDArray[np.int64]:
-        """Converts a split in their format into the device of each node, [nodes]. ValueError: it lacks a node."""
+        """Converts a split in their format into a placement.
+
+        Args:
+            split: lists "cpus" and "fpgas" of parts, each with the ids of its "nodes".
+
+        Returns:
+            Device of each node, `CPU` or the number of an accelerator from 1, [nodes].
+
+        Raises:
+            ValueError: the split lacks a node.
+        """
         place = {identifier: k for k, identifier in enumerate(self.ids)}
         device = np.full(len(self.ids), -1)
         for part in split["cpus"]:
@@ -183,7 +197,18 @@ class Instance:
 
 
 def _topological(ids: list[int], pairs: list[tuple[int, int]]) -> list[int]:
-    """A topological order of the nodes, depth first, so that branches stay together. ValueError: there is a cycle."""
+    """Sorts nodes topologically, depth first, so that branches stay together.
+
+    Args:
+        ids: ids of the nodes.
+        pairs: ids of source and target of each edge.
+
+    Returns:
+        The ids in order.
+
+    Raises:
+        ValueError: the edges have a cycle.
+    """
     readers: dict[int, list[int]] = {identifier: [] for identifier in ids}
     sources: dict[int, list[int]] = {identifier: [] for identifier in ids}
     for a, b in pairs:

@@ -1,4 +1,7 @@
-"""Makes topological orders of a graph that another file of the same model could have."""
+"""Makes topological orders of a graph that another file of the same model could have.
+
+Tests use them to check that a result does not depend on how a file numbers the nodes.
+"""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def children() -> Children:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Children) -> Iterator[Path]:
-    """The folder for temporary files during a test. At the end the test fails where it left a file or a process."""
+    """Where pools of workers put their folders. At the end there are none, and no processes."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))

@@ -19,9 +19,10 @@ from ov_hsdag import _source_tree
 from tests.processes import ended
 
 ROOT = Path(__file__).resolve().parent.parent
-PTH = ROOT / "ov_hsdag.pth"
-START = ROOT / "ov_hsdag.start"
-START_MODULE = ROOT / "_ov_hsdag_start.py"
+STARTUP = ROOT / "startup"
+PTH = STARTUP / "ov_hsdag.pth"
+START = STARTUP / "ov_hsdag.start"
+START_MODULE = STARTUP / "_ov_hsdag_start.py"
 PATCHED = "getattr(sys.modules['openvino'].Core.compile_model, '__ov_hsdag__', False)"
 
 
@@ -148,10 +149,9 @@ def test_a_start_file_without_its_package_breaks_no_interpreter(tmp_path: Path, 
 
 def test_building_places_the_startup_files_beside_the_package(tmp_path: Path) -> None:
     pytest.importorskip("pybind11")
-    for part in ("ov_hsdag", "cpp_ext", "transformations"):
+    for part in ("ov_hsdag", "cpp_ext", "transformations", "startup"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("*.so*", "__pycache__", "policies"))
-    names = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", PTH.name, START.name)
-    for name in (*names, START_MODULE.name):
+    for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     command = (sys.executable, "setup.py", "-q", "build_py", "--build-lib", "built", "sdist", "--formats", "tar")
     ended(*command, cwd=tmp_path)

@@ -25,7 +25,7 @@ from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import opset13 as ops
 from research.zoo.catalog import ZOO
 from tests.commands import assert_one_error_line, ran, run
-from tests.graphs import convolutions, only_forty, random_problem
+from tests.graphs import convolutions, only_forty, random_problem, unfused_costs
 
 pytestmark = pytest.mark.usefixtures("quiet_machine", "fast_search")
 
@@ -202,9 +202,7 @@ def test_costs_that_lie_beside_the_model_count(two_cpu_core: ov.Core, tmp_path: 
     graph = build_problem(two_cpu_core.read_model(path), DeviceSet.parse(PAIR), core=two_cpu_core).graph
     nodes = graph.nodes
     costs = {
-        name: DeviceCosts(
-            identity(two_cpu_core, name), "today", np.full(nodes, us), np.full(nodes, -1, np.int32), np.zeros(nodes)
-        )
+        name: DeviceCosts(identity(two_cpu_core, name), "today", unfused_costs(np.full(nodes, us)))
         for name, us in (("CPU_A", 100.0), ("CPU_B", 100_000.0))
     }
     ModelCosts(graph_hash(graph), costs).save(path_beside(path))

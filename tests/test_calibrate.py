@@ -422,9 +422,8 @@ def test_stored_costs_are_used_where_they_hold(
     model = two_cpu_core.read_model(source)
     problem = build_problem(model, DeviceSet(NAMES), core=two_cpu_core, profile=path, costs=costs)
     for column, name in enumerate(NAMES):
-        np.testing.assert_array_equal(problem.node_us[:, column], costs.devices[name].node_us)
-        np.testing.assert_array_equal(problem.fused_with[:, column], costs.devices[name].fused_with)
-        np.testing.assert_array_equal(problem.fusion_penalty_us[:, column], costs.devices[name].fusion_penalty_us)
+        for key, values in costs.devices[name].costs.items():
+            np.testing.assert_array_equal(getattr(problem, key)[:, column], values)
     assert not [warning for warning in recwarn if "costs" in str(warning.message)]
     options: dict[str, Any] = {"profile": path, "policy": "none", "costs": path_beside(source)}
     placement = place(two_cpu_core.read_model(source), HETERO, core=two_cpu_core, **options)
@@ -479,8 +478,8 @@ def test_costs_that_hold_for_one_device_are_used_for_it(written: tuple[Path, Pat
         problem = build_problem(
             two_cpu_core.read_model(source), DeviceSet(NAMES), core=two_cpu_core, profile=path, costs=one
         )
-    np.testing.assert_array_equal(problem.node_us[:, 1], costs.devices["CPU_B"].node_us)
-    assert not np.array_equal(problem.node_us[:, 0], costs.devices["CPU_A"].node_us)
+    np.testing.assert_array_equal(problem.node_us[:, 1], costs.devices["CPU_B"].costs["node_us"])
+    assert not np.array_equal(problem.node_us[:, 0], costs.devices["CPU_A"].costs["node_us"])
 
 
 def test_costs_of_gpu_are_those_of_gpu_0(written: tuple[Path, Path], two_cpu_core: ov.Core) -> None:
@@ -492,7 +491,7 @@ def test_costs_of_gpu_are_those_of_gpu_0(written: tuple[Path, Path], two_cpu_cor
     assert renamed.device("CPU_A.1") is None
     swapped = costs.boundaries_of(("CPU_B.0", "CPU_A"))
     assert swapped is not None
-    assert swapped.submodel_us.tolist() == costs.boundaries.submodel_us[::-1].tolist()
+    assert swapped.costs["submodel_us"].tolist() == costs.boundaries.costs["submodel_us"][::-1].tolist()
 
 
 @pytest.mark.slow
@@ -505,7 +504,7 @@ def test_a_device_that_lacks_operations_is_measured_in_a_split(two_cpu_core: ov.
     assert set(costs.devices) == set(NAMES)
     assert costs.boundaries is not None
     # How good they are: benchmarks/truth/prediction_accuracy.py --lacks.
-    assert (costs.devices["CPU_A"].node_us > 0).sum() > 20
+    assert (costs.devices["CPU_A"].costs["node_us"] > 0).sum() > 20
 
 
 def test_a_device_that_runs_nothing_has_no_costs(two_cpu_core: ov.Core) -> None:

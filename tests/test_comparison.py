@@ -14,9 +14,9 @@ import pytest
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.choice import Round, infer, rates_of
-from ov_hsdag.measuring.comparison import Comparison, Room, measurements
+from ov_hsdag.measuring.co_running import CoRunningModels
+from ov_hsdag.measuring.comparison import Comparison, MemoryBudget, measurements
 from ov_hsdag.measuring.process import Candidate, Worker, WorkerError, WorkerTimeout
-from ov_hsdag.measuring.together import Beside
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.failures import FailureKind
@@ -35,6 +35,11 @@ SIMPLE = ("CPU_A", "CPU_B", "hetero")
 def tiny_model() -> ov.Model:
     x = op.parameter([1, 4], np.float32, name="x")
     return ov.Model([op.result(op.relu(x, name="relu"))], [x], "tiny")
+
+
+def co_running(models: int) -> CoRunningModels:
+    """So many models that run with the first one; no worker reads them."""
+    return CoRunningModels([tiny_model()] * models, [[]] * models, "no_such_module:factory", {})
 
 
 def ran(rounds: Sequence[Round]) -> set[str]:
@@ -112,7 +117,7 @@ def test_what_fails_alone_as_well_has_failed(core: ov.Core) -> None:
 def test_one_batch_counts_where_the_first_candidate_failed(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for one when it began, the first does not compile, and then the others fit in together."""
     machine = Machine({"CPU_A": 10.0, "CPU_B": 30.0, "hsdag": 60.0}, broken=("CPU_A",))
-    monkeypatch.setattr(Room, "together", lambda self, names: names[:1])
+    monkeypatch.setattr(MemoryBudget, "together", lambda self, names: names[:1])
     with compared(core, machine) as found:
         rates = found.trials(seconds=0.0)
         assert found.failed == {"CPU_A": "no kernel for this"}
@@ -149,7 +154,7 @@ def test_room_counts_each_memory(core: ov.Core, monkeypatch: pytest.MonkeyPatch)
     free = {"CPU": 100 * GIB, "GPU": 8 * GIB}
     monkeypatch.setattr(discovery, "free_bytes", lambda core, name: free[name])
     needs = {"GPU": {"GPU": 4 * GIB}, "CPU": {"CPU": 4 * GIB}, "split": {"GPU": 2 * GIB, "CPU": 2 * GIB}}
-    room = Room(core, needs)
+    room = MemoryBudget(core, needs)
     assert room.together(["GPU", "CPU", "split"]) == ["GPU", "CPU"]
     assert room.fits("split", ["CPU"]) and not room.fits("split", ["GPU"])
     assert room.fits("GPU", []) and room.fits("unknown", ["GPU", "CPU"])
@@ -158,11 +163,11 @@ def test_room_counts_each_memory(core: ov.Core, monkeypatch: pytest.MonkeyPatch)
     room.most = 2
     assert not room.fits("unknown", ["GPU", "CPU"])
     free["CPU"] = 15 * GIB
-    assert Room(core, needs).together(["GPU", "CPU"]) == ["GPU", "CPU"]
+    assert MemoryBudget(core, needs).together(["GPU", "CPU"]) == ["GPU", "CPU"]
     monkeypatch.setattr(discovery, "uses_host_memory", lambda core, name: True)  # an integrated GPU
-    assert Room(core, needs).together(["GPU", "CPU"]) == ["GPU", "CPU"]
+    assert MemoryBudget(core, needs).together(["GPU", "CPU"]) == ["GPU", "CPU"]
     free["CPU"] = 13 * GIB
-    assert Room(core, needs).together(["GPU", "CPU"]) == ["GPU"]
+    assert MemoryBudget(core, needs).together(["GPU", "CPU"]) == ["GPU"]
 
 
 def test_a_worker_that_linux_kills_for_memory_is_tried_again_alone(core: ov.Core) -> None:
@@ -267,8 +272,8 @@ def test_who_compiles_longer_than_a_budget_allows_has_not_failed(
             raise WorkerTimeout(f"no answer within {limit:.0f} s of compiling")
 
     machine.start = lambda folder, objective, name: Slow(machine, name)  # type: ignore[method-assign]
-    beside = Beside([], [], [1.0] * models, [[]] * models, range(models)) if models > 1 else None
-    with compared(core, machine, limit=limit, beside=beside) as found:
+    others = co_running(models - 1) if models > 1 else None
+    with compared(core, machine, limit=limit, co_running=others) as found:
         assert set(found.failed.values()) == {told} and max(limits) == pytest.approx(given, abs=1)
 
 
@@ -286,8 +291,7 @@ def test_where_trials_are_long_the_most_promising_are_measured(core: ov.Core, se
 def test_no_trial_of_an_application_ends_too_late(core: ov.Core) -> None:
     machine = Machine(SPEEDS)
     machine.shortest_trial = 20.0
-    beside = Beside([], [], [2.0], [[]], [0])
-    with compared(core, machine, limit=15, beside=beside) as found:
+    with compared(core, machine, limit=15, co_running=co_running(0)) as found:
         assert not found.trials(rounds=1) and set(found.failed) == set(SPEEDS) and not machine.trials
 
 

@@ -115,9 +115,13 @@ def test_results_errors_reports_and_warnings_come_back(two_cpu_core: ov.Core) ->
     with Compiling(two_cpu_core, ["CPU_A"]) as process:
         folder = process._folder
         assert process.call(inputs, process.keep(convolutions(8)), doing="counting") == 1
-        with pytest.warns(UserWarning, match="it is late"), pytest.raises(UserError, match="this is no model"):
+        with (
+            pytest.warns(UserWarning, match="it is late") as warned,
+            pytest.raises(UserError, match="this is no model"),
+        ):
             process.call(refuse, doing="refusing", report=told.append)
         assert told == ["trying"]
+        assert warned[0].filename == __file__
         with pytest.raises(ChildError, match="its process was ended by SIGKILL while dying"):
             process.call(killed, doing="dying")
         with pytest.raises(ChildError, match="has ended"):

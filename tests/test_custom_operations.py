@@ -22,7 +22,7 @@ from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.supported_types import GPU
 from ov_hsdag.devices import same_core
 from ov_hsdag.integration.extension_build import installed_openvino, release
-from ov_hsdag.measuring.process import Candidate, Workshop
+from ov_hsdag.measuring.process import Candidate, WorkerPool
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.placement import Placement
 from tests.commands import DEVICE, assert_one_error_line, ran, run
@@ -185,6 +185,6 @@ def test_processes_that_measure_load_what_the_given_core_has(model: Path, librar
     assert "own" in placement.affinity and Placement.of(read) is not None
     inputs = timed_inputs(read)
     expected = two_cpu_core.compile_model(model, "CPU_A")(inputs[0].steps[0])[0]
-    with Workshop(read, inputs, "latency", like=same_core.describe(two_cpu_core, ("CPU_A",))) as workshop:
-        (output,) = workshop.start().compile(Candidate("CPU_A"), 120)
+    with WorkerPool(read, inputs, "latency", like=same_core.describe(two_cpu_core, ("CPU_A",))) as pool:
+        (output,) = pool.start().compile(Candidate("CPU_A"), 120)
     np.testing.assert_allclose(output, expected, rtol=1e-4)

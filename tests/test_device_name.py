@@ -525,6 +525,18 @@ def test_run_places_what_a_program_loads(saved: str, tmp_path: Path, kept: Path)
         assert str(entries(kept)[0]) in done.stderr
 
 
+def test_an_unmodified_benchmark_app_runs_the_device(saved: str, kept: Path) -> None:
+    """The wheel's benchmark_app sets properties of the devices that it reads from the name, before it loads."""
+    code = "from ov_hsdag import _autoload; _autoload.install(); from openvino.tools.benchmark.main import main; main()"
+    options = ("-d", DEVICE, "-hint", "throughput", "-niter", "24")
+    done = subprocess.run([sys.executable, "-c", code, "-m", saved, *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    requests = re.search(r"Start inference asynchronously, (\d+) inference requests", done.stdout)
+    assert requests is not None and int(requests[1]) >= 2
+    assert re.search(r"EXECUTION_DEVICES: .*CPU_A.*CPU_B", done.stdout), done.stdout
+    assert len(entries(kept)) == 1
+
+
 def test_run_says_what_could_not_be_placed(tmp_path: Path) -> None:
     """A model of which no sizes are known."""
     x = op.parameter([-1, -1], np.float32, name="x")

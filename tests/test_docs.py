@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     *ROOT.glob("*.md"),
     *(ROOT / "docs").rglob("*.md"),
-    *(ROOT / folder / "README.md" for folder in ("samples", "benchmarks", "upstream")),
+    *(ROOT / folder / "README.md" for folder in ("samples", "benchmarks", "startup", "tools/upstream")),
 ]
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 
@@ -91,7 +91,7 @@ def test_files_and_modules_that_pages_name_are_there(page: Path) -> None:
     roots = "|".join(sorted({re.escape(name.split("/")[0]) for name in there if "/" in name}))
     named = re.findall(rf"(?<![\w./-])((?:{roots})/[\w./-]*\w)", text)
     named += [f"tests/{name}" for name in re.findall(r"(?<![\w/])test_\w+\.py\b", text)]
-    modules = re.findall(r"python -m ((?:benchmarks|research|tests|ov_hsdag|upstream)[\w.]*)", text)
+    modules = re.findall(r"python -m ((?:benchmarks|research|tests|ov_hsdag|tools)[\w.]*)", text)
     named += [module.replace(".", "/") for module in modules]
     stems = {name.rpartition(".")[0] for name in there}
     ends = {"/".join(Path(name).parts[-2:]) for name in there}  # C++ names headers from their include folder

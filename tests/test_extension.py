@@ -37,7 +37,7 @@ from tests.graphs import attention, halved, random_model, submodels, unflattenin
 from tests.processes import ended
 
 ROOT = Path(__file__).resolve().parent.parent
-PUBLISHED = (ROOT / "wheels" / "releases.txt").read_text(encoding="utf-8").split()
+PUBLISHED = (ROOT / "tools" / "wheels" / "releases.txt").read_text(encoding="utf-8").split()
 DEVICES = ("CPU_A", "CPU_B")
 HETERO = "HETERO:CPU_A,CPU_B"
 F32 = {"INFERENCE_PRECISION_HINT": "f32"}
@@ -630,7 +630,7 @@ def test_library_takes_the_part_of_the_openvino_that_calls_it(
     """A wheel has parts for many releases side by side. Those of others are never looked into."""
     own = extension_build.release(Path(ov.__file__).parent)
     years = [f"{release[2:4]}{release[5]}{release[7:]}" for release in PUBLISHED]
-    assert own in years, "wheels/releases.txt lacks the release that the tests run on"
+    assert own in years, "tools/wheels/releases.txt lacks the release that the tests run on"
     loader = shutil.copy(library, tmp_path)
     for release in years:
         (tmp_path / f"{extension_build.LOADER}.{release}").write_bytes(b"of another release")
@@ -996,7 +996,7 @@ def test_sample_and_benchmark_app_run_the_placement_of_python(
     by_library = run(sample, path, HETERO, library).stdout
     assert by_pass == by_library
 
-    program = ROOT / "wheels/benchmark_app.py"
+    program = ROOT / "tools/wheels/benchmark_app.py"
     options = ("-m", path, "-d", HETERO, "-hint", "none", "-niter", "1", "-nireq", "1")
     by_extension = run(sys.executable, program, *options, "-extensions", library).stdout
     alone = run(sys.executable, program, *options).stdout

@@ -60,7 +60,7 @@ def run(tmp_path: Path) -> Run:
     """
     hook = tmp_path / "hook"
     hook.mkdir()
-    (hook / "ov_hsdag.pth").symlink_to(ROOT / "ov_hsdag.pth")
+    (hook / "ov_hsdag.pth").symlink_to(ROOT / "startup" / "ov_hsdag.pth")
     (hook / "sitecustomize.py").write_text(f"import site; site.addsitedir({str(hook)!r})\n")
 
     def in_rig(*command: str | Path, **variables: str) -> str:

@@ -470,7 +470,7 @@ def test_what_others_put_into_the_temporary_folder_stops_no_measuring(
     for path in (loop, link):
         os.utime(path, (1, 1), follow_symlinks=False)
     model = random_model(1)
-    with process.Workshop(model, timed_inputs(model), "latency"):
+    with process.WorkerPool(model, timed_inputs(model), "latency"):
         assert (tmp_path / "kept").is_dir() and not loop.is_symlink() and not link.is_symlink()
 
 

@@ -38,7 +38,7 @@ def document() -> dict[str, Any]:
     models = [KitModel("small", lambda: convolutions(4)), KitModel("refused", refused)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VIRTUAL_DEVICES_VARIABLE, TWO_CORES)
-        return run_kit(new_core(), device_lists(NAMES), minutes=10, models=models)
+        return run_kit(new_core(), device_lists(NAMES), minutes=0.5, models=models)
 
 
 def test_all_devices_come_first_then_pairs() -> None:

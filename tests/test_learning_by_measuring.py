@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.evaluator import PIPELINE_HINT
-from ov_hsdag.measuring.process import Candidate, Worker, Workshop
+from ov_hsdag.measuring.process import Candidate, Worker, WorkerPool
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.multilevel import Multilevel
@@ -46,8 +46,8 @@ def test_workers_tell_the_processor_time_of_each_submodel(
     problem = build_problem(model, DEVICES, objective="throughput", core=two_cpu_core)
     placement = cut(problem, shares, first)
     candidate = Candidate.placed(DEVICES, problem.affinity(placement)) if shares else Candidate("CPU_A")
-    with Workshop(model, timed_inputs(model), "throughput") as workshop:
-        worker = workshop.start()
+    with WorkerPool(model, timed_inputs(model), "throughput") as pool:
+        worker = pool.start()
         worker.compile(candidate, 60)
         worker.rate(0.3, 60)
         times = worker.busy_us

@@ -20,7 +20,7 @@ import pytest
 import ov_hsdag
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.comparison import Comparison, measurements
-from ov_hsdag.measuring.process import Candidate, WorkerError, Workshop
+from ov_hsdag.measuring.process import Candidate, WorkerError, WorkerPool
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.normalize import normalize
 from ov_hsdag.storage import files
@@ -110,7 +110,7 @@ def test_a_full_temporary_folder_costs_the_measuring(core: ov.Core, temporary: P
             files_of_at_most(size),
             pytest.raises(RunError, match=r"^cannot write the model for measuring: .*File too large$"),
         ):
-            Workshop(model, timed_inputs(model), "latency")
+            WorkerPool(model, timed_inputs(model), "latency")
         assert not list(temporary.iterdir())
     with files_of_at_most(0), pytest.warns(UserWarning, match="nothing could be measured, .* chosen by prediction"):
         placement = ov_hsdag.place(convolutions(), PAIR.hetero, core=core, measure=True, measure_seconds=2)
@@ -119,12 +119,12 @@ def test_a_full_temporary_folder_costs_the_measuring(core: ov.Core, temporary: P
 
 def test_outputs_that_the_disk_does_not_take_cost_their_candidate(core: ov.Core, temporary: Path) -> None:
     model = prepared()
-    with Workshop(model, timed_inputs(model), "latency") as workshop:
+    with WorkerPool(model, timed_inputs(model), "latency") as pool:
         with files_of_at_most(500):  # of the worker as well
-            worker = workshop.start()
+            worker = pool.start()
             with pytest.raises(WorkerError, match=r"requested and 0 written|File too large"):
                 worker.compile(Candidate("CPU_A"), 60)
-        later = workshop.start()
+        later = pool.start()
         assert len(later.compile(Candidate("CPU_A"), 60)) == 1 and later.rate(0.05, 60) > 0
 
 
@@ -135,16 +135,16 @@ def test_a_folder_that_is_removed_while_it_is_used(core: ov.Core, temporary: Pat
     """As cleaners of temporary folders do: what is compiled runs on, what is yet to begin fails in one line."""
     model = prepared()
     affinity = dict.fromkeys((node.get_friendly_name() for node in model.get_ops()), "CPU_A")
-    with Workshop(model, timed_inputs(model), "latency") as workshop:
-        first, second = workshop.start(), workshop.start()
+    with WorkerPool(model, timed_inputs(model), "latency") as pool:
+        first, second = pool.start(), pool.start()
         first.compile(Candidate("CPU_A"), 60)
         second.compile(Candidate("CPU_A"), 60)
-        shutil.rmtree(workshop.folder)
+        shutil.rmtree(pool.folder)
         assert first.rate(0.05, 60) > 0
         with pytest.raises(WorkerError, match="No such file or directory"):
             first.compile(Candidate.placed(PAIR, affinity), 60)
         with pytest.raises(RunError, match=r"cannot start a process for measuring: .*No such file"):
-            workshop.start()
+            pool.start()
 
 
 @pytest.fixture
@@ -189,11 +189,11 @@ def test_a_thread_that_the_system_does_not_give(
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    with Workshop(model, timed_inputs(model), "latency") as workshop:
+    with WorkerPool(model, timed_inputs(model), "latency") as pool:
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             with pytest.raises(RunError, match=r"cannot start a process for measuring: .*can't start new thread"):
-                workshop.start()
+                pool.start()
         assert not children()
         assert len(os.listdir("/proc/self/fd")) == before
 
@@ -201,7 +201,7 @@ def test_a_thread_that_the_system_does_not_give(
 def test_descriptors_that_the_system_does_not_give(core: ov.Core, temporary: Path, children: Children) -> None:
     model = prepared()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with Workshop(model, timed_inputs(model), "latency") as workshop:
+    with WorkerPool(model, timed_inputs(model), "latency") as pool:
         before, taken = len(os.listdir("/proc/self/fd")), []
         resource.setrlimit(resource.RLIMIT_NOFILE, (before + 20, hard))
         try:
@@ -210,14 +210,14 @@ def test_descriptors_that_the_system_does_not_give(core: ov.Core, temporary: Pat
                     taken.append(os.dup(0))
             for _ in range(5):
                 with pytest.raises(RunError, match=r"cannot start a process for measuring: .*Too many open files"):
-                    workshop.start()
+                    pool.start()
                 os.close(taken.pop())  # one more the next time
         finally:
             for one in taken:
                 os.close(one)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert len(os.listdir("/proc/self/fd")) == before and not children()
-        assert workshop.start().alive
+        assert pool.start().alive
 
 
 @pytest.mark.slow
@@ -263,7 +263,7 @@ def test_a_clock_that_is_changed_changes_nothing(
     monkeypatch.setattr(time, "time", lambda: now() + draw.choice((-1, 1)) * draw.uniform(0, 3e8))
     candidates = {name: Candidate(name) for name in PAIR}
     with (
-        Workshop(model, timed_inputs(model), "latency") as older,
+        WorkerPool(model, timed_inputs(model), "latency") as older,
         Comparison(model, PAIR, candidates, "latency", core, simple=PAIR.names) as comparison,
     ):
         found = measurements(candidates, comparison, comparison.trials(rounds=3, seconds=0.05), "latency")

@@ -23,7 +23,7 @@ from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
 from ov_hsdag.measuring.other_programs import corrections
-from ov_hsdag.measuring.process import Candidate, Worker, WorkerError, Workshop
+from ov_hsdag.measuring.process import Candidate, Worker, WorkerError, WorkerPool
 from ov_hsdag.measuring.runner import TrialLoad, undisturbed, waiting_ns
 from ov_hsdag.model.inputs import timed_inputs
 from tests.simulated_machine import CrowdedHost, FakeWorker, Machine
@@ -166,8 +166,8 @@ def test_an_answer_that_tells_no_load_is_the_workers_failure(
     damaged = dataclasses.asdict(load()) | answer
     monkeypatch.setattr(Worker, "_ask", lambda *_: {"rate": 1.0, "rates": {}, "load": damaged})
     model = tiny_model()
-    with Workshop(model, timed_inputs(model), "throughput") as workshop:
-        worker = workshop.start()
+    with WorkerPool(model, timed_inputs(model), "throughput") as pool:
+        worker = pool.start()
         with pytest.raises(WorkerError, match="damaged"):
             worker.rate(0.1, 60)
 
@@ -200,8 +200,8 @@ def test_under_a_quota_what_others_use_is_none_of_our_cores(monkeypatch: pytest.
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count what threads wait")
 def test_trials_of_a_real_model_tell_what_the_cores_did(two_cpu_core: ov.Core) -> None:
     model = tiny_model()
-    with Workshop(model, timed_inputs(model), "throughput") as workshop:
-        worker = workshop.start()
+    with WorkerPool(model, timed_inputs(model), "throughput") as pool:
+        worker = pool.start()
         worker.compile(Candidate("CPU_A"), 60)
         worker.rate(0.1, 60)
         of_trial = worker.load

@@ -104,8 +104,9 @@ def test_a_policy_that_does_not_run_is_an_error_where_it_was_asked_for(
 
     monkeypatch.setattr(HSDAGPlacer, "place", broken)
     model = ZOO["squeezenet"].build()
-    with pytest.warns(UserWarning, match="the policy is not asked: no such kernel"):
+    with pytest.warns(UserWarning, match="the policy is not asked: no such kernel") as warned:
         assert "hsdag" not in ov_hsdag.place(model, device=PAIR, core=core).baselines
+    assert {one.filename for one in warned} == {__file__}
     with pytest.raises(RunError, match=r"the policy .*base' does not run: no such kernel"):
         ov_hsdag.place(model, device=PAIR, policy="base", core=core)
 

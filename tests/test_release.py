@@ -21,7 +21,8 @@ COMMIT = "git add --all; git -c user.name=a -c user.email=a commit --quiet --mes
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT / "wheels", tmp_path / "wheels", ignore=shutil.ignore_patterns("__pycache__"))
+    scripts = Path("tools", "wheels")
+    shutil.copytree(ROOT / scripts, tmp_path / scripts, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
     files = "echo 'test-all docs: ; false' > Makefile; echo __pycache__/ > .gitignore; mkdir ov_hsdag"
     version = "echo '__version__ = \"1.2.0\"' > ov_hsdag/_version.py"
@@ -50,7 +51,7 @@ def test_what_is_not_ready_is_told_in_a_line(tree: Path, change: str, line: str)
     subprocess.run(["sh", "-ec", change], cwd=tree, check=True)
     failing = change == "true"
     options = [sys.executable] if failing else ["--checked", "python3.10-none"]
-    told = ended(sys.executable, "wheels/release.py", *options, status=1 if failing else 2, cwd=tree).stderr
+    told = ended(sys.executable, "tools/wheels/release.py", *options, status=1 if failing else 2, cwd=tree).stderr
     assert told.splitlines(keepends=True)[-1].startswith(f"not released: {line}") and (failing or told.count("\n") == 1)
 
 
@@ -58,12 +59,12 @@ def test_what_is_not_ready_is_told_in_a_line(tree: Path, change: str, line: str)
 def test_wheels_have_a_bill_of_materials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, status: int
 ) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "wheels"))
+    monkeypatch.syspath_prepend(str(ROOT / "tools" / "wheels"))
     (tmp_path / "ov_hsdag-1.2.0.tar.gz").touch()
     with zipfile.ZipFile(tmp_path / "ov_hsdag-1.2.0-cp310-cp310-manylinux_2_28_x86_64.whl", "w") as wheel:
         bill = json.dumps({"metadata": {"component": {"version": version}}})
         wheel.writestr("ov_hsdag-1.2.0.dist-info/sboms/ov-hsdag.cdx.json" if version else "a", bill)
-    with loaded(ROOT / "wheels/release.py") as release, pytest.raises(SystemExit) as ending:
+    with loaded(ROOT / "tools/wheels/release.py") as release, pytest.raises(SystemExit) as ending:
         release.check_built(tmp_path, "1.2.0", 1)
         release.end(0, "not reached where the wheel is refused")
     assert ending.value.code == status

@@ -39,7 +39,7 @@ from tests.graphs import convolutions, halved, random_model, random_problem
 
 TREE = Path(__file__).parents[1]
 PAGE = TREE / "ov_hsdag" / "report" / "page.html"
-SOURCES = TREE / "report_page"
+SOURCES = TREE / "tools" / "report_page"
 pytestmark = pytest.mark.usefixtures("fast_search")
 
 PAIR = "HETERO:GPU,CPU"
@@ -200,7 +200,7 @@ def data_of(placement: Placement, title: str, done: dict[str, str] | None = None
 
 
 def test_the_page_is_made_of_its_sources() -> None:
-    """`npm ci && npm run build` in report_page/ writes page.html; after a change there it has to run again."""
+    """`npm ci && npm run build` in tools/report_page/ writes page.html; after a change there it has to run again."""
     names = [path.relative_to(SOURCES).as_posix() for path in (SOURCES / "src").iterdir()]
     names += ["build.mjs", "package.json", "package-lock.json"]
     hashes = [f"{one}\0{hashlib.sha256((SOURCES / one).read_bytes()).hexdigest()}\n" for one in sorted(names)]

@@ -11,7 +11,7 @@ import openvino as ov
 import pytest
 
 from ov_hsdag.devices import runtime_options
-from ov_hsdag.measuring.process import Candidate, Workshop
+from ov_hsdag.measuring.process import Candidate, WorkerPool
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placing.place import place
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning
@@ -105,8 +105,8 @@ def test_measured_placements_run_with_the_options_too(two_cpu_core: ov.Core, pla
     request = two_cpu_core.compile_model(placed, "CPU_A").create_infer_request()
     request.infer(before)
     request.infer(inputs)
-    with Workshop(placed, [timed], "latency") as workshop:
-        (found,) = workshop.start().compile(Candidate(DEVICE, affinity), 60)
+    with WorkerPool(placed, [timed], "latency") as pool:
+        (found,) = pool.start().compile(Candidate(DEVICE, affinity), 60)
     np.testing.assert_allclose(found, request.get_output_tensor(0).data, atol=1e-6)
 
 

@@ -37,7 +37,7 @@ from ov_hsdag.utils.failures import NO_TIME_TO_MEASURE, Failure, FailureKind
 from research.zoo.catalog import ZOO
 from tests.conftest import GENEROUS
 from tests.decoders import decoder_of_experts
-from tests.graphs import convolutions
+from tests.graphs import convolutions, unfused_costs
 from tests.simulated_machine import Machine
 from tests.test_measure import problem_of
 from tests.worker_faults import starting
@@ -354,8 +354,7 @@ def test_what_the_profile_would_choose_runs_whatever_was_measured_of_costs(
     graph = build_problem(ZOO["squeezenet"].build(), DEVICES, core=core).graph
     nodes, times = graph.nodes, {"CPU_A": 100.0, "CPU_B": 100_000.0}
     costs = {
-        name: DeviceCosts(identity(core, name), "", np.full(nodes, us), np.full(nodes, -1, np.int32), np.zeros(nodes))
-        for name, us in times.items()
+        name: DeviceCosts(identity(core, name), "", unfused_costs(np.full(nodes, us))) for name, us in times.items()
     }
     machine = Varying(1.8, 0.005)
     monkeypatch.setattr(process, "Worker", machine.start)
@@ -385,8 +384,7 @@ def test_costs_that_hold_are_not_measured_again(core: ov.Core, monkeypatch: pyte
 @pytest.mark.slow
 def test_costs_that_do_not_hold_are_measured_again_with_a_warning(core: ov.Core) -> None:
     graph = build_problem(ZOO["squeezenet"].build(), DEVICES, core=core).graph
-    none = np.zeros(graph.nodes)
-    other = DeviceCosts({"usable_cores": 1000}, "", none, np.full(graph.nodes, -1, np.int32), none)
+    other = DeviceCosts({"usable_cores": 1000}, "", unfused_costs(np.zeros(graph.nodes)))
     stale = ModelCosts(graph_hash(graph), dict.fromkeys(DEVICES.names, other))
     with pytest.warns(UserWarning, match="do not hold for all of CPU_A, CPU_B and are measured anew"):
         placement = ov_hsdag.place(

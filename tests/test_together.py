@@ -21,19 +21,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import ov_hsdag
+from ov_hsdag.applications import application as applications
+from ov_hsdag.applications import planning
+from ov_hsdag.applications.application import Application, Member
+from ov_hsdag.applications.application_file import read_application
+from ov_hsdag.applications.runner import ApplicationRunner
 from ov_hsdag.cli.command_lines import command_of
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.runner import Copies, Runner
-from ov_hsdag.measuring.together import Together
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.replay import Replay
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placers.multilevel import Multilevel
-from ov_hsdag.placing import application as applications
-from ov_hsdag.placing import together
-from ov_hsdag.placing.application import Application, Member
-from ov_hsdag.placing.application_file import read_application
 from ov_hsdag.placing.candidates import NamedPlacement, find_candidates
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.storage.model_folder import pipeline
@@ -144,7 +144,7 @@ class TestPlans:
     def test_memory_is_that_of_all_models(self, seed: int) -> None:
         app = application(seed, 2, 2, "throughput", room=0.65)
         plans = app.plan(FAST)
-        chosen = app.judge(plans[app.best(plans)][None])
+        chosen = app.evaluate(plans[app.best(plans)][None])
         assert (chosen.memory_bytes <= app.limits).all()
         assert float(chosen.score("throughput")[0]) <= 1.3 * best_possible(app)
         with pytest.raises(RunError, match=r"do not fit together: they need .* of the "):
@@ -190,7 +190,7 @@ class TestPlans:
             ways = [NamedPlacement(name, own.single(place)) for place, name in enumerate(own.devices)]
             app = Application(tuple(Member(name, own, 1.0, [*ways]) for name in ("a", "b")), "throughput")
             swapped = np.array([[0, 1], [1, 0], [0, 0], [1, 1]])
-            judged = app.judge(swapped)
+            judged = app.evaluate(swapped)
             assert sorted(judged.busy_us[0]) == sorted(judged.busy_us[1])
             assert app.distinct(swapped).tolist() == ([0, 2] if equal else [0, 1, 2, 3])
 
@@ -263,10 +263,10 @@ def test_a_split_tells_what_boundaries_take(factor: float) -> None:
     problem = random_problem(3, nodes=40, devices=2, objective="throughput", submodel_us=3.0)
     split = problem.repair(np.arange(problem.group_count) * 2 // problem.group_count)
     assert split.min() != split.max()
-    took = float(applications.slower(problem, np.ones(2), factor).scores(split)[0])
-    found = together._boundaries(problem, split, took)
+    took = float(applications.scale_costs(problem, np.ones(2), factor).scores(split)[0])
+    found = planning._boundaries(problem, split, took)
     assert found == pytest.approx(factor, rel=0.15)
-    scaled = applications.slower(problem, np.ones(2), found)
+    scaled = applications.scale_costs(problem, np.ones(2), found)
     np.testing.assert_allclose(scaled.scores(problem.singles), problem.scores(problem.singles), rtol=1e-6)
 
 
@@ -279,7 +279,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], dict
         asked.append((arguments, more))
         raise RunError("not now")
 
-    monkeypatch.setattr(together, "Comparison", refuse)
+    monkeypatch.setattr(planning, "Comparison", refuse)
     return asked
 
 
@@ -323,7 +323,7 @@ class TestOnDevices:
         expected = ov_hsdag.place_together({"one": convolutions(16), "other": convolutions(8)}, PAIR, core=core)
         assert expected.chosen in ("one split", "together")
         # Boundaries seem to take much longer than they do.
-        monkeypatch.setattr(together, "_timed", lambda *_: {"CPU_A": 1.0, "CPU_B": 1.0, "boundaries": 1e3})
+        monkeypatch.setattr(planning, "_timed", lambda *_: {"CPU_A": 1.0, "CPU_B": 1.0, "boundaries": 1e3})
         with pytest.warns(UserWarning, match="not now"):
             given = {"one": convolutions(16), "other": convolutions(8)}
             plan = ov_hsdag.place_together(given, PAIR, measure=True, core=core)
@@ -550,7 +550,7 @@ def test_copies_are_refused_and_not_left_out(core: ov.Core) -> None:
     inputs = timed_inputs(model)
     runner = Runner(core.compile_model(model, "CPU_A"), inputs, "throughput", 1)
     with pytest.raises(RuntimeError, match="not as copies"):
-        Together([runner, Copies([runner], inputs)], "throughput", [1.0, 1.0], [[], []], [0, 1])
+        ApplicationRunner([runner, Copies([runner], inputs)], "throughput", [1.0, 1.0], [[], []], [0, 1])
 
 
 def test_requests_go_on_where_another_begins_with_a_prompt(core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -560,7 +560,7 @@ def test_requests_go_on_where_another_begins_with_a_prompt(core: ov.Core, monkey
     monkeypatch.setattr(Replay, "rewind", lambda self: (rewound.append(self), rewind(self)))
     inputs = timed_inputs(model, phases=Workload(prompt=8, generate=6).phases(model))
     runner = Runner(core.compile_model(model, "CPU_A"), inputs, "throughput", 4)
-    together = Together([runner], "throughput", [7.0], [[]], [0])
+    together = ApplicationRunner([runner], "throughput", [7.0], [[]], [0])
     tokens = runner.phases[1]
     rewound.clear()
     assert together.rate(0.0) > 0
@@ -576,11 +576,11 @@ def test_requests_go_on_where_another_begins_with_a_prompt(core: ov.Core, monkey
 
 @pytest.mark.parametrize(("long", "runs"), [(math.inf, 3), (0.0, 1)])
 def test_trials_leave_nothing_behind(core: ov.Core, monkeypatch: pytest.MonkeyPatch, long: float, runs: int) -> None:
-    monkeypatch.setattr("ov_hsdag.measuring.together._LONG", long)
+    monkeypatch.setattr("ov_hsdag.applications.runner._LONG", long)
     made = [convolutions(8), convolutions(16)]
     for objective, kept in (("latency", [runs, 3 * runs]), ("throughput", None)):
         runners = [Runner(core.compile_model(one, "CPU_A"), timed_inputs(one), objective, 8) for one in made]
-        together = Together(runners, objective, [1.0, 3.0], [[], [0]], [0, 1])
+        together = ApplicationRunner(runners, objective, [1.0, 3.0], [[], [0]], [0, 1])
         for _ in range(2):
             assert together.rate(0.0) > 0 and together._ends.empty()
             done = [len(one.finished) for one in runners]
@@ -596,14 +596,14 @@ def test_trials_leave_nothing_behind(core: ov.Core, monkeypatch: pytest.MonkeyPa
 def test_trials_have_whole_workloads(
     core: ov.Core, monkeypatch: pytest.MonkeyPatch, long: float, counts: list[float], least: list[int]
 ) -> None:
-    monkeypatch.setattr("ov_hsdag.measuring.together._LONG", long)
+    monkeypatch.setattr("ov_hsdag.applications.runner._LONG", long)
     step, frame = timed_inputs(convolutions(8)), timed_inputs(convolutions(16))
     phases = [replace(step[0], name=name, count=count) for name, count in (("prompt", 1.0), ("token", 9.0))]
     runners = [
         Runner(core.compile_model(convolutions(width), "CPU_A"), inputs, "throughput", 2)
         for width, inputs in ((8, phases), (16, frame))
     ]
-    together = Together(runners, "throughput", counts, [[], []], [0, 1])
+    together = ApplicationRunner(runners, "throughput", counts, [[], []], [0, 1])
     assert together.shortest_trial < 5 and together.rate(0.0) > 0
     assert all(len(one.finished) >= number for one, number in zip(runners, least, strict=True))
     time.sleep(0.02)  # as above
@@ -619,7 +619,9 @@ def test_devices_work_at_the_same_time(core: ov.Core, others: str) -> None:
     runners = [Runner(core.compile_model(one, on), timed_inputs(one), "throughput", 2) for one, on in models]
     seconds = [count * one.mean_inference for count, one in zip((1.0, 3.0), runners, strict=True)]
     run = max(seconds) if others == "CPU_B" else sum(seconds)
-    assert Together(runners, "throughput", [1.0, 3.0], [[], []], [0, 1]).shortest_trial == pytest.approx(6 * run)
+    assert ApplicationRunner(runners, "throughput", [1.0, 3.0], [[], []], [0, 1]).shortest_trial == pytest.approx(
+        6 * run
+    )
     time.sleep(0.02)  # as above
 
 

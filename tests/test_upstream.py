@@ -1,4 +1,4 @@
-"""The scripts of upstream/ say of the OpenVINO that we pin what upstream/README.md says of it."""
+"""The scripts of tools/upstream/ say of the OpenVINO that we pin what tools/upstream/README.md says of it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.processes import ended
-from upstream.__main__ import FAULTS, HERE, attempt
+from tools.upstream.__main__ import FAULTS, HERE, ROOT, attempt
 
-RIG = HERE.parent / "tests" / "rig" / "setup"
+RIG = ROOT / "tests" / "rig" / "setup"
 
 # What this machine's OpenVINO is not expected to show.
 UNTRIED = set() if importlib.util.find_spec("openvino_genai") else {"genai_extensions"}
@@ -22,7 +22,7 @@ UNTRIED = set() if importlib.util.find_spec("openvino_genai") else {"genai_exten
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault_is_there(fault: str) -> None:
-    """Where one is mended, what goes around it can go, and upstream/README.md is to say so."""
+    """Where one is mended, what goes around it can go, and tools/upstream/README.md is to say so."""
     if fault.startswith("gpu_"):
         if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
             pytest.skip("the GPU rig is for Linux on x86-64")

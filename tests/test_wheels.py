@@ -16,14 +16,14 @@ PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
 def test_one_list_of_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [str(ROOT / "wheels"), *sys.path])
-    minors = [name.removeprefix("python3.") for name in runpy.run_path(str(ROOT / "wheels/build.py"))["PYTHONS"]]
+    monkeypatch.setattr(sys, "path", [str(ROOT / "tools" / "wheels"), *sys.path])
+    minors = [name.removeprefix("python3.") for name in runpy.run_path(str(ROOT / "tools/wheels/build.py"))["PYTHONS"]]
     assert re.findall(r'"Programming Language :: Python :: 3\.(\d+)"', PROJECT) == minors
     assert re.findall(r'"cp3(\d+)-\*"', PROJECT) == minors
 
 
 def test_workflow_tries_releases_that_wheels_are_made_for() -> None:
-    releases = (ROOT / "wheels/releases.txt").read_text(encoding="utf-8").split()
+    releases = (ROOT / "tools/wheels/releases.txt").read_text(encoding="utf-8").split()
     workflow = (ROOT / ".github/workflows/wheels.yml").read_text(encoding="utf-8")
     tried = re.findall(r'"(20\d\d\.\d\.\d)"', workflow)
     assert tried and set(tried) <= set(releases)
@@ -31,8 +31,8 @@ def test_workflow_tries_releases_that_wheels_are_made_for() -> None:
 
 
 def test_source_distribution_does_not_depend_on_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [str(ROOT / "wheels"), *sys.path])
-    normalize = runpy.run_path(str(ROOT / "wheels/build.py"))["normalize"]
+    monkeypatch.setattr(sys, "path", [str(ROOT / "tools" / "wheels"), *sys.path])
+    normalize = runpy.run_path(str(ROOT / "tools/wheels/build.py"))["normalize"]
     made = []
     for number, names in enumerate((["a", "b/c"], ["b/c", "a"])):
         folder = tmp_path / str(number)

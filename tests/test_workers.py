@@ -20,7 +20,7 @@ import ov_hsdag
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring.comparison import Comparison, measurements
 from ov_hsdag.measuring.measurer import Measurer
-from ov_hsdag.measuring.process import Candidate, WorkerError, WorkerTimeout, Workshop
+from ov_hsdag.measuring.process import Candidate, WorkerError, WorkerPool, WorkerTimeout
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils import child
@@ -64,7 +64,7 @@ def test_no_temporary_folder_is_one_line(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/nowhere"])
     x = ops.parameter([1], np.float32)
     with pytest.raises(RunError, match=r"^measuring needs a temporary folder \(TMPDIR\): .*No usable temporary"):
-        Workshop(ov.Model([ops.relu(x)], [x]), [], "latency")
+        WorkerPool(ov.Model([ops.relu(x)], [x]), [], "latency")
 
 
 @pytest.mark.slow
@@ -125,8 +125,8 @@ def test_a_model_goes_over_as_it_is(core: ov.Core, temporary: Path, name: str) -
     inputs = timed_inputs(model)
     request = core.compile_model(model, "CPU_A").create_infer_request()
     request.infer(inputs[0].steps[0])
-    with Workshop(model, inputs, "latency") as workshop:
-        worker = workshop.start()
+    with WorkerPool(model, inputs, "latency") as pool:
+        worker = pool.start()
         outputs = worker.compile(Candidate.placed(PAIR, problem.affinity(placement)), 60)
         assert worker.submodels == problem.evaluate(placement).submodels[0]
         for port, output in enumerate(outputs):
@@ -137,8 +137,8 @@ def test_a_model_goes_over_as_it_is(core: ov.Core, temporary: Path, name: str) -
 
 def test_a_worker_is_idle_between_its_trials(core: ov.Core, children: Children) -> None:
     model = prepared("squeezenet", core)
-    with Workshop(model, timed_inputs(model), "throughput") as workshop:
-        worker = workshop.start()
+    with WorkerPool(model, timed_inputs(model), "throughput") as pool:
+        worker = pool.start()
         worker.compile(Candidate("CPU_A"), 60)
         worker.rate(0.2, 60)
         (process_of_worker,) = children()
@@ -159,8 +159,8 @@ def test_a_process_that_no_signal_ends_is_not_waited_for(core: ov.Core, monkeypa
     """As one in the uninterruptible sleep of a driver."""
     monkeypatch.setattr(child, "_GRACE", 0.1)
     model = prepared("lstm", core)
-    with Workshop(model, timed_inputs(model), "latency", starting({"x": "hangs_compiling"})) as workshop:
-        worker = workshop.start("x")
+    with WorkerPool(model, timed_inputs(model), "latency", starting({"x": "hangs_compiling"})) as pool:
+        worker = pool.start("x")
         with monkeypatch.context() as patch, pytest.raises(WorkerTimeout):
             patch.setattr(subprocess.Popen, "kill", lambda self: None)
             within(60, lambda: worker.compile(Candidate("CPU_A"), 0.1))
@@ -173,13 +173,13 @@ import openvino as ov
 from ov_hsdag.devices import virtual
 from research.zoo.catalog import ZOO
 from ov_hsdag.model.inputs import timed_inputs
-from ov_hsdag.measuring.process import Candidate, Workshop
+from ov_hsdag.measuring.process import Candidate, WorkerPool
 from tests.worker_faults import starting
 model = ZOO["squeezenet"].build()
-workshop = Workshop(model, timed_inputs(model), "latency", starting({"slow": "hangs_compiling"}))
-workers = [workshop.start(), workshop.start("slow")]
+pool = WorkerPool(model, timed_inputs(model), "latency", starting({"slow": "hangs_compiling"}))
+workers = [pool.start(), pool.start("slow")]
 workers[0].compile(Candidate("CPU"), 60)
-print(workshop.folder, *(worker._process.pid for worker in workers), flush=True)
+print(pool.folder, *(worker._process.pid for worker in workers), flush=True)
 workers[1].compile(Candidate("CPU"), 600)
 """
 
@@ -216,14 +216,14 @@ def test_folders_of_processes_that_are_gone_are_removed(core: ov.Core, temporary
     model = prepared("lstm", core)
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    with Workshop(model, timed_inputs(model), "latency") as workshop:
-        old = workshop.folder.with_name(workshop.folder.name.replace(f"-{os.getpid()}-", f"-{gone.pid}-"))
+    with WorkerPool(model, timed_inputs(model), "latency") as pool:
+        old = pool.folder.with_name(pool.folder.name.replace(f"-{os.getpid()}-", f"-{gone.pid}-"))
         old.mkdir()
         for age, kept in ((60, {old}), (7200, set())):
             os.utime(old, (time.time() - age,) * 2)
-            os.utime(workshop.folder, (time.time() - age,) * 2)
-            with Workshop(model, timed_inputs(model), "latency") as other:
-                assert set(temporary.iterdir()) == {workshop.folder, other.folder} | kept
+            os.utime(pool.folder, (time.time() - age,) * 2)
+            with WorkerPool(model, timed_inputs(model), "latency") as other:
+                assert set(temporary.iterdir()) == {pool.folder, other.folder} | kept
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_in_one_line(core: ov.Core, temporary: Path) -> None:
@@ -235,13 +235,13 @@ def test_a_folder_that_cannot_be_written_is_an_error_in_one_line(core: ov.Core, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(np, "savez", fail)
         with pytest.raises(RunError, match="No space left on device"):
-            Workshop(model, timed_inputs(model), "latency")
+            WorkerPool(model, timed_inputs(model), "latency")
 
 
 def test_a_process_that_does_not_begin_is_no_worker(core: ov.Core) -> None:
     model = prepared("lstm", core)
     with (
-        Workshop(model, timed_inputs(model), "latency", starting({"x": "no_such_fault"})) as workshop,
+        WorkerPool(model, timed_inputs(model), "latency", starting({"x": "no_such_fault"})) as pool,
         pytest.raises(WorkerError, match="no_such_fault"),
     ):
-        workshop.start("x").compile(Candidate("CPU_A"), 60)
+        pool.start("x").compile(Candidate("CPU_A"), 60)

@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ov_hsdag.measuring import worker
+from ov_hsdag.measuring.co_running import TrialRunner
 from ov_hsdag.measuring.process import Candidate, StartWorker, Worker
-from ov_hsdag.measuring.runner import Copies, Runner
-from ov_hsdag.measuring.together import Together
 from ov_hsdag.utils import child
 
 
@@ -81,12 +80,12 @@ def before(method: str, act: Callable[[], object]) -> Entry:
     """Runs a worker that acts before it compiles ("compile") or runs ("trial")."""
 
     def entry(folder: str, objective: str) -> None:
-        class Faulty(worker.Station):
+        class Faulty(worker.WorkerServer):
             pass
 
-        real = getattr(worker.Station, method)
+        real = getattr(worker.WorkerServer, method)
 
-        def faulty(self: worker.Station, *arguments: Any) -> Any:
+        def faulty(self: worker.WorkerServer, *arguments: Any) -> Any:
             act()
             return real(self, *arguments)
 
@@ -99,8 +98,8 @@ def before(method: str, act: Callable[[], object]) -> Entry:
 def computing(change: Callable[[list[np.ndarray]], list[np.ndarray]]) -> Entry:
     """Runs a worker whose outputs are changed."""
 
-    class Faulty(worker.Station):
-        def outputs(self, runner: Runner | Copies | Together) -> list[np.ndarray]:
+    class Faulty(worker.WorkerServer):
+        def outputs(self, runner: TrialRunner) -> list[np.ndarray]:
             return change(super().outputs(runner))
 
     return lambda folder, objective: worker.main(folder, objective, Faulty)

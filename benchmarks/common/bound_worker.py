@@ -1,9 +1,9 @@
-"""Devices of one core that are one core: threads of what is compiled on virtual devices, bound to a core for each.
+"""Binds the threads of models that are compiled on virtual devices to cores, one core for each device.
 
-Left to itself every compiled model of the CPU plugin has a thread of its own, so that several models, or submodels, of
-one virtual device run at the same time on several cores, as they would not on a real device. TBB's NUMA binding would
-undo what is bound whenever a thread enters an arena; hwloc, which it asks, is told to leave threads alone
-(`HWLOC_THISSYSTEM=0`, before the process makes its first arena).
+By default every compiled model of the CPU plugin has its own thread. Then several models or submodels of one virtual
+device run at the same time on several cores, as they would not on a real device. TBB's NUMA binding would undo the
+binding whenever a thread enters an arena. TBB uses hwloc, which leaves threads alone if `HWLOC_THISSYSTEM=0` is set
+before the process makes its first arena.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ bound_worker = partial(Worker, entry="benchmarks.common.bound_worker:main")
 """Starts a worker whose virtual devices have a core each, in their order (`ov_hsdag.measuring.process.StartWorker`)."""
 
 
-# Compiled models that stay: what is freed leaves threads behind, which the next compiled model would take over.
+# Compiled models that are never freed: freeing them leaves threads behind, which the next compiled model would use.
 _kept: list[ov.CompiledModel] = []
 
 
-class BoundStation(worker.Station):
-    """A station that binds the threads of what it compiles."""
+class BoundServer(worker.WorkerServer):
+    """The state of a worker, which binds the threads of the models that it compiles."""
 
     def __init__(self, folder: Path, objective: str) -> None:
         leave_threads_alone()
@@ -48,6 +48,13 @@ class BoundStation(worker.Station):
             return super()._compiled(number, device, way)
 
     def _submodels(self, number: int, device: str, affinity: Mapping[str, str]) -> list[str]:
+        """The device of each submodel in HETERO's order, by compiling the model once with profiling.
+
+        Args:
+            number: number of the model.
+            device: HETERO with its devices.
+            affinity: device of each node by name.
+        """
         model = self._models[number]
         set_affinities(model, affinity)
         try:
@@ -60,8 +67,8 @@ class BoundStation(worker.Station):
 
 
 def main(folder: str, objective: str) -> None:
-    """The entry of a worker."""
-    worker.main(folder, objective, BoundStation)
+    """The entry of a worker process; arguments as of `ov_hsdag.measuring.worker.main`."""
+    worker.main(folder, objective, BoundServer)
 
 
 def leave_threads_alone() -> None:
@@ -78,7 +85,16 @@ def leave_threads_alone() -> None:
 def submodel_devices(
     profiled: ov.CompiledModel, inputs: Sequence[NDArray[Any]], affinity: Mapping[str, str]
 ) -> list[str]:
-    """The device of each submodel in HETERO's order, from the names of what each executes."""
+    """Finds the device of each submodel in HETERO's order by the names of the nodes that it executes.
+
+    Args:
+        profiled: the placed model, compiled with profiling (PERF_COUNT).
+        inputs: arrays for one inference, in the order of the model's inputs.
+        affinity: device of each node by name.
+
+    Raises:
+        RunError: the profile does not determine a device for each submodel.
+    """
     request = profiled.create_infer_request()
     request.infer(list(inputs))
     originals: dict[str, list[str]] = {}
@@ -98,12 +114,20 @@ def submodel_devices(
 
 @contextmanager
 def bound_to_cores(order: Sequence[str], devices: Sequence[str], before: int = 0) -> Iterator[list[tuple[int, int]]]:
-    """Binds the threads of what is compiled inside to cores, one for each device; afterwards (thread, device) of each.
+    """Binds the threads of models that are compiled inside the block to cores, one for each device.
 
     A compiled model of the CPU plugin has a thread that runs it and one for callbacks, made in this order.
 
-    order: device of each model that is compiled. devices: each has a core of its own. before: pairs of threads that
-    come before those (HETERO's own). Raises RunError: other threads were made than these.
+    Args:
+        order: device of each model that is compiled, in the order of compilation.
+        devices: all devices; each gets its own core.
+        before: number of pairs of threads that are made before those of the models (HETERO's own).
+
+    Yields:
+        A list that has (thread id, index in `devices`) of each bound thread after the block.
+
+    Raises:
+        RunError: the block made another number of threads, or there are fewer cores than devices.
     """
     cores = dict(zip(devices, sorted(os.sched_getaffinity(0)), strict=False))
     known = thread_ids()

@@ -1,7 +1,7 @@
-"""Who takes part in the comparisons: every baseline, what the package has, and HSDAG as published and as shipped.
+"""Lists the methods that take part in comparisons: baselines, placers of the package, HSDAG as published and shipped.
 
-What needs more than a problem and a budget is not here: HETERO's pipeline hint, AUTO and copies of the model on each
-device run on real devices alone (measured.py).
+A contestant is a method that places a problem within a budget. HETERO's pipeline hint, AUTO and copies of the model are
+no contestants, as they exist only on real devices (measured.py).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from research.baselines.metis import Metis
 from research.baselines.package import CONTIGUOUS_PARTITION, MINIMUM_CUT, NETWORK, SEARCH, Alone, HeteroRule, Shipped
 
 SHIPPED = Shipped().name
-"""The name of what users get by default: the policy that ships proposes beside search."""
+"""The name of what users get by default: the shipped policy and search both propose placements."""
 
 NO_NETWORK = "place, no network"
-"""The name of what `--policy none` gives: no network takes part."""
+"""The name of `place` with `--policy none`, in which no network takes part."""
 
 PUBLISHED = "HSDAG as published"
 """The name of the published algorithm, learned on the problem itself."""
@@ -36,12 +36,12 @@ class Contestant:
 
 
 def learning_rival(module: str, name: str, **settings: Any) -> Callable[[], Baseline]:
-    """Makes a rival that learns, when it is needed: torch is imported then.
+    """Returns a function that makes a learning baseline; it imports torch only when it is called.
 
     Args:
-        module: of `research.baselines`.
-        name: of the rival's class there.
-        settings: of the rival.
+        module: module of `research.baselines`.
+        name: class of the baseline in that module.
+        settings: settings of the baseline, arguments of the class.
     """
 
     def make() -> Baseline:
@@ -59,15 +59,15 @@ SIMPLE = (
     Contestant("search, no network", lambda: SEARCH, seeded=True),
     Contestant("network alone", lambda: NETWORK, seeded=True),
 )
-"""What learns nothing while it places."""
+"""Methods that do not learn while they place."""
 
 
 def learned(*, colocate: bool = True) -> tuple[Contestant, ...]:
-    """What learns on the very problem.
+    """Methods that learn from scratch on the problem that they place.
 
     Args:
-        colocate: whether the RNN placer's rule of co-location, which Placeto and GO take over, makes one node of each
-            chain. Graphs of layers are chains of what it would have made.
+        colocate: whether the RNN placer's rule of co-location joins each chain of operations into one unit, also for
+            Placeto and GO. It should be False for graphs of layers, whose nodes are such units already.
     """
     return (
         Contestant("RNN-based", learning_rival("rnn", "RNN", colocate=colocate), seeded=True, learns=True),
@@ -78,7 +78,7 @@ def learned(*, colocate: bool = True) -> tuple[Contestant, ...]:
 
 
 LEARNED = learned()
-"""What learns on the very problem, from scratch."""
+"""Methods that learn from scratch on the problem that they place, with co-location."""
 
 ABLATIONS = (
     *(
@@ -97,12 +97,12 @@ ABLATIONS = (
         "not trained", learning_rival("hsdag_published", "HSDAGPublished", learning_rate=0.0), seeded=True, learns=True
     ),
 )
-"""HSDAG as published with one thing taken away each."""
+"""HSDAG as published, each time without one of its parts."""
 
 OURS = (Contestant(NO_NETWORK, lambda: Shipped(policy="none", name=NO_NETWORK)), Contestant(SHIPPED, Shipped))
-"""What users get with `--policy none`, and by default, with the policy that ships."""
+"""`place` with `--policy none`, and by default with the shipped policy."""
 
 
 def single(number: int, name: str) -> Contestant:
-    """One device of a problem."""
+    """The contestant that puts everything on one device. number: index of the device; name: name in tables."""
     return Contestant(name, lambda: Alone(number, name))

@@ -1,4 +1,4 @@
-"""Processes that do nothing but count: work beside what is measured, and what the host gives each core."""
+"""Runs loops that only count: as background load, and to measure how much time the host gives each core."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 def count_for(seconds: float) -> float:
-    """Turns of a loop in a second of so many seconds."""
+    """Counts for a number of seconds. Returns the iterations of the loop per second."""
     end, turns = time.perf_counter() + seconds, 0
     while time.perf_counter() < end:
         turns += 1
@@ -17,13 +17,14 @@ def count_for(seconds: float) -> float:
 
 
 def _spin() -> None:
+    """Keeps a core busy until the process is killed."""
     while True:
         pass
 
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """So many processes beside what runs inside."""
+    """Runs `count` processes that keep a core busy each during the block, and kills them afterwards."""
     processes = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(count)]
     for process in processes:
         process.start()

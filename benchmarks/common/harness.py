@@ -1,4 +1,8 @@
-"""One run of a contestant on a problem under a budget, and many of them, with what a file has already."""
+"""Runs contestants on problems under a budget, without the runs that an earlier result file has.
+
+A run is one contestant, problem and seed. `Runs` makes many on all cores and saves them now and then, so that an
+interrupted benchmark goes on.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +27,29 @@ T = TypeVar("T", bound=Hashable)
 R = TypeVar("R")
 
 SAVE_EVERY = 30.0
-"""Seconds after which what runs have found is saved, so that an interrupted benchmark goes on."""
+"""Seconds between two saves of the results of runs, so that an interrupted benchmark goes on."""
 
 TIE = 0.005
-"""Placements whose costs differ by no more, as a share, are tied: what `ov_hsdag.place` needs to prefer a split."""
+"""Share by which costs of placements must differ to count as different: `ov_hsdag.place` prefers a split from this."""
 
 
 def run(
     problem: PlacementProblem, contestant: Contestant, budget: Budget, *, seed: int = 0, judge: Judge | None = None
 ) -> dict[str, Any]:
-    """Lets a contestant place a problem within a budget, which the environment keeps.
+    """Lets a contestant place a problem within a budget.
 
-    contestant: who places it. budget: of evaluations and of processor seconds. seed: of the contestant. judge: of
-    placements; None: the simulator. Returns a dict. us: of the best placement, µs; None where there is none, and then
-    `why` says why. evaluations, seconds: that were spent. devices: how many the placement uses. placement: the bytes of
-    its device numbers as hexadecimal digits.
+    Args:
+        problem: the problem.
+        contestant: the method.
+        budget: limits of evaluations and of processor seconds.
+        seed: seed of the contestant.
+        judge: computes costs of placements; None for the simulator.
+
+    Returns:
+        A dictionary: `us`, cost of the best placement in µs, None without one; `why`, the reason if there is none or
+        the method failed, else ""; `evaluations` and processor `seconds` that were spent. With a placement also
+        `devices`, the number of devices that it uses, and `placement`, its device numbers as hexadecimal digits, two
+        for each group.
     """
     environment = Environment(problem, budget, judge=judge)
     why = ""
@@ -61,6 +73,7 @@ def run(
 
 
 def _why(environment: Environment) -> str:
+    """The reason why an environment has no feasible placement."""
     limit = environment.budget.seconds
     if not environment.evaluations:
         late = limit is not None and environment.seconds >= limit
@@ -69,12 +82,12 @@ def _why(environment: Environment) -> str:
     return "infeasible" if tried == 1 else f"infeasible, all {tried} that it tried"
 
 
-# Why a run has no figure that another environment may have.
+# Begin of the reason of runs that another environment may make: a package is missing here.
 _NOT_INSTALLED = "not installed"
 
 
 def add_keep(parser: argparse.ArgumentParser) -> None:
-    """Adds the option --keep."""
+    """Adds the option --keep [ROW …]: runs of an earlier result are kept, except those of the named rows."""
     parser.add_argument(
         "--keep",
         nargs="*",
@@ -84,28 +97,34 @@ def add_keep(parser: argparse.ArgumentParser) -> None:
 
 
 def earlier(path: Path | None, settings: Mapping[str, Any], keep: Collection[str] | None) -> Mapping[str, Any]:
-    """What an earlier result has.
+    """Reads an earlier result whose runs are kept.
 
     Args:
-        path: its file, which --output names; None: there is none.
-        settings: what it must have been made with.
-        keep: what --keep says: rows that are left out of it; None: nothing is kept.
+        path: its file, which --output names; None for no file.
+        settings: the settings; a result of other settings is ignored.
+        keep: value of --keep: names of rows that are removed from the result; None to keep nothing.
 
     Returns:
-        The result, empty where there is none.
+        The result without these rows; empty if there is none.
     """
     found = None if keep is None else stored(path)
     return _without(found, keep or ()) if found is not None and found.get("settings") == settings else {}
 
 
 def _without(tree: Any, rows: Collection[str]) -> Any:
+    """A tree of dictionaries without the keys in `rows`, at any depth."""
     if isinstance(tree, Mapping):
         return {key: _without(value, rows) for key, value in tree.items() if key not in rows}
     return tree
 
 
 class Runs(Generic[T, R]):
-    """Runs of tasks on all cores of this machine, without those that are known: how many, and seconds of wall time."""
+    """Runs tasks on all cores of this machine, except those whose results are known.
+
+    Attributes:
+        made: number of runs that were made.
+        seconds: wall time that they took, s.
+    """
 
     def __init__(
         self,
@@ -113,18 +132,19 @@ class Runs(Generic[T, R]):
         known: Callable[[T], R | None],
         save: Callable[[dict[T, R]], None] | None = None,
     ) -> None:
-        """Takes the function that makes a run, and the results that are known.
+        """Prepares runs; `of` makes them.
 
         Args:
-            function: makes a run.
-            known: a run's result where it is known; runs of methods that were not installed do not count.
-            save: is called with the results so far, every `SAVE_EVERY` seconds.
+            function: makes a run of a task, in another process.
+            known: returns the known result of a task, or None. Results of methods that were not installed do not count
+                as known.
+            save: called with the results so far, every `SAVE_EVERY` seconds.
         """
         self.seconds, self.made = 0.0, 0
         self._function, self._known, self._save = function, known, save
 
     def of(self, tasks: Collection[T]) -> dict[T, R]:
-        """Results of tasks, in their order."""
+        """Makes the runs that are not known. Returns the results of all tasks, in their order."""
         begin = saved = time.perf_counter()
         results = {task: result for task in tasks if (result := self._known(task)) is not None}
         lacking = [task for task in tasks if task not in results or _lacks(results[task])]
@@ -143,13 +163,20 @@ class Runs(Generic[T, R]):
 
 
 def _lacks(result: Any) -> bool:
+    """Whether a result only says that a package was not installed."""
     return isinstance(result, Mapping) and str(result.get("why", "")).startswith(_NOT_INSTALLED)
 
 
 def made(earlier: Mapping[str, Any], runs: Runs[Any, Any], cells: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """`about` of a result: with the time of all runs, those of an earlier one included.
+    """The `about` of a result, with the time of all runs, also of kept ones.
 
-    earlier: whose runs were kept; nothing where there is none. runs: that were made. cells: all results, with times.
+    Args:
+        earlier: the result whose runs were kept; empty for none.
+        runs: the runs that were made.
+        cells: the results of all runs, with their processor `seconds`.
+
+    Returns:
+        `machine.about()`, `wall_seconds` and `processor_seconds`.
     """
     before = earlier.get("about", {})
     return {

@@ -1,4 +1,4 @@
-"""What all tables say of the machine that made them."""
+"""Describes the machine, the versions and the commit that made a table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def about() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of the source tree, with a plus where files differ from it; None outside of git."""
+    """The commit of the source tree, followed by "+" if files differ from it; None outside of git."""
     try:
         found = subprocess.run(
             ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
@@ -40,7 +40,7 @@ def commit() -> str | None:
 
 
 def versions() -> dict[str, str | None]:
-    """Releases of what decides on results, None for what is not installed."""
+    """Versions of the packages that influence results; None for packages that are not installed."""
     found: dict[str, str | None] = {}
     for package in ("ov-hsdag", "openvino", "numpy", "scipy", "torch", "torch-geometric", "pymetis", "ortools"):
         try:
@@ -51,7 +51,7 @@ def versions() -> dict[str, str | None]:
 
 
 def processor() -> str:
-    """The kind of this machine's processor."""
+    """The model name of this machine's processor."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             return next(line.partition(":")[2].strip() for line in file if line.startswith("model name"))

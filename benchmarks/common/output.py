@@ -1,4 +1,4 @@
-"""Where a benchmark writes: into the file of `--output`, and nowhere without it."""
+"""The option --output of benchmarks: they write into its file, and nowhere without it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Any
 
 
 def add_output(parser: argparse.ArgumentParser, what: str) -> None:
-    """Adds the option --output, a path, None by default. what: it is for, as its help says."""
+    """Adds the option --output, a path, None by default. what: description of the file for the help text."""
     parser.add_argument("--output", type=Path, metavar="FILE", help=f"{what}; without it, nothing is written")
 
 
 def stored(path: Path | None) -> Any:
-    """The JSON of an earlier run's output, which is continued; None where there is none."""
+    """Reads the JSON file of an earlier run, which is continued; None without a path or file."""
     return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.exists() else None
 
 
 @contextmanager
 def folder_or_temporary(path: Path | None) -> Iterator[Path]:
-    """A folder for what a run makes on its way: the one that is named, or else one that goes when the run ends."""
+    """Yields a folder for intermediate files: `path`, which is made and stays, or a temporary one for None."""
     if path is not None:
         path.mkdir(parents=True, exist_ok=True)
         yield path

@@ -1,4 +1,4 @@
-"""Placing and compiling an IR in a process of its own, whose time and memory are of that alone."""
+"""Places and compiles an IR in a child process, so that its time and memory are of nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def place_ir(path: str, objective: str) -> None:
-    """Reads, places and writes an IR on the declared devices; prints what that took as JSON."""
+    """Reads, places and writes an IR on the declared devices, in this process; prints time and memory as JSON."""
     import ov_hsdag
 
     core = virtual.new_core()
@@ -28,7 +28,7 @@ def place_ir(path: str, objective: str) -> None:
 
 
 def compile_ir(path: str) -> None:
-    """Compiles an IR for the CPU; prints what that took as JSON."""
+    """Compiles an IR for the CPU in this process; prints time and memory as JSON."""
     core = virtual.new_core()
     model = core.read_model(path)
     begin, wall = time.process_time(), time.perf_counter()
@@ -37,6 +37,7 @@ def compile_ir(path: str) -> None:
 
 
 def _print(begin: float, wall: float) -> None:
+    """Prints the time since `begin` (processor time) and `wall` (wall time), s, and the peak of memory."""
     # Not getrusage: a process begins with the peak of the one that started it.
     status = Path("/proc/self/status").read_text(encoding="ascii")
     gib = int(status.partition("VmHWM:")[2].split()[0]) / 2**20
@@ -45,10 +46,10 @@ def _print(begin: float, wall: float) -> None:
 
 
 def placed_in_child(path: str, objective: str = "latency") -> dict[str, float]:
-    """What `place_ir` takes in a process of its own.
+    """Runs `place_ir` in a child process.
 
     Args:
-        path: of the IR.
+        path: path of the IR.
         objective: "latency" or "throughput".
 
     Returns:
@@ -58,11 +59,12 @@ def placed_in_child(path: str, objective: str = "latency") -> dict[str, float]:
 
 
 def compiled_in_child(path: str) -> dict[str, float]:
-    """What `compile_ir` takes in a process of its own, as `placed_in_child` tells it."""
+    """Runs `compile_ir` in a child process. Returns the figures of `placed_in_child`."""
     return _in_child("compile_ir", path)
 
 
 def _in_child(function: str, *arguments: str) -> dict[str, Any]:
+    """Calls a function of this module in a child process. Returns the JSON of the last line that it prints."""
     code = f"import sys; from {__name__} import {function}; {function}(*sys.argv[1:])"
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, check=True)

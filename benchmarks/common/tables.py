@@ -1,4 +1,7 @@
-"""Tables of benchmarks: Markdown, printed and written beside the file of results."""
+"""Makes tables of benchmarks in Markdown, prints them and writes them next to the file of results.
+
+A cell is the result of one run: a dictionary of figures, which are None if there is none; `why` then has the reason.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,27 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def values(cells: Sequence[Result], key: str) -> list[float]:
-    """Figures of the cells that have one."""
+    """The figures of the cells that have one. key: name of the figure."""
     return [cell[key] for cell in cells if cell.get(key) is not None]
 
 
 def middle(cells: Sequence[Result], key: str) -> float:
-    """Median of a figure over seeds, inf where no cell has one."""
+    """Median of a figure over cells, one for each seed; inf if no cell has one."""
     found = values(cells, key)
     return statistics.median(found) if found else math.inf
 
 
 def spread(cells: Sequence[Result], key: str, form: str = ".2f") -> str:
-    """Median of a figure over seeds (least … most); where no cell has one, why."""
+    """Median of a figure over cells, one for each seed, as text: "median (least … most)".
+
+    Args:
+        cells: the cells.
+        key: name of the figure.
+        form: format of numbers.
+
+    Returns:
+        The text; the reason in italics if no cell has the figure.
+    """
     found = values(cells, key)
     if not found:
         return f"*{next((cell['why'] for cell in cells if cell.get('why')), 'not run')}*"
@@ -40,19 +52,19 @@ def spread(cells: Sequence[Result], key: str, form: str = ".2f") -> str:
 
 
 def publish(output: Path | None, result: Result, tables: Mapping[str, str]) -> None:
-    """Writes a result as JSON, and then as `write` does, whose arguments it takes."""
+    """Writes a result as JSON to `output`, and prints and writes its tables by `write`, with the same arguments."""
     if output is not None:
         write_json(output, result)
     write(output, result, tables)
 
 
 def write(output: Path | None, result: Result, tables: Mapping[str, str]) -> None:
-    """Prints tables with their result's machine and settings, and writes them beside its file.
+    """Prints tables with the machine and settings of their result, and writes them next to its file.
 
     Args:
-        output: the result's file; the tables' has the suffix .md. None: they are only printed.
-        result: has `about` and `settings`.
-        tables: by what is said above each.
+        output: the result's file; that of the tables has the suffix .md. None: they are only printed.
+        result: the result, with `about` (`machine.about`) and perhaps `settings`.
+        tables: the tables by caption.
     """
     about = result["about"]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items() if version)

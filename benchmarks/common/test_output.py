@@ -1,4 +1,4 @@
-"""Benchmarks write where --output says, and leave nothing behind."""
+"""Tests that benchmarks write only the file of --output, and leave nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs in processes: their order, and what they share."""
+"""Tests of runs in processes: their order, and what they share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.common.bound_worker import bound_worker, submodel_devices
 from benchmarks.common.workers import in_processes
 from benchmarks.field.unseen import DEVICES
 from ov_hsdag.devices import virtual
-from ov_hsdag.measuring.process import PATIENCE, Candidate, Workshop
+from ov_hsdag.measuring.process import PATIENCE, Candidate, WorkerPool
 from ov_hsdag.model.affinities import set_affinities
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.problem.pricing import build_problem
@@ -23,7 +23,7 @@ from research.zoo.catalog import ZOO
 
 
 class Bound:
-    """What runs share, equal to itself alone."""
+    """An object that runs share; it is equal to no other object."""
 
 
 @cache
@@ -32,7 +32,7 @@ def made_once(bound: Bound) -> list[int]:
 
 
 def count(bound: Bound, task: int) -> tuple[int, int]:
-    """The task, and how many this process had before with the same object."""
+    """Returns the task, and how many tasks this process has had with the same object."""
     seen = made_once(bound)
     seen.append(task)
     return task, len(seen)
@@ -58,8 +58,8 @@ def test_bound_workers_have_no_threads_of_tbb(declared: None) -> None:
     x = ops.parameter([512, 4, 256], np.float32)
     weights = ops.transpose(np.ones((4, 256, 512), np.float32), ops.constant(np.array([2, 0, 1])))
     model = ov.Model([ops.result(ops.add(x, weights))], [x])
-    with Workshop(model, timed_inputs(model), "throughput", bound_worker) as workshop:
-        assert [one.shape for one in workshop.start().compile(Candidate("CPU_A"), PATIENCE)] == [(512, 4, 256)]
+    with WorkerPool(model, timed_inputs(model), "throughput", bound_worker) as pool:
+        assert [one.shape for one in pool.start().compile(Candidate("CPU_A"), PATIENCE)] == [(512, 4, 256)]
 
 
 @pytest.mark.slow

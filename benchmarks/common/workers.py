@@ -1,4 +1,4 @@
-"""Runs in processes of this machine."""
+"""Starts benchmark commands, and makes their runs in parallel processes of this machine."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from ov_hsdag.utils.errors import RunError, UserError
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Each run has one thread of its own: there are as many runs at a time as cores.
+# Each run has one thread, as there are as many runs at a time as cores.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def start(spec: ModuleSpec | None) -> NoReturn:
     """Runs the `main` of a script that was started as `python -m benchmarks.NAME`, and exits with its status.
 
-    It runs in the module benchmarks.NAME and not in `__main__`: what travels to other processes is found there by name.
+    `main` runs in the module benchmarks.NAME and not in `__main__`, so that other processes find pickled functions and
+    classes by name.
 
-    spec: the script's `__spec__`.
+    Args:
+        spec: the script's `__spec__`.
     """
     if spec is None:
         sys.exit("start it as a module, in the folder above benchmarks: python -m benchmarks.NAME")
@@ -39,11 +41,16 @@ def start(spec: ModuleSpec | None) -> NoReturn:
 
 
 def in_processes(function: Callable[[T], R], tasks: Collection[T], processes: int | None = None) -> Iterator[R]:
-    """Results of runs, in the order of their tasks.
+    """Makes runs in parallel processes.
 
-    function: a run, of a module of this package. What is bound to it (`functools.partial`) travels to each process
-    once, and what it caches stays for the next run there. tasks: of the runs. processes: None: as many as this machine
-    has cores.
+    Args:
+        function: makes a run of a task; a function of a module of this package. Arguments that are bound to it
+            (`functools.partial`) are sent to each process once, and its caches stay for the next run there.
+        tasks: the tasks.
+        processes: number of processes; None for as many as there are usable cores.
+
+    Yields:
+        The results, in the order of the tasks.
     """
     os.environ.update(_ONE_THREAD)
     sent = pickle.dumps(function)
@@ -51,15 +58,17 @@ def in_processes(function: Callable[[T], R], tasks: Collection[T], processes: in
         yield from pool.map(_call, tasks)
 
 
-# The function of a process of `in_processes`.
+# The function that this process runs, if it is one of `in_processes`.
 _function: Callable[[Any], Any] | None = None
 
 
 def _begin(sent: bytes) -> None:
+    """Sets the function of this process. sent: the pickled function."""
     global _function
     _function = pickle.loads(sent)
 
 
 def _call(task: Any) -> Any:
+    """Runs a task by the function of this process."""
     assert _function is not None
     return _function(task)

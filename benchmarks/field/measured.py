@@ -1,16 +1,18 @@
-"""Every way to run a model on two devices, measured on real HETERO: what OpenVINO offers, every method, and ours.
+"""Measures all ways to run a model on two devices: those that OpenVINO offers, placements of all methods, and ours.
 
     python -m benchmarks.field.measured [MODEL ...]      # an idle machine, over an hour
     python -m benchmarks.field.measured --place-only --placements FILE.json    # placements of every method; any machine
     python -m benchmarks.field.measured --placements FILE.json --output measured.json    # and .md
 
-Three settings on two one-core devices made of the CPU plugin: throughput; latency of one request; throughput where
-each device has memory for 60% of the model. All ways run in turns, in worker processes of their own; what is measurably
-worse than the best takes part in fewer rounds, and each is compared with ours in the rounds that both ran in (95%
-intervals). Methods place by the predicted costs that ours has before it measures, under an equal budget of evaluations
-and of processor seconds; ours is `ov_hsdag.place`, by prediction and measured. What OpenVINO offers: each device,
-HETERO's rule, its pipeline hint, AUTO, AUTO with CUMULATIVE_THROUGHPUT, and a copy of the model on each device (which
-AUTO does not make of virtual devices, docs/reference/facts.md). What is in --output and --placements is not made again.
+There are three settings on two one-core devices made of the CPU plugin: throughput; latency of one request; and
+throughput with memory for 60% of the model on each device. All ways run in turns, each in its own worker process. Ways
+that are measurably worse than the best take part in fewer rounds. Each is compared with ours in the rounds in which
+both ran (95% intervals).
+
+Methods place by predicted costs, those that ours has before it measures, with equal budgets of evaluations and of
+processor seconds. Ours is `ov_hsdag.place`, by prediction and by measuring. OpenVINO offers each device, HETERO's rule,
+its pipeline hint, AUTO, AUTO with CUMULATIVE_THROUGHPUT, and a copy of the model on each device (which AUTO does not
+make on virtual devices, docs/reference/facts.md). Results in the files of --output and --placements are kept.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from research.baselines.budget import Budget
 from research.zoo.catalog import ZooModel, select
 
 SMOKE_ARGUMENTS = "resnet-small --settings throughput --rounds 1 --seconds 0.05 --measure-seconds 3 --budget 2"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 MODELS = (
     "resnet50", "inception-v3", "bert-base", "densenet121", "mobilenet-v2", "efficientnet-b0", "squeezenet",
@@ -62,16 +64,16 @@ AUTO, CUMULATIVE = "AUTO", "AUTO, CUMULATIVE_THROUGHPUT"
 
 EVALUATIONS = 500
 ROOM = 0.6
-"""Of a model's need on one device, that each has where memory is limited."""
+"""Memory limit of each device, as a share of what the model needs on one device."""
 
 
 def objective_of(setting: str) -> str:
-    """What is minimised in a setting."""
+    """The objective of a setting, "latency" or "throughput"."""
     return "latency" if setting == "latency" else "throughput"
 
 
 def limited(problem: PlacementProblem, setting: str) -> PlacementProblem:
-    """The problem with the memory limits of a setting."""
+    """The problem with the memory limits of a setting of `SETTINGS`."""
     if setting != "memory":
         return replace(problem, memory_bytes=np.full(len(problem.devices), -1, np.int64))
     alone = problem.evaluate(problem.singles)
@@ -79,13 +81,17 @@ def limited(problem: PlacementProblem, setting: str) -> PlacementProblem:
 
 
 Drawn = dict[str, dict[str, Any]]
-"""Of each method, `placement` as hexadecimal digits of device numbers and the `seconds` that it took, or `why` not."""
+"""By method, its `placement` as hexadecimal digits of device numbers and the `seconds` that it took, or the reason
+(`why`) for which it has none."""
 
 
 def methods(problem: PlacementProblem, seconds: float, known: Drawn) -> Drawn:
-    """Placements of every method by prediction.
+    """Lets every method place a problem by prediction.
 
-    problem: with the limits of the setting. seconds: of processor time for each method. known: what was found before.
+    Args:
+        problem: the problem, with the limits of the setting.
+        seconds: processor time of each method.
+        known: results of an earlier run, which are kept.
     """
     found: Drawn = {}
     for contestant in (*SIMPLE[1:], *LEARNED, *OURS):
@@ -98,7 +104,11 @@ def methods(problem: PlacementProblem, seconds: float, known: Drawn) -> Drawn:
 
 
 def rivals_of(problem: PlacementProblem, drawn: Drawn) -> tuple[list[Rival], dict[str, str]]:
-    """What `methods` found as rivals, and why others have none."""
+    """Converts the results of `methods` into ways to run the model.
+
+    Returns:
+        The ways, and by name the reason why other methods have no placement.
+    """
     left_out = {name: one["why"] for name, one in drawn.items() if "placement" not in one}
     found = [
         _placed(name, problem, np.frombuffer(bytes.fromhex(one["placement"]), np.uint8), one["seconds"])
@@ -109,12 +119,23 @@ def rivals_of(problem: PlacementProblem, drawn: Drawn) -> tuple[list[Rival], dic
 
 
 def _placed(name: str, problem: PlacementProblem, placement: NDArray[np.uint8], seconds: float) -> Rival:
+    """The way to run the model by a placement, uint8 [groups]. seconds: time that placing took."""
     candidate = Candidate.placed(DEVICES, problem.affinity(placement))
     return Rival(name, candidate, placement, problem.summary(placement), seconds)
 
 
 def ours_measured(model: ov.Model, problem: PlacementProblem, setting: str, core: ov.Core, seconds: float) -> Rival:
-    """What `place` chooses by measuring for so many seconds.
+    """Places a model by measuring.
+
+    Args:
+        model: the model, which is placed.
+        problem: its problem, with the limits of the setting.
+        setting: of `SETTINGS`.
+        core: has the devices.
+        seconds: largest time of measuring.
+
+    Returns:
+        The way to run the model by the chosen placement.
 
     Raises:
         RunError: no placement keeps the limits.
@@ -139,7 +160,11 @@ def ours_measured(model: ov.Model, problem: PlacementProblem, setting: str, core
 
 
 def offered(problem: PlacementProblem, setting: str) -> tuple[list[Rival], dict[str, str]]:
-    """What OpenVINO offers, and why some of it has no figure in this setting."""
+    """The ways to run a model that OpenVINO offers in a setting.
+
+    Returns:
+        The ways, and by name the reason why others have no figure in this setting.
+    """
     wanted = {*DEVICES.names, "hetero", "hetero-pipeline", COPIES}
     some, why = contenders(problem, DEVICES, [])
     found = [rival for rival in some if rival.name in wanted]
@@ -151,7 +176,7 @@ def offered(problem: PlacementProblem, setting: str) -> tuple[list[Rival], dict[
     ]
     if setting == "memory":
         left_out |= dict.fromkeys((AUTO, CUMULATIVE, COPIES), "needs the whole model on a device")
-        # It goes by what devices report, and gave one of them everything.
+        # The hint uses the memory that devices report, and gave one of them everything.
         found = [rival for rival in found if rival.name != "hetero-pipeline"]
         left_out["hetero-pipeline"] = "knows nothing of the limits"
     elif setting == "latency":
@@ -167,11 +192,11 @@ def offered(problem: PlacementProblem, setting: str) -> tuple[list[Rival], dict[
 
 
 def without_twins(found: Sequence[Rival]) -> list[Rival]:
-    """The rivals, with `same_as` where an earlier one has the same placement: measuring both would measure noise."""
+    """Sets `same_as` of ways whose placement an earlier one has: the difference of their figures would be noise."""
     first: dict[bytes, str] = {}
     result = []
     for rival in found:
-        # HETERO decides what its rule gives, which its placement says as well; devices alone run without HETERO.
+        # Ways without affinities count as different: HETERO applies its rule, and single devices run without HETERO.
         alone = rival.candidate.affinity is None
         key = rival.name.encode() if alone or rival.placement is None else rival.placement.tobytes()
         twin = first.setdefault(key, rival.name)
@@ -181,11 +206,19 @@ def without_twins(found: Sequence[Rival]) -> list[Rival]:
 
 
 def run(entry: ZooModel, setting: str, core: ov.Core, drawn: Drawn, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """One model in one setting.
+    """Measures one model in one setting.
 
-    entry: of the zoo. setting: of `SETTINGS`. core: with the devices. drawn: placements of every method. settings:
-    `rounds` of turns of so many `seconds`; what `place` may measure for, `measure_seconds`, and in which settings it
-    does, `measure_in`.
+    Args:
+        entry: the model.
+        setting: of `SETTINGS`.
+        core: has the devices.
+        drawn: placements of every method.
+        settings: `rounds` of trials of `seconds` each; `measure_seconds` of `place`, and the settings `measure_in` in
+            which it measures.
+
+    Returns:
+        By way, its figures, with the ratio of its rate to ours and its interval (`of_ours`), or the reason (`why`) for
+        which it has none.
     """
     model = entry.build()
     problem = limited(build_problem(model, DEVICES, objective=objective_of(setting), core=core), setting)
@@ -225,7 +258,7 @@ def run(entry: ZooModel, setting: str, core: ov.Core, drawn: Drawn, settings: Ma
 
 
 def tables(result: Result) -> dict[str, str]:
-    """Rates over ours of each way to run a model; in bold what is measurably faster."""
+    """The tables by setting: the rate of each way over ours; rates that are measurably higher are bold."""
     found = {}
     for setting in SETTINGS:
         cells = {model: of[setting] for model, of in result["cells"].items() if setting in of}
@@ -248,7 +281,7 @@ def tables(result: Result) -> dict[str, str]:
 
 
 def main() -> None:
-    """Measures what is asked for and not there yet."""
+    """Makes the placements and measurements that the files of --placements and --output lack."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("models", nargs="*", default=MODELS, help="of the zoo (default: twelve of real size)")
     parser.add_argument("--settings", nargs="+", default=SETTINGS, choices=SETTINGS)
@@ -283,7 +316,13 @@ def main() -> None:
 
 
 def measure_all(options: argparse.Namespace, core: ov.Core, drawn: Mapping[str, Mapping[str, Drawn]]) -> None:
-    """Measures until the time is up, and prints the tables."""
+    """Measures until the time is up, and prints the tables.
+
+    Args:
+        options: the command line.
+        core: has the devices.
+        drawn: results of `methods` by model and setting.
+    """
     settings = {
         "rounds": options.rounds,
         "seconds": options.seconds,

@@ -1,20 +1,22 @@
-"""The experiment of HSDAG's paper with measured rewards: learners whose reward is the time that HETERO takes.
+"""Repeats the experiment of HSDAG's paper with measured rewards: methods learn from the times of real HETERO.
 
     python -m benchmarks.field.measured_rewards --smoke                               # a minute: a look at all rows
     python -m benchmarks.field.measured_rewards --output measured_rewards.json        # hours, on an idle machine
 
-RNN placer, Placeto, GO and HSDAG as published learn from scratch; our shipped policy is fine-tuned; search corrects its
-costs by what it measured. Each asks for so many measurements of placements, of Inception-V3, ResNet-50 and BERT, for
-latency and for throughput, on a core in bf16 and one in f32 made of the CPU plugin. A measurement compiles a placement
-and runs it and the best single device for `TRIAL_SECONDS` each, in turns: what counts is their ratio, so that a machine
-whose speed drifts does not matter. A placement that is asked for again is not measured again, but counts. In the end
-what each method found runs in turns with each device, HETERO's rule, the placement of `place` without measuring and,
-for throughput, a copy of the model on each device: the best of many measurements is partly luck, which these figures
-are not.
+The RNN placer, Placeto, GO and HSDAG as published learn from scratch; our shipped policy is fine-tuned; search corrects
+its costs by its measurements. Each method has an equal number of measurements of placements of Inception-V3, ResNet-50
+and BERT, for latency and for throughput, on a core in bf16 and one in f32 made of the CPU plugin. A measurement
+compiles a placement, and runs it and the best single device for `TRIAL_SECONDS` each, in turns. Their ratio counts, so
+that drift of the machine's speed does not matter. If a method repeats a placement, it is not measured again, but counts
+as a measurement.
 
-With --output, measurements are kept in a folder beside the file, and a run that was interrupted goes on where it ended:
-methods are functions of their seed and of what was measured. --jobs: cells on so many pairs of cores at the same time.
-It needs the extras `bench` and `train`.
+In the end the placement of each method runs in turns with each device, HETERO's rule, the placement of `place` without
+measuring and, for throughput, a copy of the model on each device. The best of many measurements is partly luck; these
+figures are not.
+
+With --output, measurements are stored in a folder next to the file, and an interrupted run goes on: methods are
+functions of their seed and of the measurements. --jobs is the number of cells (model, objective and method) that run at
+the same time, each on two cores. It needs the extras `bench` and `train`.
 """
 
 from __future__ import annotations
@@ -65,22 +67,22 @@ OBJECTIVES = ("latency", "throughput")
 TUNED, CORRECTED = "HSDAG as shipped, fine-tuned", "search with corrections"
 
 METHODS = (*(contestant.name for contestant in LEARNED), TUNED, CORRECTED)
-"""Rows of the table that measure while they place."""
+"""Methods that measure while they place."""
 
 MEASUREMENTS = 500
-"""25 episodes of 20 steps, as in the authors' published code."""
+"""Measurements of each method: 25 episodes of 20 steps, as in the authors' published code."""
 
 TRIAL_SECONDS = 0.3
-"""Of a trial of a placement, and of the best single device beside it."""
+"""Time of a trial of a placement, and of the trial of the best single device that is compared with it."""
 
 FIRST_ROUNDS = 5
-"""Trials of each device at the beginning, which decide what the best single device is."""
+"""Trials of each device at the beginning, which decide which single device is the best."""
 
 CURVE = (16, 50, 100, 200, 500)
-"""Measurements after which the best so far is told."""
+"""Numbers of measurements after which the tables have the best so far."""
 
 MINUTES = (1, 3, 10, 30)
-"""Minutes after which the best so far is told."""
+"""Minutes after which the tables have the best so far."""
 
 
 @dataclass(frozen=True)
@@ -93,22 +95,31 @@ class Cell:
 
     @property
     def stem(self) -> str:
-        """Of its files."""
+        """The stem of the names of its files."""
         return f"{self.model}-{self.objective}-{METHODS.index(self.method)}"
 
 
 class Meter:
-    """Measures placements of a problem on real HETERO, each once; what a log has is not measured again."""
+    """Measures placements of a problem on real HETERO, each once, and stores them in a log.
+
+    Attributes:
+        problem: the problem.
+        history: seconds per inference (inf if it does not run), and wall time so far, for each measurement that a
+            method has asked for; repeated placements count again, but take no further wall time.
+        reference: the best single device, with which placements are compared.
+        reference_seconds: seconds per inference of the reference when it was first measured.
+        singles: rate of each device over that of the reference.
+    """
 
     def __init__(self, problem: PlacementProblem, core: ov.Core, model: ov.Model, log: Path, seconds: float) -> None:
-        """Measures the devices alone, unless the log has them.
+        """Measures the single devices, unless the log has them.
 
         Args:
-            problem: of the model, which its placements are of.
-            core: with the devices.
-            model: normalized.
-            log: file of JSON lines, which is read and written to.
-            seconds: of a trial.
+            problem: the problem of the model.
+            core: has the devices.
+            model: the model, normalized.
+            log: file of JSON lines, which is read and appended to.
+            seconds: time of a trial.
         """
         self.problem = problem
         self.history: list[tuple[float, float]] = []  # seconds per inference, and wall time so far, of each measurement
@@ -136,7 +147,7 @@ class Meter:
         self._asked: set[str] = set()
 
     def ratio(self, placement: NDArray[np.uint8]) -> float:
-        """The rate of a placement, uint8 [groups], over that of the reference; 0 where it does not run."""
+        """The rate of a placement, uint8 [groups], over that of the reference; 0 if it does not run."""
         key = placement.tobytes().hex()
         if key not in self._known:
             found = self._measurer.measure(self.problem.affinity(placement), rounds=1)
@@ -151,7 +162,10 @@ class Meter:
         return ratio
 
     def costs(self, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """Seconds per inference of placements, inf where they do not run; a judge of `Environment`."""
+        """Seconds per inference of placements, uint8 [batch, groups], inf if they do not run, [batch].
+
+        It is a judge of `research.baselines.budget.Environment`.
+        """
         ratios = np.array([self.ratio(placement) for placement in placements])
         with np.errstate(divide="ignore"):
             return np.where(ratios > 0, self.reference_seconds / ratios, np.inf)
@@ -161,12 +175,13 @@ class Meter:
         self._measurer.close()
 
     def _write(self, line: Mapping[str, Any]) -> None:
+        """Appends a line to the log."""
         with self._log.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
 
 def _lines(log: Path) -> list[dict[str, Any]]:
-    """What a log has; the last line may have been cut off when its process ended."""
+    """The lines of a log; none without a file. A last line that was cut off when its process ended is skipped."""
     found = []
     for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else []:
         with contextlib.suppress(json.JSONDecodeError):
@@ -175,7 +190,7 @@ def _lines(log: Path) -> list[dict[str, Any]]:
 
 
 class MeteredJudge:
-    """A meter as fine-tuning wants it: an `ov_hsdag.measuring.evaluator.Judge`."""
+    """Adapts a meter to `ov_hsdag.measuring.evaluator.Judge`, which fine-tuning needs."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -183,11 +198,12 @@ class MeteredJudge:
         self.singles = {name: self._measurement(ratio) for name, ratio in meter.singles.items()}
 
     def measure(self, affinity: Mapping[str, str], *, worth: float = 0.0, rounds: int | None = None) -> Measurement:
-        """See `Judge.measure`; a placement is measured once, so that `worth` and `rounds` do not count."""
+        """Implements `Judge.measure`. A placement is measured once, so that `worth` and `rounds` have no effect."""
         ratio = self._meter.ratio(self._meter.problem.placement_of(dict(affinity)))
         return self._measurement(ratio) if ratio > 0 else Measurement(0.0, error="it did not run")
 
     def _measurement(self, ratio: float) -> Measurement:
+        """The measurement of a placement with a ratio of rates to the reference."""
         unit = self._meter.reference_seconds
         throughput = self._meter.problem.objective == "throughput"
         value, reference = (1 / unit * ratio, 1 / unit) if throughput else (1e6 * unit / ratio, 1e6 * unit)
@@ -195,16 +211,17 @@ class MeteredJudge:
 
 
 def run_cell(folder: Path, settings: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
-    """A method's run, or what is left of it.
+    """Runs a method on a model, or the rest of an interrupted run. A finished run is read from its file.
 
     Args:
-        folder: of logs and results.
+        folder: folder of logs and results.
         settings: `measurements`, `trial_seconds`, `seed`.
-        cell: of the table.
+        cell: the model, objective and method.
 
     Returns:
-        reference: the best single device; history: seconds per inference and wall time of each measurement; placement:
-        what the method chose, as hexadecimal digits; failed: measurements of what does not run.
+        `reference`, the best single device, and its seconds per inference, `reference_seconds`; `history`, seconds per
+        inference (None if it did not run) and wall time of each measurement; `placement`, the method's choice as
+        hexadecimal digits; `failed`, the number of measurements that did not run.
     """
     path = folder / f"{cell.stem}.json"
     if (found := stored(path)) is not None:
@@ -233,7 +250,7 @@ def run_cell(folder: Path, settings: Mapping[str, Any], cell: Cell) -> dict[str,
 
 
 def _placed(method: str, meter: Meter, settings: Mapping[str, Any]) -> NDArray[np.uint8]:
-    """What a method chooses, uint8 [groups]."""
+    """Runs a method with a meter. Returns the placement that it chooses, uint8 [groups]."""
     measurements, seed = settings["measurements"], settings["seed"]
     if method in (TUNED, CORRECTED):
         return _fine_tuned(meter, measurements, seed, "both" if method == TUNED else "search")
@@ -244,6 +261,17 @@ def _placed(method: str, meter: Meter, settings: Mapping[str, Any]) -> NDArray[n
 
 
 def _fine_tuned(meter: Meter, measurements: int, seed: int, proposer: str) -> NDArray[np.uint8]:
+    """Runs fine-tuning of the shipped policy, or search with corrections.
+
+    Args:
+        meter: measures placements.
+        measurements: budget of measurements.
+        seed: seed of random numbers.
+        proposer: `proposer` of the settings of fine-tuning: "both" or "search".
+
+    Returns:
+        The chosen placement, uint8 [groups].
+    """
     from ov_hsdag.training.finetune import Budget as TuningBudget
     from ov_hsdag.training.finetune import Settings
     from ov_hsdag.training.finetune.loop import run
@@ -264,16 +292,16 @@ def _fine_tuned(meter: Meter, measurements: int, seed: int, proposer: str) -> ND
 
 
 def in_turns(folder: Path, settings: Mapping[str, Any], cell: tuple[str, str]) -> dict[str, Any]:
-    """What all methods found for a model and an objective, in turns with what needs no measuring: rates.
+    """Measures the placements of all methods in turns with the ways to run the model that need no measuring.
 
     Args:
-        folder: of results.
-        settings: `rounds` of turns of `trial_seconds`.
+        folder: folder of results; if it has this one, nothing is measured.
+        settings: `rounds` of trials of `trial_seconds`.
         cell: model and objective.
 
     Returns:
-        For each way to run the model its rate over that of the best single device, with the 95% interval and the number
-        of submodels, or why it has none.
+        By way to run the model, its rate over that of the best single device with the 95% interval (`of_single`) and
+        the number of `submodels`, or the reason (`why`) for which it has none.
     """
     model_name, objective = cell
     path = folder / f"{model_name}-{objective}-turns.json"
@@ -308,17 +336,18 @@ def in_turns(folder: Path, settings: Mapping[str, Any], cell: tuple[str, str]) -
 
 
 def _predicted(problem: PlacementProblem) -> NDArray[np.uint8]:
-    """What `place` chooses without measuring."""
+    """The placement that `place` chooses without measuring, uint8 [groups]."""
     best = Environment(problem).run(Shipped())
     return problem.single(0) if best is None else best.placement
 
 
 def _rival(problem: PlacementProblem, name: str, placement: NDArray[np.uint8]) -> Rival:
+    """The way to run the model by a placement."""
     return Rival(name, Candidate.placed(DEVICES, problem.affinity(placement)), placement, problem.summary(placement))
 
 
 def tables(result: Result) -> dict[str, str]:
-    """Figures in turns, and curves of the best so far over measurements and over time."""
+    """The tables: rates in turns, and the best rate so far by number of measurements and by time."""
     settings, groups = result["settings"], result["cells"]
     names = list(groups)
     found: dict[str, str] = {}
@@ -353,29 +382,36 @@ def tables(result: Result) -> dict[str, str]:
 
 
 def _ratio(median: float, low: float, high: float) -> str:
+    """A ratio with its interval as text."""
     return f"{median:.3f} ({low:.3f} … {high:.3f})"
 
 
 def _after(history: list[list[Any]], count: int) -> list[list[Any]]:
+    """The first `count` measurements of a history."""
     return history[:count]
 
 
 def _within(history: list[list[Any]], seconds: float) -> list[list[Any]]:
+    """The measurements of a history within some seconds of wall time."""
     return [one for one in history if one[1] <= seconds]
 
 
 def _best(run: Mapping[str, Any], part: Any) -> str:
+    """The best rate over the reference in a part of a run's history, as text. part: selects from the history."""
     costs = [cost for cost, _ in part(run["history"]) if cost is not None]
     return f"{run['reference_seconds'] / min(costs):.3f}" if costs else "–"
 
 
 def measure(folder: Path, settings: Mapping[str, Any], jobs: int) -> dict[str, Any]:
-    """All cells that are lacking.
+    """Runs all cells that the folder does not have yet.
 
     Args:
-        folder: of logs and results.
+        folder: folder of logs and results.
         settings: `models`, `objectives`, `methods`, and those of `run_cell` and `in_turns`.
-        jobs: cells at the same time, each on two cores of its own.
+        jobs: number of cells at the same time, each on two cores.
+
+    Returns:
+        The result: "about", "settings" and "cells", with "runs" by method and "turns", by model and objective.
     """
     begin = time.monotonic()
     pairs = [(model, objective) for model in settings["models"] for objective in settings["objectives"]]
@@ -398,7 +434,7 @@ def measure(folder: Path, settings: Mapping[str, Any], jobs: int) -> dict[str, A
 
 @contextlib.contextmanager
 def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes, each on two cores of its own where there are several."""
+    """Yields a pool of `jobs` processes. A single process uses all cores, several have two cores each."""
     context = get_context("spawn")
     cores = sorted(os.sched_getaffinity(0))
     shares = context.Queue()
@@ -409,11 +445,12 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _begin(shares: Any) -> None:
+    """Binds a process to the next list of cores in a queue."""
     os.sched_setaffinity(0, shares.get())
 
 
 def main() -> int:
-    """Measures what is lacking, and prints the tables."""
+    """Runs the missing cells, and prints the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("models", nargs="*", default=MODELS, help="of the zoo")
     parser.add_argument("--objectives", nargs="+", default=OBJECTIVES, choices=OBJECTIVES)
@@ -447,7 +484,7 @@ def main() -> int:
 
 
 def _same_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Ends the program where a folder's measurements were made with others of the settings that decide on them."""
+    """Writes the settings on which measurements depend; ends the program if the folder has others."""
     deciding = {key: settings[key] for key in ("measurements", "trial_seconds", "seed")}
     path = folder / "settings.json"
     if (before := stored(path)) is not None and before != deciding:

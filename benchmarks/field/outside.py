@@ -1,17 +1,17 @@
-"""Every contestant on public instances that nobody here made: those of Tarnawski et al., with their published optima.
+"""Compares all contestants on public instances, those of Tarnawski et al., with their published optima.
 
     git clone https://github.com/msr-fiddle/dnn-partitioning
     python -m benchmarks.field.outside dnn-partitioning
     python -m benchmarks.field.outside dnn-partitioning --output outside.json    # and outside.md
     python -m benchmarks.field.outside dnn-partitioning --orders 10     # the same files with nodes in other orders
 
-The instances, and how ours and their problems differ, are in research/instances.py. What counts is *their* objective,
-the largest load of a device for one inference. Contestants that compute with costs see them through the placement
-problem made of the instance; what its simulator charges is never less. The instances for latency are left out: devices
-there work at the same time on one inference, which HETERO does not do.
+research/instances.py describes the instances and how their problems differ from ours. Placements are judged by *their*
+objective, the largest load of a device for one inference. Contestants that compute with costs use the placement problem
+made of the instance, whose simulator never charges less. The instances for latency are left out: devices there work at
+the same time on one inference, which HETERO does not do.
 
-Exits with status 1 where `place` by default is worse than the published optimum of contiguous splits; with --orders
-where it is worse than the best known in any order, or finds another load in another one.
+The exit status is 1 if `place` by default is worse than the published optimum of contiguous splits; with --orders, if
+it is worse than the best known load in any order of the nodes, or its loads differ between orders.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from research.instances import BEST_KNOWN, CONTIGUOUS, CPU, Instance, expert_loa
 from research.numbering import breadth_first_order, random_order
 
 SMOKE_ARGUMENTS = "--smoke --orders 2"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 EVALUATIONS = 500
 SEEDS = 5
 
 ROUNDING = 1e-4
-"""Loads that differ by less, as a share, are equal: the best known ones have two digits behind the point."""
+"""Loads that differ by less, as a share, are equal: the best known loads have only two digits behind the point."""
 
 
 CONTESTANTS = (single(CPU, "CPU alone"), single(CPU + 1, "one accelerator alone"), *SIMPLE, *LEARNED, *OURS)
@@ -58,26 +58,33 @@ _IN_LAYERS = {contestant.name: contestant for contestant in learned(colocate=Fal
 
 
 def contestant_on(instance: str, contestant: Contestant) -> Contestant:
-    """A contestant as it places an instance: what learns joins no operations of graphs of layers, which are few."""
+    """The contestant for an instance: learning methods do not join nodes of graphs of layers, which have few."""
     return _IN_LAYERS.get(contestant.name, contestant) if instance.startswith("LayerGraphs/") else contestant
 
 
 @dataclass(frozen=True, eq=False)
 class Instances:
-    """Instances, which travel with the runs; equal to themselves alone."""
+    """Instances, which are sent to the processes of runs; an object is equal only to itself, so that it is a key."""
 
-    of: Mapping[str, Instance]  # by what `name_of` calls them
+    of: Mapping[str, Instance]  # by name (`name_of`)
 
 
 @cache
 def _problem(instances: Instances, name: str) -> PlacementProblem:
+    """The placement problem of an instance, made once in each process."""
     return instances.of[name].problem()
 
 
 def judge(instance: Instance, problem: PlacementProblem, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Largest loads of placements as the instance defines them, s, inf where it has none, float64 [batch].
+    """The largest loads of placements by the definition of the instance.
 
-    instance: of theirs. problem: made of it. placements: uint8 [batch, groups].
+    Args:
+        instance: the instance.
+        problem: its placement problem.
+        placements: placements of the problem, uint8 [batch, groups].
+
+    Returns:
+        Loads in s, inf if the instance does not allow the placement, float64 [batch].
     """
     found = np.full(len(placements), np.inf)
     for number, placement in enumerate(placements):
@@ -90,16 +97,16 @@ def judge(instance: Instance, problem: PlacementProblem, placements: NDArray[np.
 
 @dataclass(frozen=True)
 class Task:
-    """One run."""
+    """One run of a contestant on an instance."""
 
-    instance: str  # what `name_of` calls it
-    contestant: int  # number in `CONTESTANTS`
-    seed: int  # of the contestant
-    seconds: float  # of the budget
+    instance: str  # name of the instance (`name_of`)
+    contestant: int  # index in `CONTESTANTS`
+    seed: int  # seed of the contestant
+    seconds: float  # processor time of the budget
 
 
 def run(instances: Instances, task: Task) -> dict[str, Any]:
-    """The run; `load_ms` is their objective."""
+    """Makes a run. Returns `load_ms`, the largest load (None without a placement), and the figures of `harness.run`."""
     instance, problem = instances.of[task.instance], _problem(instances, task.instance)
     cell = harness.run(
         problem,
@@ -114,12 +121,17 @@ def run(instances: Instances, task: Task) -> dict[str, Any]:
 
 
 def bound(instances: Instances, task: tuple[str, float]) -> float:
-    """What no placement's period is less than by our simulator, ms; theirs may be a little less."""
+    """A lower bound of the period of all placements by our simulator, ms; their loads may be a little less.
+
+    Args:
+        instances: the instances.
+        task: name of the instance, and time limit of the solver, s.
+    """
     return lower_bound(_problem(instances, task[0]), seconds=task[1])
 
 
 def name_of(path: Path) -> str:
-    """Granularity and model, as in `CONTIGUOUS`."""
+    """The name of an instance: granularity and model, as in `CONTIGUOUS`. path: its file."""
     return f"{path.parent.name}/{path.name.removesuffix('_inference.json')}"
 
 
@@ -129,10 +141,15 @@ def paths_of(clone: Path) -> dict[str, Path]:
 
 
 def measure(clone: Path, settings: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """All runs on all instances of a clone of their repository.
+    """Makes all runs on all instances of a clone of their repository.
 
-    clone: of it. settings: `seconds` of processor time for each run, `bound_seconds` of HiGHS for each lower bound.
-    earlier: a result with the same settings whose runs are not made again, or nothing.
+    Args:
+        clone: the clone.
+        settings: `seconds` of processor time for each run, `bound_seconds` of HiGHS for each lower bound.
+        earlier: a result with the same settings whose runs are kept; empty for none.
+
+    Returns:
+        The result: "about", "settings", "instances" with their facts, and "cells", the runs by instance and contestant.
     """
     paths = paths_of(clone)
     there, rows = Instances({name: Instance.load(path) for name, path in paths.items()}), CONTESTANTS
@@ -180,7 +197,7 @@ def measure(clone: Path, settings: Mapping[str, Any], earlier: Mapping[str, Any]
 
 
 def tables(result: Result) -> dict[str, str]:
-    """Largest loads, ms, medians over seeds."""
+    """The table of facts of the instances and largest loads, ms, medians over seeds."""
     instances, cells = result["instances"], result["cells"]
     facts = {
         "operations": "nodes",
@@ -199,19 +216,24 @@ def tables(result: Result) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Ordered:
-    """What `place` finds by default, no network, with an instance's nodes in some orders."""
+    """Loads of the default placement, without a network, of an instance whose nodes are in several orders."""
 
     load_ms: NDArray[np.float64]  # largest load in each order, [orders]
     seconds: float  # the most processor time that an order took
 
     @property
     def spread(self) -> float:
-        """By what share the worst order is behind the best."""
+        """The distance of the worst order from the best, as a share."""
         return float(self.load_ms.max() / self.load_ms.min() - 1)
 
 
 def in_orders(instances: Instances, task: tuple[str, int]) -> Ordered:
-    """Places an instance, by its name, in so many orders: all sources first, depth first as read, random ones."""
+    """Places an instance with its nodes in several orders: all sources first, depth first as read, then random ones.
+
+    Args:
+        instances: the instances.
+        task: name of the instance, and number of orders.
+    """
     name, count = task
     instance, problem = instances.of[name], _problem(instances, name)
     orders = [breadth_first_order(problem.graph), np.arange(problem.graph.nodes)]
@@ -230,7 +252,7 @@ def in_orders(instances: Instances, task: tuple[str, int]) -> Ordered:
 
 
 def compare_orders(instances: Instances, count: int) -> int:
-    """Prints what is found in so many orders of each instance's nodes; status 1: an order is behind."""
+    """Prints the loads in `count` orders of each instance's nodes. Returns the exit status."""
     rows, behind = [], []
     for name in instances.of:
         found, known = in_orders(instances, (name, count)), BEST_KNOWN.get(name, np.inf)
@@ -246,7 +268,7 @@ def compare_orders(instances: Instances, count: int) -> int:
 
 
 def write_smallest_clone(folder: Path) -> None:
-    """Writes an instance of three operations where a clone of their repository has its own."""
+    """Writes an instance of three operations to the folder in which a clone of their repository has instances."""
     nodes = [
         {"id": number, "supportedOnFpga": 1, "cpuLatency": 8.0, "fpgaLatency": 2.0, "isBackwardNode": 0, "size": 60.0}
         for number in range(3)
@@ -288,7 +310,7 @@ def main() -> int:
 
 
 def compare_methods(clone: Path, options: argparse.Namespace) -> int:
-    """Prints what every method finds on the instances of a clone; status 1: `place` is worse than contiguous splits."""
+    """Runs all methods on the instances of a clone, and prints the table. Returns the exit status."""
     settings = {
         "evaluations": EVALUATIONS,
         "seconds": options.seconds,

@@ -1,10 +1,10 @@
-"""Machines on which the experiment of HSDAG's paper may have run: what is known of them, and draws of what is not.
+"""Models the machine of the experiment in HSDAG's paper, as far as it is known, and draws machines of what is unknown.
 
 Duan et al., NeurIPS 2024, place Inception-V3, ResNet-50 and BERT on an Intel Core i9-12900K and an Intel Data Center
 GPU Flex 170 with OpenVINO 2023.3. Its times in seconds could not be found in public text, neither in the authors'
-repository, whose notebooks have no outputs, nor elsewhere. What could be found is in `SAVED_PERCENT` and
-`MOST_OVER_OTHERS_PERCENT`, each with its source. It bounds one thing alone: how long the GPU by itself takes, as a
-share of the CPU by itself.
+repository, whose notebooks have no outputs, nor elsewhere. The published percentages are in `SAVED_PERCENT` and
+`MOST_OVER_OTHERS_PERCENT`, each with its source. They bound only one ratio: the time on the GPU over the time on the
+CPU, each for the whole model.
 
 - The paper reports HSDAG as the fastest of all its rows, GPU only among them: GPU / CPU is at least 1 - saved.
 - No other row is more than 60.24% slower than HSDAG's: GPU / CPU is at most (1 - saved) / (1 - 0.6024).
@@ -48,25 +48,26 @@ MODELS = {
 """The paper's models; inputs as in the authors' code (github.com/hping666/HSDAG): 299² and 224² pixels, 8 tokens."""
 
 SAVED_PERCENT = {"Inception-V3": 17.9, "ResNet-50": 52.1, "BERT": 58.2}
-"""What HSDAG saves of CPU only. 58.2: the abstract (arXiv:2405.14185). The other two: a machine-made summary of the
-paper in a public repository (its head names openreview.net/forum?id=Kzno1r3Xef), not checked against the paper."""
+"""Time that HSDAG saves compared with CPU only, %. 58.2: the abstract (arXiv:2405.14185). The other two: a machine-made
+summary of the paper in a public repository (its head names openreview.net/forum?id=Kzno1r3Xef), not checked against the
+paper."""
 
 MOST_OVER_OTHERS_PERCENT = 60.24
-"""What HSDAG saves of another row at most: the abstract."""
+"""Most time that HSDAG saves compared with another row, %. Source: the abstract."""
 
 SIGMAS = (0.1, 0.3, 0.6)
 """Standard deviations of the logarithms of types' factors on drawn machines; a machine has one of them."""
 
 FIXED_COSTS_FACTOR = 3.0
-"""Transfers and submodels of a drawn machine cost up to so many times more or less."""
+"""Largest factor by which transfers and submodels of a drawn machine cost more or less."""
 
 BISECTIONS = 10
-"""Steps in which `paper_machine` finds its ratio: the interval's thousandth part."""
+"""Steps in which `paper_machine` finds its ratio, to a thousandth of the interval."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """What GPU only takes as a share of CPU only."""
+    """The possible ratios of the time of GPU only to that of CPU only."""
 
     low: float
     high: float
@@ -76,7 +77,7 @@ class Interval:
         return float(self.low * (self.high / self.low) ** share)
 
     def share_below(self, ratio: float) -> float:
-        """The inverse of `at`."""
+        """The share of the way from low to high at which a ratio is; the inverse of `at`."""
         return float(np.log(ratio / self.low) / np.log(self.high / self.low))
 
 
@@ -101,7 +102,7 @@ def singles_us(problem: PlacementProblem) -> NDArray[np.float64]:
 
 
 def saved_percent(problem: PlacementProblem, us: float) -> float:
-    """What a latency saves of CPU only, %."""
+    """The time that a latency in µs saves compared with CPU only, %."""
     return float(100 * (1 - us / singles_us(problem)[DEVICES.index("CPU")]))
 
 
@@ -115,8 +116,8 @@ def paper_machine(problem: PlacementProblem, model: str) -> tuple[PlacementProbl
     """The machine nearest to the data sheets on which search saves at least what the paper reports.
 
     Args:
-        problem: of `template`.
-        model: its name.
+        problem: the problem of `template`.
+        model: key of `MODELS`.
 
     Returns:
         The problem on it, and the share of the interval of ratios, from its low end, in which search saves as much.
@@ -137,9 +138,9 @@ def draw(problem: PlacementProblem, model: str, number: int) -> PlacementProblem
     """The problem on a plausible machine.
 
     Args:
-        problem: of `template`.
-        model: its name.
-        number: of the machine; what belongs to the machine is the same for all models.
+        problem: the problem of `template`.
+        model: key of `MODELS`.
+        number: number of the machine; its properties are the same for all models.
     """
     machine = np.random.default_rng([2023, number])
     of_model = np.random.default_rng([2023, number, *model.encode()])
@@ -167,11 +168,12 @@ def draw(problem: PlacementProblem, model: str, number: int) -> PlacementProblem
 
 
 def _operations(problem: PlacementProblem) -> NDArray[np.bool_]:
+    """Whether each node is an operation or Assign, bool [nodes]."""
     return np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))
 
 
 def _with_totals(problem: PlacementProblem, totals_us: dict[str, float]) -> PlacementProblem:
-    """The problem with its operations' times scaled so that each device alone takes so long, by device, µs."""
+    """Scales the times of operations so that each single device takes a given time. totals_us: by device, µs."""
     operations = _operations(problem)
     node_us = problem.node_us.copy()
     penalty_us = None if problem.fusion_penalty_us is None else problem.fusion_penalty_us.copy()

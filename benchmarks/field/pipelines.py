@@ -1,10 +1,10 @@
-"""Makes three pipelines of real classes with random weights, for `benchmarks.field.several_models`.
+"""Makes three pipelines of several models with random weights, for `benchmarks.field.several_models`.
 
     PYTHONPATH=. build/llm/env/bin/python -m benchmarks.field.pipelines FOLDER
 
-In the environment of tests/llm/run, which has optimum-intel. FOLDER gets whisper.toml (Whisper by optimum-intel),
-retrieval.toml (a BERT embedder once, a reranker four times, a stateful Llama) and vision.toml (YOLOS once, a ResNet and
-a MobileNetV2 four times each).
+Models are of classes of transformers. The command needs the environment of tests/llm/run, which has optimum-intel. It
+writes whisper.toml (Whisper by optimum-intel), retrieval.toml (a BERT embedder once, a reranker four times, a stateful
+Llama) and vision.toml (YOLOS once, a ResNet and a MobileNetV2 four times each), with their models, to FOLDER.
 """
 
 from __future__ import annotations
@@ -55,16 +55,23 @@ resnet = {path = "resnet.xml", count = 4, after = ["detector"]}
 mobilenet = {path = "mobilenet.xml", count = 4, after = ["detector"]}
 """,
 }
-"""What is in [models] of each application's file."""
+"""The text of the section [models] in each application's file."""
 
 
 def exported(export: Callable[[Any, str, Path], None], config: Any, folder: Path) -> None:
-    """Writes a folder of optimum-intel."""
+    """Exports a model of random weights with optimum-intel.
+
+    Args:
+        export: function of tests.llm.families: configuration, temporary folder, folder of the IR.
+        config: configuration of transformers.
+        folder: folder of the IR.
+    """
     with tempfile.TemporaryDirectory() as source:
         export(config, source, folder)
 
 
 def main(path: str) -> int:
+    """Writes the models and applications. path: the folder."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # else optimum-intel asks the hub for minutes where there is no network
     import torch
     import transformers

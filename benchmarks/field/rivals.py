@@ -1,4 +1,4 @@
-"""Published methods and ours under one budget of evaluations, simulated: the table of docs/reference/results.md.
+"""Compares published methods with ours under one budget of simulated evaluations, for docs/reference/results.md.
 
     python -m benchmarks.field.rivals --smoke                      # 20 evaluations, one seed: a look at all rows
     git clone https://github.com/msr-fiddle/dnn-partitioning
@@ -6,17 +6,19 @@
     python -m benchmarks.field.rivals --evaluations 2000           # four times the budget
     python -m benchmarks.field.rivals --ablations                  # and HSDAG as published with parts taken away
 
-Problem sets, each placed by every method:
+Every method places the problems of these sets:
 
-- *paper's machine*: the three models of HSDAG's paper for latency, on the machine by the data sheets of its two devices
-  that is nearest to what its percentages allow (`paper_machines`);
-- *drawn machines*: the same models on machines drawn around those data sheets, a seed each;
-- *unseen*: models of families, and sets of devices, that no policy was trained on; throughput, with and without limits;
-- *instances*: those of Tarnawski et al. for throughput, in their objective (`research.instances`); --instances.
+- *paper's machine*: the three models of HSDAG's paper for latency, on the machine nearest to the data sheets of its two
+  devices on which the percentages of the paper are possible (`paper_machines`);
+- *drawn machines*: the same models on machines drawn around those data sheets, with one seed each;
+- *unseen*: families of models and sets of devices on which no policy was trained; throughput, with and without limits;
+- *instances*: those of Tarnawski et al. for throughput, by their objective (`research.instances`); only with
+  --instances.
 
-An evaluation is a placement whose time a method asks for, without noise. Methods that compute with the problem's costs
-(search, place) ask once, for the placement that they give a user. Processor time is not limited; the last table has it.
-Intervals are over seeds, 95% by Student's t; a method without draws has none but over drawn machines.
+An evaluation is the simulated time of a placement for a method, without noise. Methods that compute with the problem's
+costs (search, place) use one evaluation, for the placement that they would give a user. Processor time is not limited;
+the last table shows it. Intervals are over seeds, 95% by Student's t. Methods without random numbers have intervals
+only over drawn machines.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from research.corpus import device_set, template_of
 from research.instances import Instance
 
 SMOKE_ARGUMENTS = "--smoke --evaluations 2"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 PAPER, DRAWN, UNSEEN, INSTANCES = "paper's machine", "drawn machines", "unseen models and devices", "public instances"
 
@@ -67,51 +69,51 @@ CONTESTANTS = (*SIMPLE, *LEARNED, Contestant("search, no network", lambda: SEARC
 """Rows of the tables."""
 
 UNSEEN_MODELS = ("swin-tiny", "yolo-like-small", "gemma2-small")
-"""Of held-out families, and not among those that constants of the search were chosen on."""
+"""Models of held-out families, on which no constant of the search was chosen."""
 
 UNSEEN_KINDS = {
     "two devices": ("xeon+flex", False),
     "two devices, little memory": ("xeon+flex", True),
     "three devices": ("client+npu+arc", False),
 }
-"""Sets of devices of `corpus.HELD_OUT_SETS`, and whether each has memory for `ROOM` of the model alone."""
+"""Key of `corpus.HELD_OUT_SETS`, and whether memory is limited to `ROOM`."""
 
 ROOM = 0.6
-"""Of a model's need on one device, that each has where memory is limited."""
+"""Memory limit of each device, as a share of what the model needs on one device."""
 
 RANGE = (0.0, 0.1, 0.25, 0.5, 1.0)
-"""Places in the range of ratios that the paper's percentages allow, for the table of what can be seen where."""
+"""Shares of the way through the range of ratios that the paper's percentages allow, which the table shows."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A problem that is placed."""
+    """The name of a problem."""
 
-    set: str  # of problems
-    name: str
-    seeds: tuple[int, ...]  # that contestants run with
+    set: str  # name of its set, such as `PAPER`
+    name: str  # its name in the set
+    seeds: tuple[int, ...]  # seeds of the runs of contestants
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run."""
+    """One run of a contestant on a problem."""
 
     cell: Cell
-    contestant: str  # its name
+    contestant: str  # name of the contestant
     seed: int
-    evaluations: int  # of the budget
+    evaluations: int  # budget of evaluations
 
 
 @dataclass(frozen=True, eq=False)
 class Problems:
-    """Problems and instances, which travel to the processes once; equal to themselves alone."""
+    """Problems and instances, which are sent to each process once; an object is equal only to itself."""
 
-    of: Mapping[Cell, PlacementProblem]
-    instances: Mapping[Cell, Instance]
+    of: Mapping[Cell, PlacementProblem]  # all problems
+    instances: Mapping[Cell, Instance]  # the instances of the problems that were made of one
 
 
 def run(problems: Problems, task: Task) -> dict[str, Any]:
-    """The run; `us` is the objective of the problem, and of an instance theirs."""
+    """Makes a run. Returns the figures of `harness.run`; `us` is the instance's objective for instances."""
     import torch
 
     torch.set_num_threads(1)
@@ -126,15 +128,16 @@ def run(problems: Problems, task: Task) -> dict[str, Any]:
 
 
 def _contestants() -> dict[str, Contestant]:
+    """All contestants and ablations by name."""
     return {contestant.name: contestant for contestant in (*CONTESTANTS, *ABLATIONS)}
 
 
 def paper_problems(seeds: int, machines: int) -> Iterator[tuple[Cell, PlacementProblem]]:
-    """The paper's models on its machine and on drawn ones.
+    """Yields the paper's models on its machine and on drawn ones.
 
     Args:
-        seeds: of each contestant on the paper's machine.
-        machines: that are drawn.
+        seeds: number of seeds of each contestant on the paper's machine.
+        machines: number of drawn machines.
     """
     for model in paper_machines.MODELS:
         priced, machine, _ = _on_paper_machine(model)
@@ -145,17 +148,17 @@ def paper_problems(seeds: int, machines: int) -> Iterator[tuple[Cell, PlacementP
 
 @cache
 def _on_paper_machine(model: str) -> tuple[PlacementProblem, PlacementProblem, float]:
-    """A model priced by the data sheets, on the paper's machine, and the share of `paper_machines.paper_machine`."""
+    """A model with costs of the data sheets, and both results of `paper_machines.paper_machine` for it."""
     priced = paper_machines.template(model)
     return priced, *paper_machines.paper_machine(priced, model)
 
 
 def unseen_problems(seeds: int, models: Sequence[str]) -> Iterator[tuple[Cell, PlacementProblem]]:
-    """Models and devices that no policy was trained on, for throughput.
+    """Yields problems of models and devices on which no policy was trained, for throughput.
 
     Args:
-        seeds: of each contestant.
-        models: of `UNSEEN_MODELS`.
+        seeds: number of seeds of each contestant.
+        models: some of `UNSEEN_MODELS`.
     """
     for model in models:
         graph = template_of(model)
@@ -169,17 +172,22 @@ def unseen_problems(seeds: int, models: Sequence[str]) -> Iterator[tuple[Cell, P
 
 
 def instances_of(clone: Path, seeds: int) -> dict[Cell, Instance]:
-    """The instances of a clone of github.com/msr-fiddle/dnn-partitioning for throughput."""
+    """Reads the instances for throughput of a clone of github.com/msr-fiddle/dnn-partitioning.
+
+    Args:
+        clone: the clone.
+        seeds: number of seeds of each contestant.
+    """
     paths = sorted((clone / "throughput-inputs").glob("*/*_inference.json"))
     return {Cell(INSTANCES, outside.name_of(path), tuple(range(seeds))): Instance.load(path) for path in paths}
 
 
 def all_problems(settings: Mapping[str, Any], clone: Path | None) -> Problems:
-    """The problems of all sets.
+    """Makes the problems of all sets.
 
     Args:
-        settings: `seeds`, `machines`, `models` of the unseen ones.
-        clone: see `instances_of`; None: there are no instances.
+        settings: numbers of `seeds` and drawn `machines`, and unseen `models`.
+        clone: see `instances_of`; None for no instances.
     """
     seeds = settings["seeds"]
     instances = {} if clone is None else instances_of(clone, seeds)
@@ -195,13 +203,17 @@ def measure(
     earlier: Mapping[str, Any],
     save: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """All runs.
+    """Makes all runs.
 
     Args:
-        problems: that are placed.
-        settings: `evaluations` of each run; `ablations`: whether they run, too.
-        earlier: a result with the same settings whose runs are not made again, or nothing.
-        save: is called now and then with a result that lacks the runs which are still to be made.
+        problems: the problems.
+        settings: `evaluations` of each run, and whether `ablations` run, too.
+        earlier: a result with the same settings whose runs are kept; empty for none.
+        save: called now and then with a result of the runs so far.
+
+    Returns:
+        The result: "about", "settings", "cells" (runs by set, problem, contestant and seed), and "models", facts about
+        the paper's models.
     """
     tasks = [
         Task(cell, contestant.name, seed, settings["evaluations"])
@@ -216,6 +228,7 @@ def measure(
         return result
 
     def result_of(results: Mapping[Task, dict[str, Any]]) -> dict[str, Any]:
+        """The result with the runs so far."""
         return {
             "about": harness.made(earlier, runs, results.values()),
             "settings": settings,
@@ -223,7 +236,7 @@ def measure(
         }
 
     runs = harness.Runs(partial(run, problems), known, None if save is None else lambda some: save(result_of(some)))
-    # What learns takes longest: first, so that no core waits for it at the end.
+    # Learning methods run first, as they take longest and a core would have to wait for them at the end.
     learns = {contestant.name for contestant in (*LEARNED, *ABLATIONS)}
     results = runs.of(sorted(tasks, key=lambda task: task.contestant not in learns))
     return {**result_of(results), "models": {model: _said_of(model) for model in paper_machines.MODELS}}
@@ -239,7 +252,12 @@ def _cells(tasks: Sequence[Task], results: Mapping[Task, dict[str, Any]]) -> dic
 
 
 def _said_of(model: str) -> dict[str, Any]:
-    """A model of the paper: its graph, and what each part of the range of ratios lets methods save, %."""
+    """Facts about a model of the paper.
+
+    Returns:
+        `nodes` and `edges` of its graph; the `interval` of ratios; `reachable`, see `paper_machine`; and `saved`, the
+        time that the best single device and the best split save compared with CPU only, %, for each of `RANGE`.
+    """
     problem, _, reachable = _on_paper_machine(model)
     graph, bounds = problem.graph, paper_machines.interval(model)
     saved = []
@@ -258,7 +276,7 @@ def _said_of(model: str) -> dict[str, Any]:
 
 
 def tables(result: Result) -> dict[str, str]:
-    """All tables, by what is said above each."""
+    """All tables, by caption."""
     evaluations = result["settings"]["evaluations"]
     found = {
         f"Behind the best of all methods, %, geometric mean (95% over seeds), {evaluations} evaluations each:": _behind(
@@ -276,6 +294,7 @@ def tables(result: Result) -> dict[str, str]:
 
 
 def _behind(result: Result) -> str:
+    """The table of distances from the best of all methods, by contestant and set."""
     rows = []
     for contestant in CONTESTANTS:
         line = [contestant.name]
@@ -304,6 +323,7 @@ def _sets(result: Result) -> list[str]:
 
 
 def _size(model: Mapping[str, Any]) -> str:
+    """The size of a model's graph as text. model: of `_said_of`."""
     nodes, edges = model["nodes"], model["edges"]
     return f"{nodes} nodes, {edges} edges, mean degree {edges / nodes:.2f}"
 
@@ -321,10 +341,12 @@ def _interval(logs: Sequence[float]) -> str:
 
 
 def _lacking(problems: int) -> str:
+    """The text that a method has no placement in a number of problems; "" for 0."""
     return f", no placement in {problems}" if problems else ""
 
 
 def _layout(result: Result) -> str:
+    """The table in the layout of the paper: time and saved time by contestant and model."""
     cells, models = result["cells"][PAPER], result["models"]
     head = [""]
     for model, of in models.items():
@@ -345,6 +367,7 @@ def _layout(result: Result) -> str:
 
 
 def _range(result: Result) -> str:
+    """The table of the range of ratios by model."""
     head = ["", "GPU only / CPU only", "share of it where search saves what the paper reports"]
     head += [f"at {share:.0%}" for share in RANGE]
     rows = []
@@ -356,6 +379,7 @@ def _range(result: Result) -> str:
 
 
 def _seconds(result: Result) -> str:
+    """The table of processor time by contestant and set."""
     sets = result["cells"]
     rows = [
         [
@@ -371,6 +395,7 @@ def _seconds(result: Result) -> str:
 
 
 def _ablations(result: Result) -> str:
+    """The table of ablations: time over that of the whole algorithm."""
     cells = result["cells"][PAPER]
     rows = []
     for name in (PUBLISHED, *(contestant.name for contestant in ABLATIONS)):

@@ -1,18 +1,20 @@
-"""How good plans of several models are, on applications that no table has: a seed draws models and counts.
+"""Measures how good plans of several models are, on applications whose models and counts are drawn from a seed.
 
     python -m benchmarks.field.several_models [--seed N] [--applications N] [--rounds N] [--bf16] [--output FILE.json]
     python -m benchmarks.field.several_models whisper/ app.toml     # these applications, as `ov-hsdag plan` takes them
 
-Two devices made of the CPU plugin (f32, with --bf16 the first in bf16), each bound to a core of its own, throughput.
-Each application is planned by prediction and by measuring. These plans, everything on one device, each model where it
-is best alone, and whole-device assignments (all of up to 16, else the best 8 by prediction and 8 drawn ones) then run
-in turns, all models of one at the same time, for --most seconds (600) at most: where trials are long, fewer run.
-Of those that only exchange equal devices, the trials count as one's.
-Printed: rate of the measured plan over the best whole-device assignment, over everything on the best device (the best
-of one half of the rounds, judged by the other, as the best of many is partly luck), and over each model placed alone;
-the same of the predicted plan; what unlike devices have alone, added, over the better one's ("both": a copy of all on
-each), which is about what a plan can have; over all that ran the median error of predicted ratios and Spearman's rank
-correlation; and what failed.
+The devices are two made of the CPU plugin (in f32, with --bf16 the first in bf16), each bound to its own core. The
+objective is throughput. Each application is planned by prediction and by measuring. The plans then run in turns with
+everything on one device, each model on the device that is best for it, and whole-device assignments, in which each
+model is on one device (all of them up to 16, else the best 8 by prediction and 8 drawn ones). All models of an
+application run at the same time. Trials take --most seconds (600) at most; if they are long, fewer plans run. Plans
+that only exchange equal devices count as one.
+
+Printed are the rates of the measured plan over the best whole-device assignment, over everything on the best device,
+and over each model placed by itself. (The best is chosen in one half of the rounds and measured in the other, as the
+best of many is partly luck.) The same is printed for the predicted plan. "both" is the sum of the rates of the single
+devices over the higher of the two, which is about the largest rate of a plan. Over all plans that ran, the median error
+of predicted ratios and Spearman's rank correlation are printed, and what failed.
 """
 
 from __future__ import annotations
@@ -36,43 +38,59 @@ from benchmarks.common.output import add_output
 from benchmarks.common.ranks import attainable, halves, spearman
 from benchmarks.common.workers import start
 from benchmarks.field.unseen import DEVICES, declared, drawn, unlike
+from ov_hsdag.applications import planning
+from ov_hsdag.applications.application_file import of_folder, read_application, to_place
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
-from ov_hsdag.placing import together
-from ov_hsdag.placing.application_file import of_folder, read_application, to_place
 from ov_hsdag.storage.files import write_json
 from ov_hsdag.storage.model_folder import is_model_folder
 from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.failures import out_of_time
 
 SMOKE_ARGUMENTS = "--seed 4811 --applications 1 --rounds 1 --most 5 --seconds 5"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 MOST_WHOLE = 16
 
 
-def application(seed: int, number: int) -> dict[str, together.ModelOf]:
-    """Two to five models, each run one to four times in a run."""
+def application(seed: int, number: int) -> dict[str, planning.ModelOf]:
+    """Draws an application of two to five models, each inferred one, two or four times in a run.
+
+    Args:
+        seed: seed of all applications.
+        number: number of the application.
+    """
     draw = np.random.default_rng([seed, number])
     models = drawn(1000 * seed + number, int(draw.integers(2, 6)))
     order = draw.permutation(len(models))
     return {
-        models[place].name: together.ModelOf(models[place].build(), float(draw.choice([1, 1, 2, 4])))
+        models[place].name: planning.ModelOf(models[place].build(), float(draw.choice([1, 1, 2, 4])))
         for place in order.tolist()
     }
 
 
-def application_of(path: Path, core: Any) -> dict[str, together.ModelOf]:
-    """What a file of an application, or a pipeline's folder, names."""
+def application_of(path: Path, core: Any) -> dict[str, planning.ModelOf]:
+    """Reads the models of an application's file, or of a pipeline's folder. core: reads models."""
     spec = of_folder(path, {}, None, None) if is_model_folder(path) else read_application(path)
     return to_place(spec, core.read_model)
 
 
-def planned(given: dict[str, together.ModelOf], core: Any, measure: bool, seconds: float | None) -> tuple[Any, ...]:
-    """The arguments of `together.plan_of`: the application, plans by name, the chosen one, figures, models."""
-    with mock.patch.object(together, "plan_of", wraps=together.plan_of) as recorded:
-        together.place_together(
+def planned(given: dict[str, planning.ModelOf], core: Any, measure: bool, seconds: float | None) -> tuple[Any, ...]:
+    """Plans an application.
+
+    Args:
+        given: the models by name.
+        core: has the devices.
+        measure: whether to measure.
+        seconds: time of measuring; None for the default.
+
+    Returns:
+        The arguments with which `planning.plan_of` is called: the application, plans by name, the name of the chosen
+        one, figures, and models.
+    """
+    with mock.patch.object(planning, "plan_of", wraps=planning.plan_of) as recorded:
+        planning.place_together(
             given, DEVICES.hetero, core=core, measure=measure, measure_seconds=seconds, start_worker=bound_worker
         )
     return tuple(recorded.call_args.args)
@@ -81,7 +99,22 @@ def planned(given: dict[str, together.ModelOf], core: Any, measure: bool, second
 def judged(
     given: Callable[[], Any], draw: Sequence[int], core: Any, seconds: float | None, rounds: int, most: float
 ) -> dict[str, Any]:
-    """See the module. given: makes the models anew; draw: seed of the assignments that are drawn."""
+    """Plans an application, and measures the plans in turns with other assignments, see the module.
+
+    Args:
+        given: makes the models; it is called for each planning.
+        draw: seed of the drawn assignments.
+        core: has the devices.
+        seconds: time of measuring of a plan; None for the default.
+        rounds: number of rounds of trials.
+        most: largest time of all trials, s.
+
+    Returns:
+        The figures of the application; those of a plan that did not run are None.
+
+    Raises:
+        RunError: no assignment of whole models ran.
+    """
     app, plans, chosen, _, prepared, _ = planned(given(), core, True, seconds)
     by_profile, others, other, *_ = planned(given(), core, False, seconds)
     whole = app.whole_assignments()
@@ -89,27 +122,27 @@ def judged(
         rest = np.random.default_rng([*draw, 1]).permutation(len(whole) - MOST_WHOLE // 2)[: MOST_WHOLE // 2]
         whole = np.concatenate([whole[: MOST_WHOLE // 2], whole[MOST_WHOLE // 2 + rest]])
     # In the order in which they are compiled: where trials are long, there is no time for the last ones.
-    named = {"measured": plans[chosen], "predicted": app.taken(by_profile, others[other])}
+    named = {"measured": plans[chosen], "predicted": app.translate_assignment(by_profile, others[other])}
     named |= {name: one for name, one in plans.items() if name == "alone" or name.startswith("on ")}
     named |= {f"whole {n}": one for n, one in enumerate(whole)}
     distinct: dict[bytes, str] = {}
     same = {name: distinct.setdefault(one.tobytes(), name) for name, one in named.items()}
     names = list(distinct.values())
-    simulated = app.judge(np.stack([named[name] for name in names]))
+    simulated = app.evaluate(np.stack([named[name] for name in names]))
     scores = dict(zip(names, simulated.score(app.objective), strict=True))
     end = time.monotonic() + most
     with Comparison(
         prepared[0].analysis.model,
         DEVICES,
-        {name: together.candidate_of(app, named[name], DEVICES) for name in names},
+        {name: planning.candidate_of(app, named[name], DEVICES) for name in names},
         app.objective,
         core,
-        needs={name: together.figures_of(app, simulated, row)["memory_bytes"] for row, name in enumerate(names)},
+        needs={name: planning.figures_of(app, simulated, row)["memory_bytes"] for row, name in enumerate(names)},
         limit=most,
         start_worker=bound_worker,
-        **together.models_of(app, prepared),
+        **planning.models_of(app, prepared),
     ) as comparison:
-        trials = comparison.trials(rounds=rounds, seconds=together.TRIAL, until=end)
+        trials = comparison.trials(rounds=rounds, seconds=planning.TRIAL, until=end)
         failed = dict(comparison.failed)
     # What only exchanges equal devices is one assignment, which ran twice: cores differ by chance.
     first: dict[bytes, str] = {}
@@ -144,7 +177,7 @@ def judged(
     }
 
     def over(name: str, others: Sequence[str]) -> float | None:
-        """None: one of the two computed something else, or there was no time for it."""
+        """The rate of a plan over the best of others; None if it or all others did not run in both halves."""
         in_both = [one for one in (name, *others) if one in ran and all(one in part.names for part in parts)]
         known = [one for one in others if one in in_both]
         if name not in in_both or not known:
@@ -158,6 +191,7 @@ def judged(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures the applications and prints the figures. arguments: of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
@@ -189,8 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 figures = " ".join(f"{row[how][key] or float('nan'):9.3f}" for key in keys)
                 print(f"{len(row['models']):6} {how:>10} {figures}", flush=True)
             ranks = " of ".join(f"{np.float64(row[key]):.3f}" for key in ("spearman", "attainable"))
-            told = f"{row['chosen']}, {row['ran']} ran, both {np.float64(row['both']):.2f}"
-            print(f"       error {row['error']:.3f}, Spearman {ranks}, {told}")
+            summary = f"{row['chosen']}, {row['ran']} ran, both {np.float64(row['both']):.2f}"
+            print(f"       error {row['error']:.3f}, Spearman {ranks}, {summary}")
             print("".join(f"       {name} failed: {why}\n" for name, why in row["failed"].items()), end="", flush=True)
     for how in ("measured", "predicted"):
         known = ([row[how][key] for row in rows if row[how][key]] for key in keys)

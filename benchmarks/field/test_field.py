@@ -1,4 +1,4 @@
-"""Runs of methods beside each other: budgets, whose objective counts, and what the tables say."""
+"""Tests of comparisons of methods: budgets, the objective that counts, and tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.common.ranks import attainable, spearman
 from benchmarks.common.tables import spread, write
 from benchmarks.field import measured, outside, pipelines, several_models
 from benchmarks.field.unseen import DEVICES
-from ov_hsdag.placing.application_file import read_application
+from ov_hsdag.applications.application_file import read_application
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem

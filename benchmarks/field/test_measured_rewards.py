@@ -1,4 +1,4 @@
-"""Learning from measured rewards: what is measured, kept and told, with a simulator in the place of devices."""
+"""Tests of learning from measured rewards, with a simulator in place of devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.graphs import random_problem
 
 
 class SimulatedMeasurer:
-    """The simulator in the place of devices; counts what it measured."""
+    """The simulator in place of devices. `measured` counts its measurements; after `ends_after` it is interrupted."""
 
     measured = 0
     ends_after = 10**9

@@ -1,4 +1,4 @@
-"""Published methods and ours under one budget: the machines, and what the tables say."""
+"""Tests of the comparison of published methods with ours: the machines, and the tables."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_intervals_are_over_seeds() -> None:
 
 @pytest.mark.slow
 def test_every_row_of_every_table_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a method does not place is said, and no cell of a table is missing."""
+    """Tables say where a method has no placement, and no cell of a table is missing."""
     small = problem_of([[0], [1], [1], [2, 3]], [[9.0, 3.0], [2.0, 8.0], [7.0, 2.0], [4.0, 5.0]])
     object.__setattr__(small, "devices", ("GPU", "CPU"))
     instance = Instance.load(written(tmp_path, [node(k, 8.0, 2.0, size=60.0) for k in range(3)], [(0, 1, 0.5)]))

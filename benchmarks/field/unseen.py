@@ -1,20 +1,25 @@
-"""How near `place` comes to the best on models that no table has: architectures whose sizes a seed draws.
+"""Measures how near `place` comes to the best candidate on unseen models: architectures of sizes drawn from a seed.
 
     python -m benchmarks.field.unseen [--seed N] [--models N] [--seconds S] [--rounds N] [--bf16] [--repeats N]
         [--busy N [N ...]] [--latency] [--memory SHARE] [--jobs N] [--output FILE.json]
 
-Two one-core devices made of the CPU plugin, f32 (with --bf16 unlike ones, see `unlike`), throughput or latency;
---memory: each has so much of what the model needs. Each model is placed by prediction and by measuring (--repeats:
-several times; --busy: beside so many processes that do nothing but count, of several numbers beside each in turn). All
-candidates that any of these tried, and for throughput a copy on each device where there is memory, then run in many
-short trials in turns, with two loops that do nothing but count on the two cores between them: what the slower one
-counts, over the mean of both, is what the host lets a pair have that is in balance. All is compiled four times, in
-processes of their own: two compilations of one split differ by 2%. Printed: what was placed over the best candidate (of
-one half of the compilations, judged by the other), the one with the best figures, the best single device, copies, and
-copies times that share; and how long it took. The shortest version that means something is three models and 40 rounds,
-a quarter of an hour, and more where an inference takes tens of milliseconds (--jobs: on so many pairs of cores at the
-same time, those that the process may use in their order). Rounds differ by 8%, so that after 150 a ratio is known to
-1%; what is surely worse than the best after a compilation does not run in the others.
+The devices are two one-core devices made of the CPU plugin, in f32 (with --bf16 different ones, see `unlike`), for
+throughput or latency. With --memory each has this share of the memory that the model needs. Each model is placed by
+prediction and by measuring, --repeats times, while --busy processes keep cores busy (each of several numbers in turn).
+
+All candidates that any of these placings tried, and for throughput a copy on each device if there is memory, then run
+in many short interleaved trials. Between them two loops count on the two cores; the count of the slower one over the
+mean of both is the host's share: the largest rate that a balanced pair can have. Everything is compiled four times, in
+separate processes, as two compilations of one split differ by 2%.
+
+Printed are the rate of the chosen placement over the best candidate (chosen in one half of the compilations, measured
+in the other), the candidate with the best figures ("luckiest"), the best single device, copies, and copies times the
+host's share ("limit"); and how long placing took.
+
+The shortest meaningful run has three models and 40 rounds: a quarter of an hour, and more if an inference takes tens of
+milliseconds. --jobs models run at the same time, on a pair of cores each, in the order of the cores that the process
+may use. Rounds differ by 8%, so that a ratio is known to 1% after 150. Candidates that are surely worse than the best
+after the first compilation do not run in the others.
 """
 
 from __future__ import annotations
@@ -57,35 +62,47 @@ from research.zoo.models.inputs import Input, image, inputs, text
 from research.zoo.models.recipes import Transformers
 
 SMOKE_ARGUMENTS = "--seed 8101 --models 1 --rounds 1 --seconds 2"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
-HOST_SECONDS, EVERY = 0.5, 5  # of two loops that count, and after how many rounds they run
-COMPILED = 4  # times; after the first without what is surely worse than the best and was not chosen
-NEAR = 0.98  # of the best
+HOST_SECONDS, EVERY = 0.5, 5  # time of the two counting loops, s, and number of rounds between them
+COMPILED = 4  # compilations; after the first, surely worse candidates are left out unless they were chosen
+NEAR = 0.98  # rate over the best from which on a placement counts as near
 PREDICTED, CHOSEN = "predicted", "chosen"
 FIGURES = ("of_best", "of_luckiest", "of_single", "of_copies", "of_limit")
 
 
-# By name, as of `PlacementProblem.repair`: names of operations differ from process to process.
+# Placements by name, as device numbers, uint8 [groups]: names of operations differ from process to process.
 Placements = dict[str, np.ndarray[Any, Any]]
 
 
 def declared(first: str = "f32", threads: int = 1) -> str:
-    """What declares the devices; first, threads: precision and threads of the first one."""
+    """The value of OV_HSDAG_VIRTUAL_DEVICES for the devices, which have one thread each in f32.
+
+    Args:
+        first: precision of the first device.
+        threads: threads of the first device.
+    """
     properties = "{}:INFERENCE_NUM_THREADS={},INFERENCE_PRECISION_HINT={}"
     rows = zip(DEVICES, (threads, 1), (first, "f32"), strict=True)
     return ";".join(properties.format(*one) for one in rows)
 
 
 def unlike(objective: str) -> str:
-    """What declares a faster first device: in bf16, or for latency with two threads where the processor has no bf16."""
+    """The value of OV_HSDAG_VIRTUAL_DEVICES for devices of which the first is faster.
+
+    It computes in bf16. If the processor has no bf16, it has two threads for latency, and is equal for throughput:
+    OpenVINO computes in bf16 there, too, if it is asked to, and an encoder took sixty times as long as in f32.
+    """
     if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         return declared("bf16")
     latency = objective == "latency"
-    told = "the first device has two threads" if latency else "the two devices are alike"
-    print(f"this processor has no bf16: OpenVINO computes in f32, and {told}", flush=True)
-    return declared("bf16", 2 if latency else 1)
+    devices = "the first device has two threads" if latency else "the two devices are alike"
+    print(f"this processor has no bf16: {devices}, in f32", flush=True)
+    return declared("f32", 2 if latency else 1)
+
+
+# Functions that draw a model of a family: its recipe, and the inputs to infer it with.
 
 
 def _resnet(draw: np.random.Generator) -> tuple[Transformers, Any]:
@@ -114,7 +131,7 @@ def _mobilenet(draw: np.random.Generator) -> tuple[Transformers, Any]:
 
 
 def _tower(draw: np.random.Generator) -> dict[str, Any]:
-    """What transformers have in common."""
+    """Draws the settings that all transformers have."""
     heads = int(draw.integers(2, 9))
     width = 64 * heads if draw.random() < 0.5 else 32 * heads
     layers = int(draw.integers(3, 11))
@@ -154,7 +171,7 @@ FAMILIES: dict[str, Callable[[np.random.Generator], tuple[Transformers, Any]]] =
 
 
 def drawn(seed: int, count: int) -> list[ZooModel]:
-    """So many models of this seed, the families in turn."""
+    """The first `count` models of a seed, the families in turn."""
     draw = np.random.default_rng([seed, 30])
     found = []
     for number in range(count):
@@ -165,10 +182,16 @@ def drawn(seed: int, count: int) -> list[ZooModel]:
 
 
 def placing(args: argparse.Namespace, number: int, count: int | None) -> tuple[Placements, float]:
-    """Placements that measuring tried beside `count` busy processes, by name, and how many seconds that took.
+    """Places a model while some processes keep cores busy.
 
-    The chosen placement is there as `CHOSEN`. Where `count` is None, nothing is measured, and the predicted placement
-    is there as `PREDICTED`.
+    Args:
+        args: the options of the command line.
+        number: number of the model.
+        count: number of busy processes; None to place by prediction only.
+
+    Returns:
+        The placements that measuring tried, by name, with the chosen one also as `CHOSEN`, or the predicted one as
+        `PREDICTED`; and the seconds that placing took.
     """
     found: list[selection.Result] = []
 
@@ -180,20 +203,20 @@ def placing(args: argparse.Namespace, number: int, count: int | None) -> tuple[P
     problem = build_problem(one.build(), DEVICES, objective=args.objective, core=core)
     held = int(problem.evaluate(problem.singles).memory_bytes.max())
     memory = dict.fromkeys(DEVICES, int(args.memory * held)) if args.memory else None
-    asked: dict[str, Any] = {"core": core, "objective": args.objective, "memory": memory}
+    arguments: dict[str, Any] = {"core": core, "objective": args.objective, "memory": memory}
     begin = time.perf_counter()
     if count is None:
-        predicted = place(one.build(), DEVICES.hetero, **asked)
+        predicted = place(one.build(), DEVICES.hetero, **arguments)
         return {PREDICTED: problem.placement_of(dict(predicted.affinity))}, time.perf_counter() - begin
     with mock.patch.object(selection, "select", recorded), busy(count):
-        measured = place(one.build(), DEVICES.hetero, measure=True, measure_seconds=args.seconds, **asked)
+        measured = place(one.build(), DEVICES.hetero, measure=True, measure_seconds=args.seconds, **arguments)
     took = time.perf_counter() - begin
     tried = found[-1].placements
     return {**tried, CHOSEN: tried[measured.chosen or ""]}, took
 
 
 def host_share(pool: ProcessPoolExecutor) -> float:
-    """What the slower of two loops that count counts, over the mean of both."""
+    """Runs two counting loops. Returns the count of the slower one over the mean of both. pool: two processes."""
     turns = list(pool.map(count_for, [HOST_SECONDS] * len(DEVICES)))
     return min(turns) / statistics.mean(turns)
 
@@ -230,18 +253,28 @@ def compiled_once(
 
 
 def _begin(own: Any) -> None:
-    """Binds a process to the cores that are next in this queue."""
+    """Binds a process to the next list of cores in a queue."""
     os.sched_setaffinity(0, own.get())
     warnings.simplefilter("ignore")
 
 
 def judged(pool: ProcessPoolExecutor, args: argparse.Namespace, number: int) -> dict[str, Any]:
-    """Ratios of what `place` chose to the best, to copies, and to what the host lets a pair in balance have."""
-    beside = [count for _ in range(args.repeats) for count in args.busy]
+    """Places a model, measures all candidates, and compares the chosen placements with them.
+
+    Args:
+        pool: processes for placing and measuring.
+        args: the options of the command line.
+        number: number of the model.
+
+    Returns:
+        `best`, the name of the best candidate; `host`, the host's share; `failed`, reasons by candidate; and the
+        figures of each placing, `measured` and `predicted`: ratios of the chosen placement by key of `FIGURES`.
+    """
+    busy_counts = [count for _ in range(args.repeats) for count in args.busy]
     names: dict[bytes, str] = {}  # of distinct placements
     placements: Placements = {}
     chosen = []
-    for tried, took in pool.map(partial(placing, args, number), [*beside, None]):
+    for tried, took in pool.map(partial(placing, args, number), [*busy_counts, None]):
         for name, placement in tried.items():
             if (key := placement.tobytes()) not in names:
                 names[key] = name if name not in placements else f"{name} ({len(names)})"
@@ -254,8 +287,8 @@ def judged(pool: ProcessPoolExecutor, args: argparse.Namespace, number: int) -> 
     left = {name: placement for name, placement in placements.items() if name not in worse}
     compilations = [first, *pool.map(partial(compiled_once, args, number, left), range(1, COMPILED))]
     trials = [rounds for rounds, _, _ in compilations]
-    # Every second compilation, and the others. The best of one half is judged by the other: the best of all, of many
-    # and noisy ones, is partly luck.
+    # The compilations are divided into two halves. The best of one half is measured in the other, as the best of many
+    # noisy figures is partly luck.
     found, *parts = (choice.infer([*chain(*some)]) for some in (trials, trials[::2], trials[1::2]))
     ran = [name for name in left if all(name in one.names for one in parts)]
     judges = [(parts[1 - number], half.best(ran)) for number, half in enumerate(parts)]
@@ -267,6 +300,7 @@ def judged(pool: ProcessPoolExecutor, args: argparse.Namespace, number: int) -> 
     rivals |= {"of_copies": COPIES} if copies else {}
 
     def figures(name: str, took: float | None = None, count: int = 0) -> dict[str, Any]:
+        """The figures of one placing: the chosen candidate, seconds, number of busy processes, and ratios."""
         ratios = {rival: found.ratio(name, other).median for rival, other in rivals.items()}
         halves = [half.ratio(name, best).median for half, best in judges]
         ratios["of_best"] = statistics.geometric_mean(halves)
@@ -277,12 +311,13 @@ def judged(pool: ProcessPoolExecutor, args: argparse.Namespace, number: int) -> 
         "best": found.best(ran),
         "host": host,
         "failed": dict(chain(*(failed.items() for _, _, failed in compilations))),
-        "measured": [figures(name, took, count) for (name, took), count in zip(chosen, beside, strict=True)],
+        "measured": [figures(name, took, count) for (name, took), count in zip(chosen, busy_counts, strict=True)],
         "predicted": [figures(predicted)],
     }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Places and measures the models, and prints the figures. arguments: of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--models", type=int, default=3)

@@ -1,15 +1,17 @@
-"""First loads by the device name HSDAG that come at once, and that are killed.
+"""Tests first loads by the device name HSDAG that several processes make at once, and that are killed.
 
     python -m benchmarks.lasting.first_loads [--starts 10] [--workers 3] [--kills 100] [--operations 400]
 
-Starts: samples/python/service.py is started by so many workers at once on an empty cache, as servers start it, and each
-has to answer where its model runs. The longest wait of a worker, until it has loaded, is compared with one first load
-alone. Kills: a program that loads the model is killed at a moment drawn between its start and the end of a load; the
-next one has to work without a warning. Kills share a cache, which is emptied after each load that works, so that
-placing and writing are what is interrupted.
+Starts: several workers start samples/python/service.py at once on an empty cache, as servers do, and each must answer
+where its model runs. The longest time until a worker has loaded is compared with one first load by a single worker.
 
-Exit status 1 where a worker or a load after a kill fails or warns, an empty cache has another number of entries than
-one, something of a killed load is left, or a worker waits for longer than a first load of each worker would take.
+Kills: a program that loads the model is killed at a random moment between its start and the end of a load. The next
+load must work without a warning. Kills share a cache, which is emptied after each load that works, so that kills
+interrupt placing and writing.
+
+The exit status is 1 if a worker or a load after a kill fails or warns, a cache does not have one entry after a load,
+temporary files of a killed load remain, or a worker waits longer than first loads of all workers one after the other
+would take.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from ov_hsdag.placing.placement_cache import FOLDER_VARIABLE
 from research.zoo.deep import build
 
 SMOKE_ARGUMENTS = "--starts 1 --kills 2 --operations 100"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,12 +67,12 @@ print(ov.Core().compile_model(sys.argv[1], sys.argv[2]).get_property("EXECUTION_
 
 @dataclass(frozen=True)
 class Load:
-    """A process that loads the model.
+    """The result of a process that loads the model.
 
     Attributes:
-        answer: what it printed; "" where it failed.
+        answer: its standard output; "" if it failed.
         seconds: wall time of the process.
-        errors: what it wrote to its standard error output.
+        errors: its standard error output.
     """
 
     answer: str
@@ -79,7 +81,13 @@ class Load:
 
 
 def launch(code: str, model: Path, cache: Path) -> subprocess.Popen[str]:
-    """Starts a program that loads the model; warnings are errors there."""
+    """Starts a program that loads the model, in which warnings are errors.
+
+    Args:
+        code: the program, `SERVICE` or `LOAD`.
+        model: the IR.
+        cache: folder of cached placements.
+    """
     environment = {**os.environ, FOLDER_VARIABLE: str(cache), "MODEL": str(model), "DEVICE": DEVICE}
     command = [sys.executable, "-W", "error", "-c", code, str(model), DEVICE]
     return subprocess.Popen(
@@ -88,18 +96,22 @@ def launch(code: str, model: Path, cache: Path) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str], begin: float) -> Load:
-    """Waits for a program. begin: when it was started, by `time.monotonic`."""
+    """Waits for the end of a program. begin: time of its start by `time.monotonic`, s."""
     answer, errors = process.communicate()
     return Load(answer if process.returncode == 0 else "", time.monotonic() - begin, errors)
 
 
 def entries_in(cache: Path) -> list[Path]:
-    """Files of kept placements."""
+    """The files of placements in a cache."""
     return sorted(cache.rglob("*.json"))
 
 
 def started_at_once(model: Path, workers: int) -> dict[str, Any]:
-    """A start of the service by several workers on an empty cache."""
+    """Starts the service by several workers on an empty cache.
+
+    Returns:
+        `failed` and `warned`, error outputs of workers; `entries` of the cache; and `seconds` of the loads that worked.
+    """
     with tempfile.TemporaryDirectory() as folder:
         begin = time.monotonic()
         processes = [launch(SERVICE, model, Path(folder)) for _ in range(workers)]
@@ -114,7 +126,7 @@ def started_at_once(model: Path, workers: int) -> dict[str, Any]:
 
 
 def alone(model: Path) -> float:
-    """Seconds of a first load of the service by one worker."""
+    """Seconds of a first load of the service by a single worker."""
     row = started_at_once(model, 1)
     if row["failed"]:
         raise RuntimeError(f"the service does not start: {row['failed'][0]}")
@@ -122,12 +134,16 @@ def alone(model: Path) -> float:
 
 
 def killed(model: Path, kills: int, seed: int) -> dict[str, Any]:
-    """Loads that are killed, each followed by one that has to work.
+    """Kills loads, and makes after each a load that must work.
 
     Args:
         model: the IR.
-        kills: how many loads are killed.
-        seed: of the moments.
+        kills: number of loads to kill.
+        seed: seed of the moments.
+
+    Returns:
+        `kills`, the number of loads that did not end before; `faults` of the loads after them; names of temporary files
+        that are `left`; and `longest`, seconds of the first, undisturbed load.
     """
     moments = random.Random(seed)
     faults: list[str] = []
@@ -156,7 +172,13 @@ def killed(model: Path, kills: int, seed: int) -> dict[str, Any]:
 
 
 def failures(starts: Sequence[Mapping[str, Any]], one: float, kills: Mapping[str, Any]) -> list[str]:
-    """What must not be, a line each."""
+    """Returns a line for each fault.
+
+    Args:
+        starts: results of `started_at_once`.
+        one: seconds of a first load by a single worker.
+        kills: result of `killed`.
+    """
     lines = []
     for row in starts:
         lines += [f"a worker failed: {text}" for text in row["failed"]]
@@ -171,7 +193,7 @@ def failures(starts: Sequence[Mapping[str, Any]], one: float, kills: Mapping[str
 
 
 def table(starts: Sequence[Mapping[str, Any]], one: float, kills: Mapping[str, Any]) -> str:
-    """The figures as Markdown."""
+    """The table in Markdown; arguments as of `failures`."""
     waits = [max(row["seconds"]) for row in starts if row["seconds"]]
     bad = sum(bool(row["failed"] or row["warned"] or row["entries"] != 1) for row in starts)
     rows = []

@@ -1,19 +1,20 @@
-"""Whether ov-hsdag can run for long: what its processes hold after thousands of placements.
+"""Tests whether ov-hsdag can run for long: measures what its processes hold after thousands of placements.
 
     python -m benchmarks.lasting.soak                     # both parts, the better part of an hour
     python -m benchmarks.lasting.soak cycles --share 0.1  # one part, a tenth of it
 
 Parts:
 
-    cycles   2,000 times in one process: a model is placed, saved, compiled by the hook from an unchanged script's call
-             and inferred. A second process does in turns what OpenVINO does of that, by hand: its growth is OpenVINO's.
-    service  samples/python/service.py answers an hour of 8 clients with a request a second each as fast as it can,
-             while `ov-hsdag place` replaces its model again and again. A second one of the same model without a
-             placement, and without ov-hsdag, answers as many.
+    cycles   One process places a model, saves it, compiles it through the hook by an unchanged call, and infers, 2,000
+             times. A second process makes the same calls to OpenVINO without ov-hsdag, in turns with the first. Its
+             growth is that of OpenVINO, and does not count.
+    service  samples/python/service.py answers, as fast as it can, as many requests as 8 clients send in an hour at one
+             per second each, while `ov-hsdag place` replaces its model again and again. A second service of the same
+             model, without a placement and without ov-hsdag, answers as many.
 
-Exit status 1 where something grows or a request is answered wrongly. With --output FILE.json results are added there by
-part, with samples over time; the repository's is benchmarks/results/soak.json. Workers that are killed are in
-tests/test_lost_resources.py.
+The exit status is 1 if something grows or an answer is wrong. With --output FILE.json results are added there by part,
+with samples over time; the repository's file is benchmarks/results/soak.json. tests/test_lost_resources.py has workers
+that are killed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from research.zoo.catalog import ZOO
 from tests.processes import serving
 
 SMOKE_ARGUMENTS = "cycles --share 0.002"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 ROOT = Path(__file__).parents[2]
 
@@ -66,21 +67,33 @@ VARIABLES = {
 WITHOUT = {virtual.VIRTUAL_DEVICES_VARIABLE: "", "OV_HSDAG_DISABLE": "1", "PYTHONPATH": str(ROOT)}
 
 MOST = {"descriptors": 0.0, "threads": 0.0, "objects": 100.0, "allocated": 1.0, "resident": 12.0}
-"""By how much what a process holds may grow beyond what OpenVINO alone grows by: MiB, or a number."""
+"""Largest growth beyond that of OpenVINO, by key of `held`: MiB for memory, else a number."""
 
 Samples = list[dict[str, float]]
 Tell = Callable[[str], None]
 
 
 def growth(samples: Sequence[Mapping[str, float]], key: str) -> float:
-    """By how much a median grows from the second quarter of samples to the last; the first is for warming up."""
+    """The growth of a figure from its median in the second quarter of samples to that in the last.
+
+    The first quarter is for warming up.
+
+    Args:
+        samples: figures of `held` over time.
+        key: name of the figure.
+    """
     quarter = max(len(samples) // 4, 1)
     values = [one[key] for one in samples]
     return statistics.median(values[-quarter:]) - statistics.median(values[quarter : 2 * quarter] or values[:1])
 
 
 def grown(own: Samples, alone: Samples | None = None) -> dict[str, float]:
-    """What grew, beyond OpenVINO's own growth, by more than is noise: name → by how much."""
+    """The figures that grow by more than `MOST` beyond OpenVINO's growth, and by how much.
+
+    Args:
+        own: samples of the process with ov-hsdag.
+        alone: samples of the process with OpenVINO only; None to count all growth.
+    """
     found = {}
     for key, most in MOST.items():
         if all(key in one for one in own):
@@ -91,7 +104,11 @@ def grown(own: Samples, alone: Samples | None = None) -> dict[str, float]:
 
 
 def models(folder: Path, names: Sequence[str]) -> None:
-    """Writes what the processes of `cycles` read: models, their inputs, and a split of each."""
+    """Writes the files that the processes of `cycles` read: models, their inputs, and a split of each.
+
+    Raises:
+        RuntimeError: `place` does not split a model.
+    """
     for name in names:
         model = ZOO[name].build()
         placement = place(model, HETERO, objective="throughput")
@@ -107,6 +124,13 @@ class Process:
     """A process of soak_cycle.py."""
 
     def __init__(self, kind: str, folder: Path, names: Sequence[str]) -> None:
+        """Starts the process.
+
+        Args:
+            kind: "ov-hsdag" or "openvino".
+            folder: folder of `models`.
+            names: names of the models.
+        """
         hook = ["-m", "ov_hsdag"] if kind == "ov-hsdag" else []
         environment = {**os.environ, **(VARIABLES if hook else WITHOUT)}
         command = [sys.executable, *hook, "-m", "benchmarks.lasting.soak_cycle", kind, str(folder), *names]
@@ -115,7 +139,7 @@ class Process:
         )
 
     def go(self, cycles: int) -> dict[str, float]:
-        """Runs so many cycles; what it holds then."""
+        """Runs a number of cycles. Returns the figures of `held` afterwards."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(f"{cycles}\n")
         self._process.stdin.flush()
@@ -125,7 +149,7 @@ class Process:
         return dict(json.loads(answer))
 
     def end(self) -> None:
-        """Ends it."""
+        """Ends the process."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
@@ -133,9 +157,20 @@ class Process:
 
 
 def cycles(folder: Path, count: int, tell: Tell, names: Sequence[str] = MODELS) -> dict[str, Any]:
-    """Cycles of ov-hsdag and of OpenVINO alone, in turns."""
+    """Runs cycles of ov-hsdag and of OpenVINO only, in turns.
+
+    Args:
+        folder: folder for models.
+        count: number of cycles, which is rounded up.
+        tell: called with a line about progress.
+        names: names of models of the zoo.
+
+    Returns:
+        `cycles`, their number; `samples` of both processes; and what has `grown`.
+    """
     models(folder, names)
-    step = len(names) * -(-count // (100 * len(names)))  # whole rounds of all models: each holds what is its own
+    # Between two samples all models run equally often, as each adds to what a process holds.
+    step = len(names) * -(-count // (100 * len(names)))
     count = step * -(-count // step)
     samples: dict[str, Samples] = {"ov-hsdag": [], "openvino": []}
     processes = {kind: Process(kind, folder, names) for kind in samples}
@@ -154,7 +189,11 @@ def cycles(folder: Path, count: int, tell: Tell, names: Sequence[str] = MODELS) 
 
 
 def ask(connection: http.client.HTTPConnection, body: bytes) -> Any:
-    """An answer of the service."""
+    """Sends a request to the service. Returns its answer.
+
+    Raises:
+        RuntimeError: the status is not 200.
+    """
     connection.request("POST", "/infer", body, {"Content-Type": "application/json"})
     response = connection.getresponse()
     text = response.read()
@@ -164,7 +203,7 @@ def ask(connection: http.client.HTTPConnection, body: bytes) -> Any:
 
 
 def small_network() -> ov.Model:
-    """Convolutions over images of 16 by 16: the service's own work, not inference, is to decide."""
+    """A model of convolutions over images of 16 by 16, so small that the service's own work takes most of the time."""
     from openvino import opset13 as ops
 
     draw = np.random.default_rng(0)
@@ -181,7 +220,17 @@ def small_network() -> ov.Model:
 
 
 def service(folder: Path, requests: int, tell: Tell) -> dict[str, Any]:
-    """Clients of two services, with a placement and without, while the placed model is placed anew."""
+    """Runs clients of two services, with a placement and without, while the placed model is placed again and again.
+
+    Args:
+        folder: folder for models and logs.
+        requests: number of requests to each service.
+        tell: called with a line about progress.
+
+    Returns:
+        Numbers of `answers`, `wrong` answers and `placings`; `seconds`; `ms`, median, 99th percentile and maximum of
+        the times of answers; `samples` of both services; and what has `grown`.
+    """
     plain, placed = folder / "plain.xml", folder / "model.xml"
     model = small_network()
     ov.save_model(model, plain, compress_to_fp16=False)
@@ -201,6 +250,7 @@ def service(folder: Path, requests: int, tell: Tell) -> dict[str, Any]:
     ended, placings, answered, wrong = threading.Event(), 0, 0, 0
     counting = threading.Lock()
 
+    # Places the model again and again, for both objectives in turn, until the clients have ended.
     def replacing() -> None:
         nonlocal placings
         command = [sys.executable, "-c", "from ov_hsdag.cli import main; main()", "place", str(plain), "--no-measure"]
@@ -219,6 +269,7 @@ def service(folder: Path, requests: int, tell: Tell) -> dict[str, Any]:
     ):
         ports, pids = {"ov-hsdag": port, "openvino": plain_port}, {"ov-hsdag": pid, "openvino": plain_pid}
 
+        # Sends random requests to both services in turn, and checks and times the answers.
         def client(number: int) -> None:
             nonlocal answered, wrong
             draw = random.Random(number)
@@ -252,7 +303,7 @@ def service(folder: Path, requests: int, tell: Tell) -> dict[str, Any]:
                 ended.set()
             for one in (placing, *clients):
                 one.result()
-    # Clients may leave before the last; and a hundred make a curve.
+    # The last sample is left out, as clients may have ended before it; a hundred samples are enough for a curve.
     busy = {kind: (values[:-1] or values)[:: -(-len(values) // 100)] for kind, values in samples.items()}
     return {
         "answers": answered,
@@ -265,11 +316,11 @@ def service(folder: Path, requests: int, tell: Tell) -> dict[str, Any]:
     }
 
 
-# What it comes to
+# Results
 
 
 def faults(part: str, found: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the result of a part."""
+    """Returns a line for each fault of a part's result."""
     lines = [f"{part}: {name} grew by {more:g}" for name, more in found["grown"].items()]
     if found.get("wrong"):
         lines.append(f"{part}: {found['wrong']} wrong answers")
@@ -277,7 +328,7 @@ def faults(part: str, found: Mapping[str, Any]) -> list[str]:
 
 
 def main() -> int:
-    """Runs parts, keeps what they found, and says what is wrong."""
+    """Runs the parts, stores their results, and prints faults. Returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help="cycles, service (default: both)")
     parser.add_argument("--share", type=float, default=1.0, help="of the whole size")

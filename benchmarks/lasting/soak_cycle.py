@@ -1,8 +1,10 @@
-"""One process of the soak (soak.py): asked for cycles on standard input, it says on standard output what it holds.
+"""The program of a process of soak.py: runs cycles, and prints what the process holds.
 
-As "ov-hsdag" a cycle places a model, saves it, and compiles the file as any script does: it is started by
-`python -m ov_hsdag`. As "openvino" it does by hand what OpenVINO does of that: reads a placed model's parts, asks both
-devices, transforms, saves, compiles the split. What that one grows by is OpenVINO's own.
+Each line of standard input is a number of cycles to run. The answer on standard output is a line of JSON, see `held`.
+In a process "ov-hsdag" a cycle places a model, saves it, and compiles the file as any script does; it is started by
+`python -m ov_hsdag`. In a process "openvino" a cycle makes the same calls to OpenVINO without ov-hsdag: it reads a
+model, transforms it, queries both devices, saves it, sets affinities and compiles the split. The growth of that process
+is OpenVINO's.
 """
 
 from __future__ import annotations
@@ -31,24 +33,28 @@ _MALLINFO = (
 
 
 class Mallinfo(ctypes.Structure):
-    """What glibc's allocator tells of itself: `struct mallinfo2`."""
+    """The statistics of glibc's allocator: `struct mallinfo2`."""
 
     _fields_ = tuple((name, ctypes.c_size_t) for name in _MALLINFO)
 
 
 def held(pid: int | str = "self") -> dict[str, float]:
-    """What a process holds.
+    """Measures the memory and other resources of a process.
 
-    pid: its number; of another process malloc's bytes and Python's objects are not known. Returns MiB that it keeps in
-    memory ("resident"), open descriptors, threads; and MiB in use by malloc ("allocated", where glibc tells) and
-    objects of Python that its garbage collector knows ("objects").
+    Args:
+        pid: number of the process, or "self".
+
+    Returns:
+        MiB of resident memory ("resident"), and numbers of open "descriptors" and "threads". For "self" also the number
+        of Python "objects" that the garbage collector tracks, and MiB in use by malloc ("allocated", if glibc has
+        mallinfo2).
     """
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
-    told = {line.partition(":")[0]: line.partition(":")[2].split()[0] for line in status if len(line.split()) > 1}
+    fields = {line.partition(":")[0]: line.partition(":")[2].split()[0] for line in status if len(line.split()) > 1}
     found = {
-        "resident": round(int(told["VmRSS"]) / 1024, 2),
+        "resident": round(int(fields["VmRSS"]) / 1024, 2),
         "descriptors": float(len(os.listdir(f"/proc/{pid}/fd"))),
-        "threads": float(told["Threads"]),
+        "threads": float(fields["Threads"]),
     }
     if pid == "self":
         found["descriptors"] -= 1  # the folder that was listed
@@ -62,13 +68,13 @@ def held(pid: int | str = "self") -> dict[str, float]:
 
 
 def inputs_of(folder: Path, name: str) -> list[np.ndarray]:
-    """What a model of the folder is given."""
+    """The input arrays of a model of the folder, in the order of its inputs."""
     with np.load(folder / f"{name}.npz") as arrays:
         return [arrays[f"arr_{port}"] for port in range(len(arrays.files))]
 
 
 def infer(compiled: ov.CompiledModel, inputs: list[np.ndarray]) -> None:
-    """Several inferences, of a request of its own and of a queue."""
+    """Infers several times, with a single request and with a queue; the model must run on both devices."""
     assert set(compiled.get_property("EXECUTION_DEVICES")) == set(DEVICES), "the placement is not followed"
     compiled(inputs)
     queue = ov.AsyncInferQueue(compiled)
@@ -78,7 +84,7 @@ def infer(compiled: ov.CompiledModel, inputs: list[np.ndarray]) -> None:
 
 
 def placing(folder: Path, names: list[str]) -> Callable[[int], None]:
-    """A cycle of ov-hsdag."""
+    """Returns a function that runs a cycle of ov-hsdag, by the number of the cycle."""
     import ov_hsdag
 
     core = ov.Core()
@@ -94,7 +100,7 @@ def placing(folder: Path, names: list[str]) -> Callable[[int], None]:
 
 
 def by_hand(folder: Path, names: list[str]) -> Callable[[int], None]:
-    """A cycle of OpenVINO alone."""
+    """Returns a function that runs a cycle of OpenVINO only, by the number of the cycle."""
     from openvino._offline_transformations import apply_moc_transformations
 
     def new_core() -> ov.Core:  # `place` asks one of its own
@@ -125,7 +131,7 @@ def by_hand(folder: Path, names: list[str]) -> Callable[[int], None]:
 
 
 def main() -> None:
-    """Runs as many cycles as each line of standard input says."""
+    """Runs the cycles for each line of standard input and prints the answers."""
     kind, folder, names = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what plugins print is no answer

@@ -1,4 +1,4 @@
-"""Nothing grows: a short form of benchmarks/lasting/soak.py, and what it judges by."""
+"""Tests that nothing grows, by short runs of benchmarks/lasting/soak.py, and tests of how it judges growth."""
 
 from __future__ import annotations
 

@@ -1,21 +1,21 @@
-"""Quality of search as a function of processor time, beside METIS and Mt-KaHyPar, on families nothing was tuned on.
+"""Measures the quality of search by processor time, compared with METIS and Mt-KaHyPar, on held-out families of models.
 
     python -m benchmarks.quality.anytime --smoke
     python -m benchmarks.quality.anytime [--sizes N …] [--seconds S] [--best-seconds S] [--output FILE.json]
 
 A problem is the graph of a model with its layers repeated (research.deepen) on 2, 3, 4 or 8 devices, one of them of a
-kind that nothing was trained or tuned on, for both objectives, with and without memory limits and missing operations,
-all drawn from a seed. All methods have one thread and are judged by the simulator: the search; METIS and Mt-KaHyPar
-with repair and local search, where they are installed (partitioners.py); and the default effort, which ends by itself.
-Time is processor time of the process, so that machines that others use as well can compare; it includes everything
-after the problem has been read. The best known score is that of any method at any time, and of a search of
---best-seconds.
+kind that nothing was trained or tuned on. Problems have both objectives, with and without memory limits and missing
+operations, drawn from a seed. All methods have one thread, and the simulator scores their placements. They are: the
+search; METIS and Mt-KaHyPar with repair and local search, if they are installed (partitioners.py); and the default
+effort, a search that ends by itself. Time is processor time of the process, so that figures do not depend on other
+programs; it includes everything after the problem has been read. The best known score is the best of all methods at any
+time, and of a search of --best-seconds.
 
-Printed for each class (size, devices, limits): the mean of score / best known at each time, 4 at most, and where
-nothing feasible was found yet.
+Printed for each class (size, devices, limits) is the mean of score / best known at each time; it counts as 4 at most,
+and as 4 if nothing feasible was found yet.
 
-Exit status 1 where the default effort is more than 0.5% behind the best known in the mean of a class or 3% in a cell,
-or where the search is behind a partitioner in the mean of a class, from 30 ms on.
+The exit status is 1 if the default effort is more than 0.5% behind the best known in the mean of a class or 3% in a
+problem, or if the search is behind a partitioner in the mean of a class, from 30 ms on.
 """
 
 from __future__ import annotations
@@ -58,26 +58,26 @@ HELD_OUT = (
 SMOKE = ("llama-stateful", "yolo-like-small")
 
 TIMES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-"""At which methods are compared, s."""
+"""Times at which methods are compared, s."""
 
 SEED = 20261123
-"""Of the problems; another one draws others."""
+"""Seed of the problems."""
 
 DEVICES = (2, 3, 4, 8)
 
 NOTHING = 4.0
-"""Score / best known where there is no feasible placement, and the most that is counted."""
+"""Score / best known without a feasible placement, and the largest value that counts."""
 
 DRAWS = 400
-"""Until a problem is of the kind that is wanted."""
+"""Largest number of draws until a problem is of its kind."""
 
 LARGEST_SHARE = 0.8
-"""Of all memory that a model may need where every device has a limit: fuller ones may have no placement."""
+"""Largest share of all memory that a model needs if every device has a limit: fuller ones may have no placement."""
 
 SEARCH, DEFAULT = "search", "default effort"
 
 FLOOR_MEAN, FLOOR_CELL = 0.005, 0.03
-"""How far behind the best known the default effort may be, as shares: in the mean of a class, and in a cell."""
+"""Largest distance of the default effort from the best known, as shares: in the mean of a class, and in a problem."""
 
 FROM = 0.03
 """Time from which on the search must not be behind partitioners, s."""
@@ -88,16 +88,16 @@ ROUNDING = 1e-4
 
 @dataclass(frozen=True)
 class Draw:
-    """A problem that is to be drawn: devices, objective, limits and missing operations follow from its number."""
+    """A problem to draw: its number determines devices, objective, limits and missing operations."""
 
-    model: str  # whose graph it has
-    size: int  # operations, about
-    turn: int  # number of the problem of that model
-    number: int  # of all problems; all eight kinds occur equally often with each number of devices
+    model: str  # name of the model whose graph it has
+    size: int  # approximate number of operations
+    turn: int  # number among the problems of that model
+    number: int  # number among all problems; all eight kinds occur equally often with each number of devices
 
     @property
     def devices(self) -> int:
-        """How many."""
+        """The number of devices."""
         return DEVICES[self._combination % len(DEVICES)]
 
     @property
@@ -108,17 +108,18 @@ class Draw:
 
     @property
     def _combination(self) -> int:
+        """Number of the combination of kind and number of devices; consecutive problems differ in both."""
         return (13 * self.number + 5) % (8 * len(DEVICES))
 
     @property
     def name(self) -> str:
-        """In tables, with the size."""
+        """The name in tables; together with the size it is unique."""
         objective, limits, lacks = self.kind
         kinds = f"{objective}{', limited' * limits}{', lacking' * lacks}"
         return f"{self.model} | {self.devices} devices | {kinds} | {self.turn}"
 
     def problem(self, template: PlacementProblem) -> PlacementProblem | None:
-        """The problem on the template's graph; None where none of many draws is of its kind."""
+        """Draws the problem on a template's graph; None if none of `DRAWS` draws is of its kind."""
         template = deepen(template, self.size)
         generator = np.random.default_rng([SEED, self.size, self.devices, self.turn, zlib.crc32(self.model.encode())])
         for _ in range(DRAWS):
@@ -143,14 +144,19 @@ def lacking(problem: PlacementProblem) -> bool:
 
 
 def draws(models: Sequence[str], size: int, turns: Iterable[int]) -> list[Draw]:
-    """Problems of about `size` operations, for each of the turns one of each model."""
+    """Problems of about `size` operations: in each turn one of each model."""
     return [
         Draw(model, size, turn, turn * len(models) + number) for turn in turns for number, model in enumerate(models)
     ]
 
 
 def searched(problem: PlacementProblem, seconds: float) -> Curve:
-    """The search's progress on one thread, with the time that native objects and the starts take to be made."""
+    """Runs the search on one thread. Returns its progress; times include that of making native objects.
+
+    Args:
+        problem: the problem.
+        seconds: limit of processor time.
+    """
     begin = time.process_time()
     _native.SearchSpace(problem.native, problem.chains)
     made = time.process_time() - begin
@@ -159,24 +165,25 @@ def searched(problem: PlacementProblem, seconds: float) -> Curve:
 
 
 def by_default(problem: PlacementProblem) -> Curve:
-    """What the default effort ends with, and when."""
+    """Runs the search with the default effort. Returns one point: the time at its end, and its score."""
     begin = time.process_time()
     found = search_until_agreed(problem, threads=1)
     return [(time.process_time() - begin, found.score)]
 
 
 def run(folder: Path, methods: Sequence[str], seconds: float, best_seconds: float, draw: Draw) -> dict[str, Any] | None:
-    """The curves of all methods on a problem, by processor seconds.
+    """Runs all methods on a problem.
 
     Args:
-        folder: of the graphs (`research.corpus.make`).
+        folder: folder of the graphs (`research.corpus.make`).
         methods: `SEARCH`, `DEFAULT`, and names of partitioners.
-        seconds: of processor time of each method.
-        best_seconds: of the search for the best known score.
+        seconds: processor time of each method.
+        best_seconds: processor time of the search for the best known score.
         draw: the problem.
 
     Returns:
-        A record; None where there is no such problem.
+        The record: size, name and kind of the problem, score of the long search (`best`, None without a feasible
+        placement), and `curves` by method. None if there is no such problem.
     """
     (path,) = folder.glob(f"*/{draw.model}.npz")
     problem = draw.problem(PlacementProblem.load(path))
@@ -208,7 +215,7 @@ def run(folder: Path, methods: Sequence[str], seconds: float, best_seconds: floa
 
 
 def shortened(curve: Curve) -> Curve:
-    """The improvements alone."""
+    """Removes the points of a curve that do not improve on earlier ones."""
     kept: Curve = []
     for moment, score in sorted(curve):
         if np.isfinite(score) and (not kept or score < kept[-1][1]):
@@ -217,24 +224,24 @@ def shortened(curve: Curve) -> Curve:
 
 
 def at(curve: Iterable[Sequence[float]], seconds: float) -> float:
-    """The best score up to then, inf where there is none."""
+    """The best score of a curve within some seconds; inf if there is none."""
     return min((score for moment, score in curve if moment <= seconds), default=np.inf)
 
 
 def best_known(record: dict[str, Any]) -> float:
-    """The best score of all methods at any time, inf where there is none."""
+    """The best score of all methods at any time and of the long search; inf if there is none."""
     scores = [at(curve, np.inf) for curve in record["curves"].values()]
     return min(scores if record["best"] is None else [*scores, record["best"]])
 
 
 def ratios(records: Sequence[dict[str, Any]], method: str, seconds: float) -> NDArray[np.float64]:
-    """Score / best known of a method at a time, [problems]."""
+    """Score / best known of a method after some seconds, at most `NOTHING`, [problems]."""
     values = [at(record["curves"][method], seconds) / best_known(record) for record in records]
     return np.minimum(values, NOTHING)
 
 
 def classes(records: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The problems for which a placement is known, by size, devices and limits."""
+    """Yields names and records of the classes of problems; problems without a known placement are left out."""
     known = [record for record in records if np.isfinite(best_known(record))]
     for key, texts in {
         "size": {size: f"{size} operations" for size in sorted({record["size"] for record in known})},
@@ -249,7 +256,7 @@ def classes(records: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[dict[
 
 
 def table(records: Sequence[dict[str, Any]], methods: Sequence[str], times: Sequence[float]) -> str:
-    """Means of score / best known by class, method and time, and of the default effort the worst cell, too."""
+    """The table: means of score / best known by class, method and time, and the worst at the end."""
     rows = []
     for text, of_class in classes(records):
         for method in methods:
@@ -264,7 +271,7 @@ def table(records: Sequence[dict[str, Any]], methods: Sequence[str], times: Sequ
 
 
 def failures(records: Sequence[dict[str, Any]], methods: Sequence[str], times: Sequence[float]) -> list[str]:
-    """What misses its floor, a line each."""
+    """Returns a line for each floor that is missed."""
     lines = []
     for text, of_class in classes(records):
         default = ratios(of_class, DEFAULT, np.inf)
@@ -322,7 +329,7 @@ def main() -> int:
 
 
 def _kept(path: Path | None, settings: dict[str, Any], methods: Sequence[str]) -> list[dict[str, Any]]:
-    """Records of an earlier run with the same settings and methods."""
+    """Reads the records of an earlier run with the same settings and methods; none without a file."""
     if path is None or not path.exists():
         return []
     found = json.loads(path.read_text(encoding="utf-8"))

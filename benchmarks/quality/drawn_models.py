@@ -1,6 +1,6 @@
-"""Thirteen models whose sizes a seed draws, on equal and on unlike devices: problems that no constant was chosen on.
+"""Draws thirteen models from a seed, on equal and on different devices: problems on which no constant was chosen.
 
-Nine are of the families of `benchmarks.field.unseen`, in turn; four are decoders with states whose queries share keys
+Nine are of the families of `benchmarks.field.unseen`, in turn. Four are decoders with states whose queries share keys
 and values in different ways, one of them with experts.
 """
 
@@ -37,30 +37,30 @@ DEVICES: dict[str, tuple[str, ...]] = {
     "eight equal CPU devices": ("cpu_core",) * 8,
     "two GPUs and a CPU": ("flex_170", "flex_170", "xeon_platinum_8480"),
 }
-"""Built-in profiles of the devices, by what tables call them."""
+"""Built-in profiles of the devices, by name in tables."""
 
 FROM_FAMILIES = 9
-"""Models of the families of `benchmarks.field.unseen`."""
+"""Number of models of the families of `benchmarks.field.unseen`."""
 
 VOCABULARY = 1000
-"""Tokens of the decoders: few, as nothing but its time counts and embeddings take most of the memory."""
+"""Number of tokens of the decoders: few, as only times count and embeddings would take most of the memory."""
 
 
 @dataclass(frozen=True, eq=False)
 class DrawnProblem:
     """A drawn model on some devices, for throughput."""
 
-    model: str
-    devices: str  # of `DEVICES`
+    model: str  # name of the model
+    devices: str  # key of `DEVICES`
     problem: PlacementProblem
 
 
 def drawn_problems(models: int | None = None, seed: int = SEED) -> Iterator[DrawnProblem]:
-    """The problems, by model.
+    """Yields the problems, all devices of a model before the next model.
 
     Args:
-        models: how many models, the first ones; None for all.
-        seed: of the sizes.
+        models: number of models, the first ones; None for all.
+        seed: seed of the models' sizes.
     """
     rule = split_rule(ov.__version__)
     for name, build in list(_builders(seed).items())[:models]:
@@ -78,15 +78,17 @@ def record_of(
     settings: dict[str, Any],
     output: Path | None,
 ) -> dict[str, Any]:
-    """A benchmark's record: results of all problems ("cells"), with machine, time and settings.
-
-    Results are made in processes of their own; those that a file has of the same settings are taken from it.
+    """Makes a benchmark's results in parallel processes; results that the file has of the same settings are kept.
 
     Args:
-        run: gives a result, with "model" and "devices", of a problem; a function of a module of this package.
-        problems: that are wanted.
-        settings: that results depend on.
-        output: the file, which is written after each result; None: nothing is written.
+        run: computes the result of a problem, a dictionary with "model" and "devices"; a function of a module of this
+            package.
+        problems: the problems.
+        settings: the settings on which results depend.
+        output: the file, which is written after each result; None to write nothing.
+
+    Returns:
+        The record: the results ("cells"), "settings", and "about" the machine and time.
     """
     begin = time.perf_counter()
     earlier = stored(output) or {}
@@ -103,7 +105,7 @@ def record_of(
 
 
 def _builders(seed: int) -> dict[str, Callable[[], ov.Model]]:
-    """What makes each model, by its name; decoders, which take the least time to make, first."""
+    """Functions that make the models, by name. Decoders come first, as they take the least time to make."""
     generator = np.random.default_rng(seed)
     builders: dict[str, Callable[[], ov.Model]] = {}
     for kind in ("multi-query", "grouped", "multi-head", "experts"):
@@ -115,6 +117,7 @@ def _builders(seed: int) -> dict[str, Callable[[], ov.Model]]:
 
 
 def _drawn_decoder(generator: np.random.Generator, kind: str) -> DecoderSize:
+    """Draws the sizes of a decoder. kind: how queries share keys and values, or "experts"."""
     heads = 2 * int(generator.integers(2, 6))
     head = int(generator.choice([32, 64]))
     shared = {"multi-query": 1, "grouped": heads // 2, "multi-head": 0, "experts": 2}[kind]

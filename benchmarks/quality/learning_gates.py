@@ -1,19 +1,20 @@
-"""What a learned placer would be worth: starts of the search of which accuracy gain how much.
+"""Measures what a learned placer could gain: how much the search gains from starts of different accuracy.
 
     python -m benchmarks.quality.learning_gates --smoke
     python -m benchmarks.quality.learning_gates [--models MODEL …] [--output FILE.json]     # and FILE.md
 
-Four gates, each beside the search that places by default, without any start but its own:
+Four experiments ("gates") compare starts with the default search, which has only its own start:
 
-- Noisy oracle: the best known placement with 0 to 20% of its groups redrawn, as a start. All searches try the same
-  number of moves, about a tenth of a second. The default effort beside them ends by itself, after many times as many.
-- The shipped policy: its first choice as a start, and the share of groups for which it names the best known device.
-- Mt-KaHyPar: its partitions as starts on 8 and 16 equal devices (`pip install mtkahypar`).
-- Sizes: of dynamic models, one placement for each size beside one for all.
+- Noisy oracle: the start is the best known placement after 0 to 20% of its groups were redrawn. All searches try the
+  same number of moves, about a tenth of a second. The default effort, which ends by itself, tries many times as many.
+- The shipped policy: the start is its first choice. Also printed is the share of groups for which it has the device of
+  the best known placement.
+- Mt-KaHyPar: the starts are its partitions, on 8 and 16 equal devices (`pip install mtkahypar`).
+- Sizes: for dynamic models, one placement for each size is compared with one for all sizes.
 
-The problems of the first two are those of `benchmarks.quality.anytime` with three devices and more and with memory
-limits or missing operations, on models that no training saw. What a start gains is the mean over problems of
-log(score of the search alone / score from the start).
+The problems of the first two are those of `benchmarks.quality.anytime` with at least three devices and with memory
+limits or missing operations, on models that no training saw. The gain of a start is the mean over problems of
+log(score of the search without it / score of the search with it).
 """
 
 from __future__ import annotations
@@ -50,19 +51,19 @@ from research.first_choice import first_choice
 from research.zoo.catalog import ZOO
 
 REDRAWN = (0.0, 0.05, 0.1, 0.2)
-"""Shares of the groups of the best known placement whose device is drawn anew."""
+"""Shares of the groups of the best known placement whose device is drawn again."""
 
 SIZE = 300
-"""Operations of the problems, about."""
+"""Approximate number of operations of the problems."""
 
 TURNS = 4
-"""Problems of each model, hard ones or not."""
+"""Number of problems of each model, including those that are not hard and left out."""
 
 SEEDS = 3
-"""Of each start: other noise, and another search."""
+"""Number of seeds of each start; a seed decides the noise and the search."""
 
 MOVES = 200_000
-"""That each search from a start tries: about a tenth of a second on problems of some hundred groups."""
+"""Number of moves of each search from a start: about a tenth of a second on problems of some hundred groups."""
 
 BEST_SECONDS = 8.0
 """Processor time of the search for the best known placement."""
@@ -72,7 +73,7 @@ FEWEST_DEVICES = 3
 PARTITIONED_DEVICES = (8, 16)
 
 SIZES = (1, 4, 16)
-"""Batches of the dynamic models; each is asked for equally often."""
+"""Batches of the dynamic models, which count equally."""
 
 DYNAMIC = (
     "squeezenet", "resnet-small", "mobilenet-v2-small", "inception-v3-small", "unet-small",
@@ -81,18 +82,18 @@ DYNAMIC = (
 """Models that become dynamic: the first dimension of each input is the batch."""
 
 NOTHING = 4.0
-"""Score / best known where a search found nothing feasible, and the most that is counted."""
+"""Score / best known of a search that found nothing feasible, and the largest value that counts."""
 
 SMOKE_MODELS, SMOKE_SECONDS = 2, 0.2
 
 
 def hard_problems(folder: Path, models: Sequence[str], turns: int) -> Iterator[tuple[str, PlacementProblem]]:
-    """Problems of at least three devices with memory limits or missing operations, and their names.
+    """Yields names and problems of at least three devices with memory limits or missing operations.
 
     Args:
-        folder: of the models' graphs (`research.corpus.make`).
-        models: that have a problem in each turn; those that are not hard are left out.
-        turns: how often.
+        folder: folder of the models' graphs (`research.corpus.make`).
+        models: names of the models; each has a problem in each turn, which is left out if it is not hard.
+        turns: number of turns.
     """
     for draw in draws(models, SIZE, range(turns)):
         _, limits, lacks = draw.kind
@@ -107,13 +108,16 @@ def hard_problems(folder: Path, models: Sequence[str], turns: int) -> Iterator[t
 def redrawn(
     problem: PlacementProblem, placement: NDArray[np.uint8], share: float, generator: np.random.Generator
 ) -> NDArray[np.uint8]:
-    """The placement with a share of its groups on random other devices that support them, uint8 [groups].
+    """Moves a share of the groups to random other devices that support them.
 
     Args:
-        problem: of the placement.
-        placement: uint8 [groups].
-        share: of the groups, at random; a group that one device alone supports stays.
-        generator: of what is drawn.
+        problem: the problem.
+        placement: the placement, uint8 [groups]; it is not changed.
+        share: share of the groups, which are drawn; a drawn group that only one device supports stays.
+        generator: draws groups and devices.
+
+    Returns:
+        The changed placement, uint8 [groups].
     """
     result = placement.copy()
     count = round(share * problem.group_count)
@@ -126,12 +130,14 @@ def redrawn(
 
 
 def agreement(problem: PlacementProblem, placement: NDArray[np.uint8], best: NDArray[np.uint8]) -> float:
-    """Share of groups with the same device in both; equal devices are renamed so that most agree.
+    """The share of groups that have the same device in two placements.
+
+    Devices of one kind are exchanged so that as many groups as possible agree.
 
     Args:
-        problem: whose `kinds` say which devices are equal.
-        placement: uint8 [groups].
-        best: uint8 [groups].
+        problem: the problem; its `kinds` say which devices are equal.
+        placement: a placement, uint8 [groups].
+        best: the other placement, uint8 [groups].
     """
     devices = len(problem.devices)
     together = np.zeros((devices, devices))
@@ -142,13 +148,16 @@ def agreement(problem: PlacementProblem, placement: NDArray[np.uint8], best: NDA
 
 
 def searched(problem: PlacementProblem, seed: int, start: NDArray[np.uint8] | None = None) -> float:
-    """The score after `MOVES` moves, µs, inf where nothing is feasible.
+    """Searches with `MOVES` moves from contiguous partitions, as the default search, and perhaps from another start.
 
     Args:
-        problem: that is placed.
-        seed: of the search.
-        start: beside the contiguous partition that the default search starts from, uint8 [groups]. Local search from
-            it, repaired where HETERO does not run it, has the first half of the moves; the search ignores poor starts.
+        problem: the problem.
+        seed: seed of the search.
+        start: another start, uint8 [groups]. It is made legal and improved by local search with half of the moves, as
+            the search ignores poor starts. None for none.
+
+    Returns:
+        The best score, µs; inf if nothing is feasible.
     """
     starts, moves = Contiguous().place(problem)[None], MOVES
     if start is not None:
@@ -159,7 +168,16 @@ def searched(problem: PlacementProblem, seed: int, start: NDArray[np.uint8] | No
 
 
 def gate_starts(problem: PlacementProblem, best_seconds: float) -> dict[str, Any]:
-    """Scores of a hard problem by start, µs, [seeds] each, and the policy's agreement with the best known placement."""
+    """Searches a hard problem from the starts of the first two gates.
+
+    Args:
+        problem: the problem.
+        best_seconds: processor time of the search for the best known placement.
+
+    Returns:
+        `best`, the best known score, µs; `scores` by start, µs, [seeds] each; and `agreement` with the best known
+        placement, of the policy's first choice and of the contiguous partition.
+    """
     starts = Contiguous().place(problem)
     long = search(problem, seconds=best_seconds, seed=99, starts=starts, processor_time=True)
     default = search_until_agreed(problem, threads=1)
@@ -181,7 +199,15 @@ def gate_starts(problem: PlacementProblem, best_seconds: float) -> dict[str, Any
 
 
 def gate_partitions(template: PlacementProblem, devices: int) -> dict[str, Any]:
-    """Scores on so many equal CPU devices, µs, [seeds] by start: none, and the best partition of Mt-KaHyPar."""
+    """Searches on equal CPU devices without another start, and from the best partition of Mt-KaHyPar.
+
+    Args:
+        template: the graph.
+        devices: number of devices.
+
+    Returns:
+        `best`, the best score, µs, and `scores` by start, µs, [seeds] each.
+    """
     names, profile = device_set(("cpu_core",) * devices)
     problem = assemble(template, names, profile, "throughput", np.full(devices, -1, np.int64))
     vertices = Vertices(problem)
@@ -200,7 +226,15 @@ def gate_partitions(template: PlacementProblem, devices: int) -> dict[str, Any]:
 
 
 def gate_sizes(model: ov.Model, devices: Sequence[str]) -> dict[str, Any] | None:
-    """Mean latency over `SIZES` of one placement for all, and of one for each, µs; None where the batch is fixed."""
+    """Compares one placement for all batches of `SIZES` with one for each.
+
+    Args:
+        model: the model, which is reshaped.
+        devices: names of built-in profiles.
+
+    Returns:
+        Mean latency over batches, µs: `for_all` and `for_each`; None if the model does not allow other batches.
+    """
     try:
         model.reshape({port: _with_batch(port.partial_shape, -1) for port in model.inputs})
         batches = {
@@ -213,7 +247,7 @@ def gate_sizes(model: ov.Model, devices: Sequence[str]) -> dict[str, Any] | None
         names, profile = device_set(devices)
         session = Session.of(list(names), profile=profile)
         priced = session.price(session.analyse(model, phases=phases), "latency", phases=phases)
-    except Exception as error:  # reshape and inference of shapes raise what they like
+    except Exception as error:  # reshape and inference of shapes raise errors of many types
         print(f"left out: {type(error).__name__}: {str(error)[:100]}", file=sys.stderr)
         return None
     shared = search_until_agreed(priced.problem, threads=1).placement
@@ -227,20 +261,20 @@ def gate_sizes(model: ov.Model, devices: Sequence[str]) -> dict[str, Any] | None
 
 
 def _with_batch(shape: ov.PartialShape, batch: int) -> ov.PartialShape:
-    """The shape with another first dimension."""
+    """The shape with another first dimension; a batch of -1 makes it dynamic."""
     changed = ov.PartialShape(shape)
     changed[0] = ov.Dimension(batch) if batch > 0 else ov.Dimension()
     return changed
 
 
 def ratios(cells: Sequence[Mapping[str, Any]], row: str) -> NDArray[np.float64]:
-    """Score / best known, [problems, seeds]."""
+    """Score / best known of a start, at most `NOTHING`, [problems, seeds]. row: name of the start."""
     found = np.array([np.array(cell["scores"][row]) / cell["best"] for cell in cells])
     return np.minimum(np.where(np.isfinite(found), found, NOTHING), NOTHING)
 
 
 def starts_table(cells: Sequence[Mapping[str, Any]]) -> str:
-    """How far searches are behind the best known, and what a start gains over none."""
+    """The table of starts: agreement, distance from the best known, and gain over the search without a start."""
     alone = np.log(ratios(cells, "search alone")).mean(axis=1)
     rows = []
     for row in cells[0]["scores"]:
@@ -257,7 +291,7 @@ def starts_table(cells: Sequence[Mapping[str, Any]]) -> str:
 
 
 def tables(result: Mapping[str, Any]) -> dict[str, str]:
-    """The tables of all gates, by what is said above each."""
+    """The tables of all gates, by caption."""
     shown = {}
     hard = [cell for cell in result["hard"].values() if cell["best"] < np.inf]
     if hard:
@@ -302,6 +336,7 @@ def main() -> int:
     result: dict[str, Any] = {"about": about(), "settings": settings, "hard": {}, "partitions": {}, "sizes": {}}
 
     def record(gate: str, name: str, cell: dict[str, Any] | None) -> None:
+        """Adds a cell to the result and writes it; does nothing for None."""
         if cell is None:
             return
         result[gate][name] = cell

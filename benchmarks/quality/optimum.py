@@ -1,15 +1,15 @@
-"""How far what `place` finds by default is from the optimum that a solver proves.
+"""Measures how far the default placement of `place` is from the optimum that a solver proves.
 
     python -m benchmarks.quality.optimum                                        # 200 random problems
     python -m benchmarks.quality.optimum --output benchmarks/results/optimum.json    # and optimum.md; goes on
     python -m benchmarks.quality.optimum --problems 0 --instances dnn-partitioning   # a clone, see field/outside.py
 
 Problems are random graphs of 12 to 60 operations on two to eight devices, for both objectives, with and without memory
-limits and missing operations. CP-SAT (OR-tools) looks for something better than the default's placement, and proves
-that there is nothing better or how much better it may be (research/baselines/exact.py). The simulator scores whatever
-it finds. Both have one thread; the default is what `place` finds without a network and without measuring.
+limits and missing operations. CP-SAT (OR-tools) searches for a better placement than the default, and proves either
+that there is none or how much better one could be (research/baselines/exact.py). The simulator scores the placements
+that it finds. Both have one thread. The default is the placement of `place` without a network and without measuring.
 
-Exits with status 1 where, of the problems whose optimum is proven, the default is more than 0.1% behind in more than
+The exit status is 1 if, among the problems whose optimum is proven, the default is more than 0.1% behind in more than
 5%, or more than 1% behind in any.
 """
 
@@ -43,7 +43,7 @@ from research.baselines.relaxation import relaxed
 from research.instances import Instance
 
 SEED = 20261128
-"""Of the problems. No constant of a search was chosen on problems of this seed."""
+"""Seed of the problems. No constant of a search was chosen on problems of this seed."""
 
 DEVICES = (2, 3, 4, 5, 6, 8)
 """Numbers of devices; each occurs equally often with each of the eight kinds of problems."""
@@ -51,31 +51,31 @@ DEVICES = (2, 3, 4, 5, 6, 8)
 MOST_OPERATIONS = 60
 
 SECONDS = 1.0
-"""Of the solver for one random problem, of its deterministic time: about three of processor time."""
+"""Deterministic time of the solver for one random problem, s: about three seconds of processor time."""
 
 CLOSE, FAR = 1e-3, 1e-2
-"""Shares of the optimum that the table counts the default within."""
+"""Distances from the optimum, as shares; the table counts the problems in which the default is within each."""
 
 CLOSE_SHARE = 0.95
-"""Share of the problems with a proven optimum that the default has to be close in; of a few, it may miss one."""
+"""Least share of the problems with a proven optimum in which the default is close; one problem may always miss it."""
 
 SMOKE_PROBLEMS, SMOKE_OPERATIONS = 6, 14
 
 _LEAST_LIMIT = 0.1
-"""Memory of each device, as a share of what the model needs alone."""
+"""Smallest memory limit of a device, as a share of what the whole model needs."""
 
 _DRAWS = 400
-"""Of a problem, until it is of its kind."""
+"""Largest number of draws of a problem until it is of its kind."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What kind of problem is drawn; it follows from the problem's number."""
+    """The kind of a problem, which its number determines."""
 
-    devices: int
-    objective: str
-    limited: bool  # memory limits that weights and tensors do not fit into on one device
-    lacking: bool  # a device does not run all operations
+    devices: int  # number of devices
+    objective: str  # "latency" or "throughput"
+    limited: bool  # whether no single device has memory for the model
+    lacking: bool  # whether a device does not run all operations
 
     @classmethod
     def of(cls, number: int) -> Kind:
@@ -86,12 +86,12 @@ class Kind:
 
 
 def draw(number: int, *, seed: int = SEED, most_operations: int = MOST_OPERATIONS) -> PlacementProblem:
-    """Random problem `number` of a seed.
+    """Draws a random problem.
 
     Args:
-        number: decides its kind.
-        seed: of all problems.
-        most_operations: of its graph, which has 12 at least.
+        number: number of the problem, which decides its kind.
+        seed: seed of all problems.
+        most_operations: largest number of operations of its graph; the smallest is 12.
 
     Raises:
         RuntimeError: none of many draws is of its kind.
@@ -110,7 +110,7 @@ def draw(number: int, *, seed: int = SEED, most_operations: int = MOST_OPERATION
 
 
 def _with_weights(problem: PlacementProblem, generator: np.random.Generator) -> PlacementProblem:
-    """The problem with weights of products and convolutions, a megabyte in the middle."""
+    """The problem with random bytes of weights for products and convolutions; the median is one megabyte."""
     graph = problem.graph
     weighty = np.isin(graph.types, ("MatMul", "Convolution", "GroupConvolution"))
     size = np.exp(generator.normal(np.log(1e6), 1.0, graph.nodes))
@@ -118,9 +118,12 @@ def _with_weights(problem: PlacementProblem, generator: np.random.Generator) -> 
 
 
 def _limits(problem: PlacementProblem, generator: np.random.Generator) -> NDArray[np.int64] | None:
-    """Memory limits that a random contiguous partition keeps, and no device alone; None where it does not, [devices].
+    """Draws memory limits that a random contiguous partition keeps and no single device does.
 
-    The partition has up to 1.5 times what it needs of each device.
+    The limit of each device is 1 to 1.5 times what the partition needs of it.
+
+    Returns:
+        Limits in bytes, int64 [devices]; None if there are no such limits for the drawn partition.
     """
     devices = len(problem.devices)
     ends = np.sort(generator.integers(0, problem.group_count + 1, devices - 1))
@@ -143,13 +146,13 @@ def solve(problem: PlacementProblem, seconds: float) -> dict[str, Any]:
     """Places a problem by default and by the solver.
 
     Args:
-        problem: to place.
-        seconds: of the solver.
+        problem: the problem.
+        seconds: deterministic time of the solver, s.
 
     Returns:
-        `default_us`, `best_us` (of either) and `bound_us`, µs, None where there is no placement; `proven`, whether
-        nothing is better than `best_us`; `groups`; `rounds` of the solver; and `default_seconds` and `solver_seconds`
-        of processor time.
+        `default_us`, `best_us` (of both) and the lower `bound_us`, µs, None without a placement; `proven`, whether
+        nothing is better than `best_us`; number of `groups`; `rounds` of the solver; and processor time,
+        `default_seconds` and `solver_seconds`.
     """
     begin = time.process_time()
     default = best_by_default(problem)
@@ -171,23 +174,24 @@ def solve(problem: PlacementProblem, seconds: float) -> dict[str, Any]:
 
 
 def _finite(us: float) -> float | None:
+    """The number, or None if it is not finite."""
     return float(us) if np.isfinite(us) else None
 
 
 def behind(cell: Mapping[str, Any]) -> float:
-    """By what share the default is behind the best placement; inf where it has none."""
+    """The distance of the default from the best placement, as a share; inf if the default has no placement."""
     return math.inf if cell["default_us"] is None else cell["default_us"] / cell["best_us"] - 1
 
 
 def gap(cell: Mapping[str, Any]) -> float:
-    """By what share a placement better than the best one is not ruled out."""
+    """The share of the best score by which a better placement is still possible; 0 if the best is proven."""
     if cell["proven"]:
         return 0.0
     return 1.0 if cell["best_us"] is None else 1 - cell["bound_us"] / cell["best_us"]
 
 
 def table(cells: Mapping[str, Mapping[str, Any]]) -> str:
-    """Figures by kind of problem; cells: by the problem's number."""
+    """The table by kind of problem. cells: results of `solve` by the problem's number."""
     kinds = {number: Kind.of(int(number)) for number in cells}
     rows: dict[str, Callable[[Kind], Any]] = {
         "all": lambda kind: "all",
@@ -205,6 +209,7 @@ def table(cells: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _line(name: str, cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A row of the table for some problems."""
     solved = [cell for cell in cells if cell["proven"] and cell["best_us"] is not None]
     none = sum(cell["proven"] and cell["best_us"] is None for cell in cells)
     distances = [behind(cell) for cell in solved]
@@ -222,7 +227,7 @@ def _line(name: str, cells: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def instance_table(cells: Mapping[str, Mapping[str, Any]]) -> str:
-    """Figures of published instances, by name; a problem's µs are an instance's ms."""
+    """The table of published instances. cells: results by name; their µs are ms of the instance."""
     rows = []
     for name, cell in cells.items():
         figures = [f"{cell[key]:.4g}" for key in ("default_us", "best_us", "bound_us")]
@@ -231,7 +236,7 @@ def instance_table(cells: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def missed(cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Floors that are not reached, a line each."""
+    """Returns a line for each floor that is missed."""
     distances = [behind(cell) for cell in cells.values() if cell["proven"] and cell["best_us"] is not None]
     close = sum(distance <= CLOSE for distance in distances)
     lines = []
@@ -243,7 +248,7 @@ def missed(cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def tables(result: Mapping[str, Any]) -> dict[str, str]:
-    """All tables of a result, by what is said above each."""
+    """All tables of a result, by caption."""
     shown = {}
     if result["cells"]:
         shown["What `place` finds by default beside the proven optimum, random problems:"] = table(result["cells"])
@@ -253,7 +258,7 @@ def tables(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def main() -> int:
-    """Runs what the file of --output lacks; status 1: a floor is missed."""
+    """Solves the problems that the file of --output lacks, and prints the tables. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=200, help="random problems (default %(default)s)")
     parser.add_argument("--seed", type=int, default=SEED, help="of the problems (default %(default)s)")
@@ -281,6 +286,7 @@ def main() -> int:
     }
 
     def record(group: str, name: str, problem: PlacementProblem, seconds: float) -> None:
+        """Solves a problem, adds it to the result and writes it. group: "cells" or "instances"."""
         result[group][name] = solve(problem, seconds)
         print(name, result[group][name], file=sys.stderr, flush=True)
         if arguments.output is not None:

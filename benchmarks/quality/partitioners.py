@@ -1,7 +1,7 @@
-"""Graph partitioners as rivals of the search: METIS and Mt-KaHyPar, with repair and local search, for so much time.
+"""Runs the graph partitioners METIS and Mt-KaHyPar with repair and local search for a given time.
 
-Both are optional (`pip install pymetis mtkahypar`). What they see of a problem, and how their parts become placements,
-is in `research.baselines.metis`.
+They are compared with the search. Both are optional (`pip install pymetis mtkahypar`). `research.baselines.metis` says
+how a problem becomes a graph for them, and how their parts become placements.
 """
 
 from __future__ import annotations
@@ -20,22 +20,30 @@ from ov_hsdag.problem.problem import PlacementProblem
 from research.baselines.metis import IMBALANCE, Partition, Vertices, metis, permuted
 
 MOST_WORK = 16_000_000
-"""Placements on which HETERO's rule works longer count as infeasible, as in the search (cpp_ext/judge.cpp)."""
+"""Limit of the work of HETERO's rule on a placement; beyond it, it counts as infeasible, as in cpp_ext/judge.cpp."""
 
 REFINED_SHARE = 0.5
 """Share of the time in which local search improves the best placements; the rest makes partitions of other seeds."""
 
 MOVES = 50_000
-"""Of local search before the clock is looked at: some milliseconds."""
+"""Moves of local search between two looks at the clock: some milliseconds."""
 
 Curve = list[tuple[float, float]]
-"""When a better placement was found, s of processor time, and its score, µs."""
+"""Placements that a method found: processor time, s, and score, µs, of each."""
 
 
 def mt_kahypar(vertices: Vertices, seed: int = 1) -> Partition:
-    """Mt-KaHyPar on the hypergraph whose nets are the tensors: what it minimizes is the time of all transfers.
+    """Prepares Mt-KaHyPar on the hypergraph whose nets are the tensors. It minimizes the time of all transfers.
 
-    Raises ImportError: mtkahypar is not installed.
+    Args:
+        vertices: the problem.
+        seed: for Mt-KaHyPar.
+
+    Returns:
+        A function that runs it with weights of vertices and shares of devices.
+
+    Raises:
+        ImportError: mtkahypar is not installed.
     """
     import mtkahypar
 
@@ -68,6 +76,7 @@ def mt_kahypar(vertices: Vertices, seed: int = 1) -> Partition:
 
 @cache
 def _initialized() -> Any:
+    """Mt-KaHyPar's library with one thread; it can be initialized only once."""
     import mtkahypar
 
     return mtkahypar.initialize(1)  # thread
@@ -77,7 +86,7 @@ PARTITIONERS: dict[str, tuple[str, Callable[[Vertices, int], Partition]]] = {
     "METIS": ("pymetis", metis),
     "Mt-KaHyPar": ("mtkahypar", mt_kahypar),
 }
-"""Packages and functions of the partitioners, by what tables call them."""
+"""Package and function of each partitioner, by name in tables."""
 
 
 def installed() -> list[str]:
@@ -86,15 +95,15 @@ def installed() -> list[str]:
 
 
 def partitioned(problem: PlacementProblem, name: str, seconds: float) -> Curve:
-    """Partitions of one seed after the other, and local search from the best ones, until the time is over.
+    """Makes partitions of one seed after the other, and improves the best by local search, until the time is over.
 
     Args:
-        problem: that is placed.
-        name: of the partitioner.
-        seconds: of processor time.
+        problem: the problem.
+        name: key of `PARTITIONERS`.
+        seconds: limit of processor time.
 
     Returns:
-        All that was found, with times since the beginning.
+        All placements that were found, also those that are no better, with times since the call.
     """
     begin = time.process_time()
     curve: Curve = []
@@ -132,15 +141,18 @@ def partitioned(problem: PlacementProblem, name: str, seconds: float) -> Curve:
 
 
 def repaired(problem: PlacementProblem, placement: NDArray[np.uint8], end: float) -> NDArray[np.uint8]:
-    """The placement, repaired where HETERO could not run it.
+    """Repairs a placement that HETERO could not run, if there is time.
 
-    Repair may walk the graph for each submodel, minutes where there are hundreds: it is left out where that may take
-    longer than there is time.
+    Repair may walk the graph once for each submodel, which takes minutes for hundreds of them. It is left out if that
+    may take longer than the time that is left.
 
     Args:
-        problem: of the placement.
-        placement: uint8 [groups].
-        end: processor time, s, until which there is time.
+        problem: the problem.
+        placement: the placement, uint8 [groups].
+        end: processor time (`time.process_time`) by which it has to end, s.
+
+    Returns:
+        The placement, uint8 [groups], repaired or as it was.
     """
     begin = time.process_time()
     evaluation = problem.evaluate(placement, most_work=MOST_WORK)

@@ -1,9 +1,9 @@
-"""How good placements are on models and devices that pretraining never saw.
+"""Measures how good placements are on models and devices that pretraining never saw.
 
-A cell is a held-out architecture × a held-out set of devices × an objective × memory limits or none, with built-in
-profiles, simulated. Gaps are geometric means of score / best known - 1: the best of all methods here and of a long
-search, whose results are in the file of --known until the cost model changes. What that lacks is searched, which takes
-long:
+A cell is a problem: a held-out architecture on a held-out set of devices, with an objective, and with or without memory
+limits. Costs are those of built-in profiles, and scores those of the simulator. Gaps are geometric means of score /
+best known, minus 1. The best known score is the best of all methods here and of a long search. Results of long searches
+are in the file of --known, and are valid until the cost model changes; missing ones are searched, which takes long:
 
     python -m benchmarks.quality.placement_quality --models                         # lists what is held out
     python -m benchmarks.quality.placement_quality --search-only --output FILE      # completes the file of --known
@@ -11,7 +11,7 @@ long:
 
 The repository's file of long searches is benchmarks/results/placement_quality.json.
 
-Exit status 1 when policy + refinement, or the policy alone, misses its floor.
+The exit status is 1 if policy + refinement, or the policy without refinement, misses its floor.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from research.first_choice import first_choice
 from research.zoo.catalog import ZOO
 
 SMOKE_ARGUMENTS = "--models wavenet-small --sets core+core --rounds 1"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 RESULTS = Path(__file__).parents[1] / "results" / "placement_quality.json"
 
@@ -59,12 +59,12 @@ MODELS = (
     "deberta-v2-small", "t5-encoder-base", "gemma-small", "whisper-small", "wavenet-small", "dlrm",
 )  # fmt: skip
 
-# Share of the memory that a model needs on one device, that each device has where there are limits.
+# Memory limit of each device, as a share of what the model needs on one device, by the number of devices.
 _LIMIT = {2: 0.7, 3: 0.45, 4: 0.35}
 
-_LONGER = 20  # moves of a round of the long search, in times of the first turn of the default search
+_LONGER = 20  # moves of a round of the long search, as a multiple of those of the first turn of the default search
 
-# Floors: (geometric mean, worst cell), as shares.
+# Floors of gaps: (geometric mean, worst cell), as shares.
 FLOOR_EXACT, FLOOR_OTHER, FLOOR_POLICY = (0.01, 0.05), (0.03, 0.10), (0.10, np.inf)
 
 EQUAL = 0.001  # scores that differ by less are equal
@@ -74,20 +74,20 @@ REFINED, ALONE = "policy + refinement", "policy alone (greedy)"
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """A problem and what it is called."""
+    """A problem with its name."""
 
-    name: str
+    name: str  # model, devices, objective and "free" or "limited"
     problem: PlacementProblem
-    limited: bool
+    limited: bool  # whether it has memory limits
 
     @property
     def exact(self) -> bool:
-        """Whether a minimum cut is the optimum, but for the costs of submodels."""
+        """Whether a minimum cut is the optimum, apart from the costs of submodels."""
         return len(self.problem.devices) == 2 and self.problem.objective == "latency" and not self.limited
 
     @property
     def fingerprint(self) -> str:
-        """Changes with the problem."""
+        """A hash of the problem's arrays, by which stored results are recognised."""
         digest = hashlib.sha256()
         p = self.problem
         for array in (p.node_us, p.supported, p.groups, p.transfer_us, p.transfer_us_per_byte, p.submodel_us):
@@ -97,7 +97,16 @@ class Cell:
 
 
 def cells(folder: Path, models: Sequence[str], sets: Sequence[str]) -> Iterator[Cell]:
-    """All cells whose groups find devices, and where limits are, a feasible placement at all is likely."""
+    """Yields the cells of models on sets of devices. Problems in which a group has no device are left out.
+
+    Args:
+        folder: folder of the models' graphs, which is completed.
+        models: names of held-out models.
+        sets: keys of `corpus.HELD_OUT_SETS`.
+
+    Raises:
+        UserError: a model is of a family that pretraining saw.
+    """
     make(folder, models, report=lambda text: print(text, file=sys.stderr))
     for model in models:
         (path,) = folder.glob(f"*/{model}.npz")
@@ -118,7 +127,16 @@ def cells(folder: Path, models: Sequence[str], sets: Sequence[str]) -> Iterator[
 
 
 def long_search(problem: PlacementProblem, seed: int, rounds: int) -> tuple[NDArray[np.uint8], float]:
-    """The best of so many searches, each from the best so far; deterministic. Score inf where none is feasible."""
+    """Searches in rounds, each from the best placement so far. It is deterministic.
+
+    Args:
+        problem: the problem.
+        seed: seed of the searches.
+        rounds: number of rounds.
+
+    Returns:
+        The best placement, uint8 [groups], and its score, µs; inf if it is not feasible.
+    """
     best, moves = Multilevel(seed=seed).place(problem), _LONGER * first_moves(problem)
     for number in range(rounds):
         found = search(problem, max_moves=moves, seed=seed + number, starts=best)
@@ -129,8 +147,18 @@ def long_search(problem: PlacementProblem, seed: int, rounds: int) -> tuple[NDAr
 
 
 def searched(cell: Cell, entry: dict[str, Any] | None, seed: int, rounds: int) -> dict[str, Any]:
-    """The stored result of the long search, or a new one where there is none for this problem."""
-    # A minimum cut leaves next to nothing to be found.
+    """The stored result of the long search, or a new one.
+
+    Args:
+        cell: the problem.
+        entry: the stored result, which may be of another problem or of fewer rounds; None for none.
+        seed: seed of a new search.
+        rounds: rounds of a new search.
+
+    Returns:
+        The entry: fingerprint of the problem, score in µs (None if infeasible), placement as digits, and settings.
+    """
+    # In these cells a minimum cut is nearly optimal, so that further rounds would find next to nothing.
     rounds = 1 if cell.exact else rounds
     if entry is not None and entry["problem"] == cell.fingerprint and entry["rounds"] >= rounds:
         return entry
@@ -147,7 +175,11 @@ def searched(cell: Cell, entry: dict[str, Any] | None, seed: int, rounds: int) -
 
 
 def best_known(cell: Cell, entry: dict[str, Any]) -> float:
-    """The score of a long search's result, µs. Raises UserError where it is not what is stored."""
+    """The score of a long search's placement, µs; inf if it has none.
+
+    Raises:
+        UserError: the simulator gives another score than the stored one.
+    """
     if entry["score_us"] is None:
         return np.inf
     placement = np.array([int(device) for device in entry["placement"]], np.uint8)
@@ -159,17 +191,19 @@ def best_known(cell: Cell, entry: dict[str, Any]) -> float:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to place, by name."""
+    """A method of placement."""
 
-    name: str
-    place: Callable[[PlacementProblem], NDArray[np.uint8]]
+    name: str  # in tables
+    place: Callable[[PlacementProblem], NDArray[np.uint8]]  # the placement of a problem, uint8 [groups]
 
 
 def _best_single(problem: PlacementProblem) -> NDArray[np.uint8]:
+    """Everything on the best device."""
     return problem.single(int(problem.scores(problem.singles).argmin()))
 
 
 def _refined_singles(problem: PlacementProblem) -> NDArray[np.uint8]:
+    """Local search from the best single device, or from the fastest device of each group if no device is feasible."""
     best = _best_single(problem)
     if not np.isfinite(problem.scores(best)[0]):
         best = problem.repair(problem.group_us.argmin(axis=1))
@@ -178,6 +212,7 @@ def _refined_singles(problem: PlacementProblem) -> NDArray[np.uint8]:
 
 
 def _greedy(policy: str | Path) -> Callable[[PlacementProblem], NDArray[np.uint8]]:
+    """The method that takes a policy's first choice, made legal. policy: its name or folder."""
     placer = HSDAGPlacer(policy)
 
     return lambda problem: problem.legalized(first_choice(placer, problem))
@@ -191,7 +226,12 @@ def held_out() -> str:
 
 
 def methods(policy: str, untrained: Path | None) -> list[Method]:
-    """All that is compared."""
+    """The methods that are compared.
+
+    Args:
+        policy: name or folder of the policy.
+        untrained: folder of the same network with random weights; None to leave it out.
+    """
     found = [
         Method("best single device", _best_single),
         Method("HETERO's rule", HeteroDefault().place),
@@ -211,7 +251,7 @@ def methods(policy: str, untrained: Path | None) -> list[Method]:
 
 
 def untrained(policy: str, folder: Path) -> Path | None:
-    """The network of a policy with random weights, written to a folder; None without torch."""
+    """Writes the network of a policy with random weights to a folder. Returns the folder; None without torch."""
     try:
         import torch
 
@@ -224,7 +264,16 @@ def untrained(policy: str, folder: Path) -> Path | None:
 
 
 def measure(cell: Cell, compared: list[Method], best: float) -> tuple[dict[str, float], dict[str, float], float]:
-    """Scores in µs and CPU seconds by method, and the best of these and `best`."""
+    """Places a problem by all methods, and by local search for as long as the policy takes.
+
+    Args:
+        cell: the problem.
+        compared: the methods.
+        best: best known score, µs.
+
+    Returns:
+        Scores in µs and processor seconds by method, and the best of these scores and `best`.
+    """
     scores, seconds = {}, {}
     for method in compared:
         start = time.process_time()
@@ -241,7 +290,14 @@ def measure(cell: Cell, compared: list[Method], best: float) -> tuple[dict[str, 
 
 
 def gap(ratios: Sequence[float]) -> tuple[float, float, int]:
-    """(geometric mean, worst) of ratios, less 1, over feasible cells, and the number of infeasible ones."""
+    """The gap of a method.
+
+    Args:
+        ratios: score / best known of each cell, inf if infeasible.
+
+    Returns:
+        Geometric mean and maximum of the ratios of feasible cells, both minus 1, and the number of infeasible cells.
+    """
     finite = np.array([ratio for ratio in ratios if np.isfinite(ratio)])
     if not len(finite):
         return np.inf, np.inf, len(ratios)
@@ -249,7 +305,7 @@ def gap(ratios: Sequence[float]) -> tuple[float, float, int]:
 
 
 def groups_of(results: dict[str, Any]) -> dict[str, list[str]]:
-    """Cells by kind."""
+    """Names of cells by kind; a cell can be of several kinds, and kinds without cells are left out."""
     kinds: dict[str, list[str]] = {
         "two devices, latency, no limits": [],
         "all others": [],
@@ -299,7 +355,7 @@ def show(results: dict[str, Any]) -> None:
 
 
 def missed(results: dict[str, Any]) -> list[str]:
-    """Floors that are not reached."""
+    """Returns a line for each floor that is missed."""
     kinds = groups_of(results)
     everything = list(results)
     found = []
@@ -316,6 +372,7 @@ def missed(results: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:  # noqa: C901, PLR0912 the whole benchmark in its order
+    """Completes the long searches and compares the methods. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", default=DEFAULT, help="a policy's name or folder (default %(default)s)")
     parser.add_argument(

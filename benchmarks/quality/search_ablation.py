@@ -1,13 +1,13 @@
-"""What each part of the search earns: the search without it, with the same number of moves.
+"""Measures what each part of the search gains: compares the search without it, with the same number of moves.
 
     python -m benchmarks.quality.search_ablation [--models N] [--moves N] [--output FILE.json]
 
-The problems are those of `quality.search_effort` and the same with memory for 1.25 times the model on all devices
-together. Each of the four searches makes as many moves with a part as without it: they end early only where all four
-have found placements of exactly the same score. Moves are counted, so that other programs change nothing. --output
-continues what was interrupted.
+The problems are those of `quality.search_effort`, and the same with memory limits, whose sum is 1.25 times what the
+model needs. Each of the four independent searches makes as many moves with a part as without it; they end earlier only
+if all four have placements of exactly the same score. Moves are counted, so that other programs change nothing. An
+interrupted run goes on from the file of --output.
 
-Printed for each part and class of problems: how much slower placements are without it, in the mean and at worst, and
+Printed for each part and class of problems is how much slower placements are without it, in the mean and at worst, and
 how much faster at best.
 """
 
@@ -28,16 +28,16 @@ from benchmarks.quality.drawn_models import DEVICES, SEED, DrawnProblem, drawn_p
 from ov_hsdag.placers.multilevel import search_until_agreed
 
 SMOKE_ARGUMENTS = "--models 1 --moves 2000"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 MOVES = 2_000_000
-"""Of each of the four searches: between what the default makes where they agree soon, and where they never do."""
+"""Moves of each of the four searches: more than by default if they agree soon, fewer than if they never agree."""
 
 ROOM = 1.25
-"""Memory of all devices together, in times of what the model needs, where it is limited."""
+"""Sum of the memory limits, as a multiple of what the model needs."""
 
 WHOLE = "nothing"
-"""What the whole search is without."""
+"""Key of `PARTS` for the whole search, which is without nothing."""
 
 PARTS: dict[str, Mapping[str, Mapping[str, float]]] = {
     WHOLE: {},
@@ -47,11 +47,11 @@ PARTS: dict[str, Mapping[str, Mapping[str, float]]] = {
     "second population": {"population": {"island_share": 0.0, "island_share_in_throughput": 0.0}},
     "searches on the finest level": {"population": {"local": 1, "seldom_local": 1}},
 }
-"""Settings of the search without each part."""
+"""Settings of the search without each part, by group and name."""
 
 
 def cells(models: int | None) -> Iterator[DrawnProblem]:
-    """The problems, each without and with memory limits. models: the first ones alone; None: all."""
+    """Yields the problems, each without and with memory limits. models: number of models; None for all."""
     for drawn in drawn_problems(models):
         yield drawn
         problem = drawn.problem
@@ -61,7 +61,15 @@ def cells(models: int | None) -> Iterator[DrawnProblem]:
 
 
 def scores_without(moves: int, cell: DrawnProblem) -> dict[str, Any]:
-    """Scores of a problem without each part, µs, None where nothing fits. moves: of each of the four searches."""
+    """Searches a problem without each part.
+
+    Args:
+        moves: number of moves of each of the four searches.
+        cell: the problem.
+
+    Returns:
+        "model", "devices", and "scores_us" by part, µs, None if nothing feasible was found.
+    """
     scores: dict[str, float | None] = {}
     for part, changes in PARTS.items():
         effort = {"most_moves": moves, "expected_regret": 0.0, **changes.get("effort", {})}
@@ -71,7 +79,7 @@ def scores_without(moves: int, cell: DrawnProblem) -> dict[str, Any]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """By part and devices, of the problems for which the whole search finds a placement."""
+    """The table by part and devices. Problems for which the whole search finds no placement are left out."""
     rows = []
     for part in list(PARTS)[1:]:
         for devices in (f"{name}{limited}" for name in DEVICES for limited in ("", ", limited memory")):

@@ -1,16 +1,18 @@
-"""How far the default search is behind one of eight seconds, on models that no constant was chosen on.
+"""Measures how far the default search is behind one of eight seconds, on models on which no constant was chosen.
 
     python -m benchmarks.quality.search_effort [--models N] [--seconds S] [--seed N] [--output FILE.json]
 
-Thirteen models whose sizes a seed draws (drawn_models.py) on four and eight equal CPU devices and on two GPUs and a
-CPU, for throughput, with built-in profiles, by the simulator. The default search counts moves, so that its result is
-the same on every machine. The other one has one thread and eight seconds of processor time, so that other programs
-change its result little. All cells take eight minutes of processor time; --output continues what was interrupted.
+Thirteen models of sizes drawn from a seed (drawn_models.py) are placed on four and eight equal CPU devices and on two
+GPUs and a CPU, for throughput, with built-in profiles, by the simulator. The default search counts moves, so that its
+result is the same on every machine. The long search has one thread and eight seconds of processor time, so that other
+programs change its result little. All problems ("cells") take eight minutes of processor time; an interrupted run goes
+on from the file of --output.
 
-Printed for each kind of devices: how much slower than the long search's the default's best candidate is (negative:
-faster), in the mean and at worst, cells that are more than 1% behind, and processor time of both.
+Printed for each kind of devices is how much slower the default's best candidate is than that of the long search
+(negative: faster), in the mean and at worst; the number of problems that are more than 1% behind; and the processor
+time of both.
 
-Exit status 1 where the default is more than 0.5% behind in the mean, or more than 2% in a cell.
+The exit status is 1 if the default is more than 0.5% behind in the mean, or more than 2% in a problem.
 """
 
 from __future__ import annotations
@@ -34,24 +36,28 @@ from ov_hsdag.placing.candidates import run
 from ov_hsdag.problem.problem import PlacementProblem
 
 SMOKE_ARGUMENTS = "--models 1 --seconds 0.5"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 SECONDS = 8.0
-"""Of processor time of the long search."""
+"""Processor time of the long search."""
 
 FLOOR_MEAN, FLOOR_WORST = 0.005, 0.02
-"""How far behind the default may be in the mean over all cells, and in any of them, as shares."""
+"""Largest distance of the default from the long search, as shares: in the mean of all problems, and in any of them."""
 
 NOTABLE = 0.01
-"""Share from which on a cell is counted as behind."""
+"""Distance from which on a problem counts as behind, as a share."""
 
 
 def compared(seconds: float, cell: DrawnProblem) -> dict[str, Any]:
-    """The best candidates' scores with the default search and with a long one, µs, and what searching took.
+    """Places a problem with the default search and with a long one; other placers count as candidates in both.
 
     Args:
-        seconds: of processor time of the long search.
+        seconds: processor time of the long search.
         cell: the problem.
+
+    Returns:
+        "model", "devices", number of "groups"; scores of the best candidates, "default_us" and "long_us"; and
+        processor time, "default_seconds" and "long_seconds".
     """
     problem = cell.problem
     others = min(_score(problem, placer) for placer in unlearned_placers(problem) if not isinstance(placer, Multilevel))
@@ -72,16 +78,17 @@ def compared(seconds: float, cell: DrawnProblem) -> dict[str, Any]:
 
 
 def _score(problem: PlacementProblem, placer: Placer) -> float:
+    """The score of a placer's placement, µs."""
     return float(problem.scores(run(placer, problem).placement)[0])
 
 
 def behind(cell: dict[str, Any]) -> float:
-    """How much slower the default's placement is, as a share; negative where it is faster."""
+    """How much slower the default's placement is than the long search's, as a share; negative if it is faster."""
     return float(cell["default_us"] / cell["long_us"] - 1)
 
 
 def table(cells: list[dict[str, Any]]) -> str:
-    """By devices."""
+    """The table by devices."""
     rows = []
     for devices in DEVICES:
         of_devices = [cell for cell in cells if cell["devices"] == devices]

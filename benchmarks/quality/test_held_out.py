@@ -1,4 +1,4 @@
-"""Policies are judged on families that nothing was trained on."""
+"""Tests that policies are judged on families on which nothing was trained."""
 
 from __future__ import annotations
 

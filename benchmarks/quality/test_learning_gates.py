@@ -1,4 +1,4 @@
-"""Gates of learning: noise is as large as it says, and agreement does not depend on which of equal devices is which."""
+"""Tests of learning_gates: noise has its share, and agreement does not depend on the numbers of equal devices."""
 
 from __future__ import annotations
 

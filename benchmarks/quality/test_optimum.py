@@ -1,4 +1,4 @@
-"""The solver's optimum is the least of all placements, and the command's problems are what it says."""
+"""Tests that the solver's optimum is the best of all placements, and that drawn problems are of their kinds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("ortools")
 from research.baselines.exact import TOLERANCE, connected_parts, optimum
 
 SECONDS = 60.0
-"""Of the solver: a hundred times what these problems take."""
+"""Time limit of the solver: a hundred times what these problems take."""
 
 
 def small_problem(seed: int) -> PlacementProblem:
@@ -61,7 +61,7 @@ def test_equal_devices_are_no_two_answers() -> None:
 
 
 def test_a_part_that_waits_for_itself_is_two_submodels() -> None:
-    """Of a → b → c with a → c, a and c cannot be one submodel around b."""
+    """In a → b → c with a → c, nodes a and c cannot be one submodel without b."""
     us = [[0.0, 100.0], [100.0, 0.0], [0.0, 100.0]]
     problem = problem_of([[0], [1], [1, 2]], us)
     placement = np.array([0, 0, 1, 0], np.uint8)

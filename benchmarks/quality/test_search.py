@@ -1,4 +1,4 @@
-"""Commands that compare searches: what they run, and what their tables and exit statuses say."""
+"""Tests of the commands that compare searches: their runs, tables and exit statuses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_kind_of_problem_is_drawn_with_every_number_of_devices() -> None:
 
 
 def record(**changes: Any) -> dict[str, Any]:
-    """Of a problem whose best known score is 100 µs."""
+    """A record of a problem whose best known score is 100 µs. changes: curves of methods."""
     curves = {SEARCH: [(0.01, 104.0), (0.05, 100.0)], DEFAULT: [(0.2, 100.0)], "METIS": [(0.01, 110.0), (0.08, 102.0)]}
     usual = {"size": 300, "devices": 2, "limited": False, "lacking": False, "best": 101.0, "curves": curves}
     return {**usual, "curves": curves | changes}

@@ -1,11 +1,11 @@
-"""How much faster training in batches, as `pretrain` does, is than a problem at a time.
+"""Measures how much faster training in batches, as `pretrain` does, is than training by one problem at a time.
 
     python -m benchmarks.speed.batch_training [--problems 64] [--steps 15]
 
-A step is of 16 problems of generated graphs: the network's forward pass, parsing, the losses of imitation, edges and
-entropy, and gradients. One way takes a problem at a time; the other makes one graph of all problems of the step with
-equally many devices, as training does. Both take the same problems in turns. Printed: median processor time of a step,
-with one thread, and the ratio over steps with its quartiles.
+A step has 16 problems of generated graphs. It consists of the network's forward pass, parsing, the losses of imitation,
+edges and entropy, and gradients. One way takes a problem at a time; the other joins all problems of the step with
+equally many devices into one graph, as training does. Both take the same problems in turns. Printed are the median
+processor time of a step with one thread, and the ratio of the two with its quartiles over steps.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from ov_hsdag.training.rollout import Example, Policy, run_policies, run_policy
 from ov_hsdag.training.settings import Settings
 
 SMOKE_ARGUMENTS = "--problems 16 --steps 2"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 FASTER = 1.5
-"""Times as fast from which on training in batches is worth its code."""
+"""Ratio from which on training in batches is worth its code."""
 
 SETTINGS = Settings()
 
 
 def loss(policy: Policy, example: Example) -> Tensor:
-    """A problem's loss in steps of imitation."""
+    """The loss of a problem in pretraining by imitation, a scalar. policy: output of the network for the example."""
     cloning = imitation_loss(policy, example) + SETTINGS.edge_coef * edge_loss(policy, example)
     return cloning - SETTINGS.ent_coef * policy.entropy.clamp(max=SETTINGS.target_entropy)
 
 
 def step_by_problem(network: HSDAGNetwork, examples: Sequence[Example]) -> None:
-    """Gradients of a problem at a time."""
+    """Adds the gradients of all examples to the network, one example at a time."""
     for example in examples:
         loss(run_policy(network, example, levels=1), example).backward()  # type: ignore[no-untyped-call]
 
 
 def step_in_batches(network: HSDAGNetwork, examples: Sequence[Example]) -> None:
-    """Gradients of all problems with equally many devices at once."""
+    """Adds the gradients of all examples to the network, those with equally many devices at once."""
     ordered = sorted(examples, key=_devices)
     for _, group in itertools.groupby(ordered, _devices):
         together = list(group)
@@ -68,11 +68,17 @@ def step_in_batches(network: HSDAGNetwork, examples: Sequence[Example]) -> None:
 
 
 def _devices(example: Example) -> int:
+    """The number of devices of an example's problem."""
     return len(example.problem.devices)
 
 
 def examples_of(count: int, folder: Path) -> list[Example]:
-    """The first training problems of a corpus of generated graphs, without those that training leaves out."""
+    """Makes a corpus of generated graphs and returns its first training problems, without those that training skips.
+
+    Args:
+        count: number of graphs.
+        folder: folder of the corpus.
+    """
     write_generated(folder, count=count)
     corpus = Corpus.load(folder, seed=1)
     pool, shards = Pool(corpus, Targets(corpus, folder), 0), -(-count // SHARD)
@@ -80,7 +86,16 @@ def examples_of(count: int, folder: Path) -> list[Example]:
 
 
 def measure(network: HSDAGNetwork, examples: Sequence[Example], steps: int) -> list[tuple[float, float]]:
-    """Seconds of each step a problem at a time and in batches, without the first step, which both ways warm up in."""
+    """Measures steps in both ways. The first step warms both up and is left out.
+
+    Args:
+        network: the network, whose gradients are changed.
+        examples: the problems from which steps draw.
+        steps: number of steps.
+
+    Returns:
+        Processor seconds of each step: one problem at a time, and in batches.
+    """
     generator = np.random.default_rng(0)
     rows = []
     for _ in range(steps + 1):
@@ -91,6 +106,7 @@ def measure(network: HSDAGNetwork, examples: Sequence[Example], steps: int) -> l
 
 
 def _seconds(way: Callable[[HSDAGNetwork, Sequence[Example]], None], network: HSDAGNetwork, examples: Any) -> float:
+    """Processor seconds of a step."""
     network.zero_grad()
     begin = time.process_time()
     way(network, examples)
@@ -98,7 +114,7 @@ def _seconds(way: Callable[[HSDAGNetwork, Sequence[Example]], None], network: HS
 
 
 def row_of(steps: Sequence[tuple[float, float]]) -> list[str]:
-    """The row of the table."""
+    """The row of the table: median times and the ratio. steps: seconds of both ways, see `measure`."""
     by_problem, in_batches = zip(*steps, strict=True)
     low, middle, high = np.quantile(np.divide(by_problem, in_batches), (0.25, 0.5, 0.75))
     times = (f"{1e3 * statistics.median(seconds):.0f}" for seconds in (by_problem, in_batches))

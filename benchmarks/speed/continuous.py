@@ -1,14 +1,14 @@
-"""How fast and how good ov-hsdag is, in one command, compared with what it was on this machine before.
+"""Measures speed and quality of ov-hsdag in one command, and compares them with earlier results on this machine.
 
     python -m benchmarks.speed.continuous              # minutes; compares with results/history.jsonl
     python -m benchmarks.speed.continuous --size full  # large models and throughput on HETERO as well; half an hour
     python -m benchmarks.speed.continuous --output benchmarks/results/history.jsonl    # adds a line
 
-All figures are made in turns, in several rounds. Times are processor time divided by that of a fixed piece of work (the
-yardstick) in the same round, so that neither a slower hour nor a faster machine counts. Each figure is compared by its
-ratio to the median of the last five results of the same machine, size and OpenVINO. Exit status 1 where a figure is
-worse by more than its tolerance and by more than twice what rounds differ by; the first result on a machine has nothing
-to be compared with.
+All figures are measured in turns, in several rounds. Times are processor times divided by that of a fixed piece of work
+(the yardstick) in the same round, so that changes of the machine's speed do not count. Each figure is compared by its
+ratio to the median of the last five results of the same machine, size and release of OpenVINO. The exit status is 1 if
+a figure is worse by more than its tolerance and by more than twice the spread of rounds. The first result on a machine
+is compared with nothing.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ ROOT = Path(__file__).parents[2]
 HISTORY = ROOT / "benchmarks" / "results" / "history.jsonl"
 SIZES = ("small", "full")
 
-# A figure is compared with the median of so many results before it.
+# Number of the latest results with whose median a figure is compared.
 _LAST = 5
-# Of a search.
+# Moves of a search.
 _MOVES = 300_000
-# How many times the spread of the rounds, of both results together, is noise.
+# A difference of up to this multiple of the spreads of both results is noise.
 _SPREADS = 2.0
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a figure is of."""
+    """A kind of figures."""
 
-    tolerance: float  # by how much it may be worse, as a share, whatever the rounds say
-    relative: bool = False  # it is divided by the yardstick of its round
-    larger: bool = False  # larger figures are better
+    tolerance: float  # share by which a figure may always be worse, even if its rounds differ by less
+    relative: bool = False  # whether it is divided by the yardstick of its round
+    larger: bool = False  # whether larger figures are better
 
 
 KINDS = {
@@ -84,44 +84,44 @@ KINDS = {
 }
 
 Work = Callable[[], float]
-"""One round of a figure: processor seconds, MiB, or a score."""
+"""A function that makes one round of a figure and returns its value: processor seconds, MiB, a score or a ratio."""
 
 Figures = dict[str, tuple[str, Callable[[], Work]]]
-"""By name: of `KINDS`, and what prepares the rounds."""
+"""By name of the figure, its kind (key of `KINDS`) and a function that prepares its rounds."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What the rounds say of one thing."""
+    """A figure: the median of its rounds and their spread."""
 
-    kind: str  # of `KINDS`
-    median: float  # of the rounds
-    spread: float  # half of what lies between the quartiles of the rounds, as a share of the median
+    kind: str  # key of `KINDS`
+    median: float  # median of the rounds
+    spread: float  # half of the distance between the quartiles of the rounds, as a share of the median
 
     @classmethod
     def of(cls, kind: str, rounds: Sequence[float]) -> Figure:
-        """The figure of some rounds, at least one."""
+        """Computes the figure of at least one round."""
         low, median, high = np.quantile(rounds, [0.25, 0.5, 0.75])
         return cls(kind, float(median), float((high - low) / (2 * median)) if median else 0.0)
 
 
 @dataclass(frozen=True)
 class Change:
-    """A figure beside what it was."""
+    """A figure compared with earlier results."""
 
     figure: Figure
-    ratio: float  # worse is above 1; 1 where there is nothing to be compared with
+    ratio: float  # ratio to earlier results, above 1 if it is worse; 1 without earlier results
     allowed: float  # the largest ratio that is no regression
-    before: float | None  # the median that it is compared with, None for the first result
+    before: float | None  # the median with which it is compared; None for the first result
 
     @property
     def regression(self) -> bool:
-        """Whether it is worse beyond noise."""
+        """Whether the figure is worse by more than noise."""
         return self.ratio > self.allowed
 
     @classmethod
     def of(cls, figure: Figure, earlier: Sequence[Figure]) -> Change:
-        """The change against the last of earlier figures, the latest last."""
+        """Compares a figure with earlier ones, of which the latest is the last."""
         kind = KINDS[figure.kind]
         last = earlier[-_LAST:]
         if not last:
@@ -133,7 +133,7 @@ class Change:
 
 
 def yardstick() -> float:
-    """Processor seconds of a fixed piece of work that uses nothing of ov-hsdag: Python objects, arrays, and memory."""
+    """Does a fixed piece of work with Python objects and arrays, without ov-hsdag. Returns its processor seconds."""
     begin = time.process_time()
     words: dict[int, list[int]] = {}
     for number in range(120_000):
@@ -146,7 +146,7 @@ def yardstick() -> float:
 
 
 def spent(work: Callable[[], object]) -> Work:
-    """The processor seconds of some work."""
+    """Returns a function that does some work and returns its processor seconds."""
 
     def one() -> float:
         begin = time.process_time()
@@ -157,12 +157,12 @@ def spent(work: Callable[[], object]) -> Work:
 
 
 def preparing(prepare: Callable[[], Callable[[], object]]) -> Work:
-    """The processor seconds of the work that is prepared."""
+    """Prepares some work. Returns a function that does it and returns its processor seconds."""
     return spent(prepare())
 
 
 def child_seconds(*arguments: str) -> float:
-    """Processor seconds of a Python process that is started and ends."""
+    """Starts Python with arguments and waits for its end. Returns the processor seconds of the process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -170,7 +170,7 @@ def child_seconds(*arguments: str) -> float:
 
 
 def cuts(problem: PlacementProblem, random: np.random.Generator) -> NDArray[np.uint8]:
-    """One to four cuts of the topological order, each part on another device than the one before, [256, groups]."""
+    """Random placements, uint8 [256, groups]: one to four cuts of the topological order; devices alternate by part."""
     position = np.empty(problem.group_count, np.int64)
     position[topological_groups(problem)] = np.arange(problem.group_count)
     batch = []
@@ -181,7 +181,7 @@ def cuts(problem: PlacementProblem, random: np.random.Generator) -> NDArray[np.u
 
 
 def generated_problem(nodes: int, seed: int = 0) -> PlacementProblem:
-    """A deep network of residual blocks with four branches each, on two devices."""
+    """A problem of residual blocks with four branches each, on two devices. nodes: number of nodes of the graph."""
     generator = np.random.default_rng(seed)
     feeds: list[list[int]] = [[]]
     while len(feeds) < nodes - 1:
@@ -216,7 +216,7 @@ def generated_problem(nodes: int, seed: int = 0) -> PlacementProblem:
 
 
 def small(core: ov.Core) -> Figures:
-    """The figures that take seconds each."""
+    """The figures of --size small, which take seconds each. core: has the devices."""
     pair = DeviceSet.parse("HETERO:GPU,CPU")
 
     def placing(name: str, objective: str) -> Work:
@@ -261,7 +261,7 @@ def small(core: ov.Core) -> Figures:
 
 
 def full(core: ov.Core) -> Figures:
-    """Those of `small`, large models, and what real HETERO gives."""
+    """The figures of --size full: those of `small`, large models, and throughput on HETERO."""
     figures = small(core)
     for family in ("decoder", "encoder"):
         name = f"place {family} of 22,000 operations"
@@ -273,7 +273,7 @@ def full(core: ov.Core) -> Figures:
 
 
 def grown(family: str, size: int) -> dict[str, float]:
-    """What `placed_in_child` says of a model of about so many operations."""
+    """The figures of `placed_in_child` for a model of a family with about `size` operations."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "model.xml")
         ov.save_model(deep.build(family, size), path, compress_to_fp16=False)
@@ -281,7 +281,14 @@ def grown(family: str, size: int) -> dict[str, float]:
 
 
 def against_copies(name: str, core: ov.Core) -> Work:
-    """Throughput of what `place` measures and chooses on two one-core devices, of that of a copy on each."""
+    """Work that returns the throughput of the placement that `place` chooses by measuring, over that of copies.
+
+    The devices are two one-core devices; copies are the whole model on each.
+
+    Args:
+        name: name of a model of the zoo.
+        core: has the devices.
+    """
 
     def one() -> float:
         model = ZOO[name].build()
@@ -299,7 +306,13 @@ def against_copies(name: str, core: ov.Core) -> Work:
 
 
 def made(figures: Figures, rounds: int, tell: Callable[[str], None]) -> dict[str, Figure]:
-    """All figures, in turns."""
+    """Measures figures in turns.
+
+    Args:
+        figures: the figures.
+        rounds: number of rounds of each; figures in yardsticks have one more before them, which does not count.
+        tell: called with a line before each round of a figure.
+    """
     prepared = {name: (kind, prepare()) for name, (kind, prepare) in figures.items()}
     values: dict[str, list[float]] = {name: [] for name in figures}
     for number in range(rounds + 1):
@@ -315,17 +328,18 @@ def made(figures: Figures, rounds: int, tell: Callable[[str], None]) -> dict[str
 
 
 def series_of(history: Sequence[Mapping[str, Any]], entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Earlier results that an entry can be compared with: of the same machine, size and OpenVINO."""
+    """The earlier results with which an entry can be compared: those of the same machine, size and OpenVINO release."""
     return [one for one in history if _key(one) == _key(entry)]
 
 
 def _key(entry: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Machine, size and OpenVINO release (year and number, "2026.4") of a result."""
     release = re.match(r"\d+\.\d+", str(entry["about"]["versions"]["openvino"]))
     return entry["about"]["machine"], entry["size"], release[0] if release else ""
 
 
 def changes(entry: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]) -> dict[str, Change]:
-    """Each figure of an entry against those of the same name in earlier ones, the latest last."""
+    """Compares each figure of an entry with those of the same name in earlier entries, of which the latest is last."""
     return {
         name: Change.of(Figure(**figure), [Figure(**one["figures"][name]) for one in earlier if name in one["figures"]])
         for name, figure in entry["figures"].items()
@@ -333,21 +347,21 @@ def changes(entry: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]) -> d
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The entries of a history, none where there is no file."""
+    """Reads the entries of a history; none without a file."""
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
 def commit() -> str:
-    """The commit of the tree, with a "+" where it has changes; "" outside of a clone."""
+    """The commit of the tree, with a "+" if it has changes; "" outside of a clone."""
     try:
-        told = subprocess.run(["git", "describe", "--always", "--dirty=+"], cwd=ROOT, capture_output=True, text=True)
+        done = subprocess.run(["git", "describe", "--always", "--dirty=+"], cwd=ROOT, capture_output=True, text=True)
     except OSError:
         return ""
-    return told.stdout.strip()
+    return done.stdout.strip()
 
 
 def report(found: Mapping[str, Change]) -> str:
-    """The comparison."""
+    """The table of the comparison in Markdown."""
     rows = []
     units = {"time": "yardsticks", "memory": "MiB", "score": "µs", "throughput": "ratio"}
     for name, change in found.items():

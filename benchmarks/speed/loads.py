@@ -1,14 +1,15 @@
-"""How much longer a load by the device name HSDAG takes than HETERO's, the first time and later.
+"""Measures how much longer a load by the device name HSDAG takes than a load by HETERO, the first time and later.
 
     python -m benchmarks.speed.loads [--sizes 100 1000 5000 10000 22000] [--repeats 5]
 
-A load is one ``core.compile_model(path, device)`` in a process of its own, imports of ov_hsdag included: on HETERO, on
-HSDAG with an empty cache, and on HSDAG with the placement that this left. The three take turns. The models are encoders
-as OpenVINO's converter writes them, the devices two one-core CPU devices, the objective is latency, for which the
-placement uses one device: all three compile the same. Printed are medians, and medians of the differences in a turn.
+A load is one ``core.compile_model(path, device)`` in a child process, including imports of ov_hsdag. Three loads take
+turns: on HETERO, on HSDAG with an empty cache, and on HSDAG with the placement that the load before has cached. The
+models are encoders as OpenVINO's converter writes them, on two one-core CPU devices. The objective is latency, for
+which the placement uses one device, so that all three compile the same. Printed are medians, and medians of the
+differences within a turn.
 
-Exit status 1 where a limit is exceeded: a first load takes at most 10% or one second more than HETERO's; a later one at
-most 30 ms more for a model of up to 1,000 operations, and 3% more for a larger one.
+The exit status is 1 if a limit is exceeded: a first load takes at most 10% or one second more than HETERO's; a later
+one at most 30 ms more for a model of up to 1,000 operations, and 3% more for a larger one.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ ROOT = Path(__file__).parents[2]
 DEVICES = "CPU_A,CPU_B"
 
 FIRST_SHARE, FIRST_SECONDS = 0.10, 1.0
-"""What a first load may take more than HETERO's: a share of it, or seconds, whichever is more."""
+"""Limit of the difference between a first load and HETERO's: a share of HETERO's, or seconds, whichever is more."""
 
 LATER_SECONDS = 0.030
 """Seconds that a later load may take more, of a model of up to `SMALL` operations."""
 
 SMALL = 1_100
-"""Operations: a model of "about 1,000" has up to so many."""
+"""Largest number of operations of a small model: one of "about 1,000" may have a few more."""
 
 LATER_SHARE = 0.03
 """Share of HETERO's load that a later load of a larger model may take more."""
 
 
 def load(path: str, device: str) -> None:
-    """Loads a model and prints the seconds that it took."""
+    """Loads a model in this process and prints the seconds that it took."""
     core = ov.Core()
     begin = time.perf_counter()
     core.compile_model(path, device)
@@ -62,7 +63,13 @@ def load(path: str, device: str) -> None:
 
 
 def seconds_of(path: str, device: str, cache: str) -> float:
-    """Seconds of a load in a process of its own, with this folder for kept placements."""
+    """Seconds of a load in a child process.
+
+    Args:
+        path: path of the IR.
+        device: the device string.
+        cache: folder in which loads by HSDAG cache placements.
+    """
     code = f"import sys; from {__name__} import load; load(*sys.argv[1:])"
     environment = {**os.environ, FOLDER_VARIABLE: cache}
     command = [sys.executable, "-c", code, path, device]
@@ -71,11 +78,14 @@ def seconds_of(path: str, device: str, cache: str) -> float:
 
 
 def measure(size: int, repeats: int) -> dict[str, Any]:
-    """A row of the table: seconds of each load, by what was loaded.
+    """Measures a row of the table.
 
     Args:
-        size: about how many operations the model has.
-        repeats: turns of the three loads.
+        size: approximate number of operations of the model.
+        repeats: number of turns of the three loads.
+
+    Returns:
+        `operations` of the model; lists of seconds `hetero`, `first` and `later`, an entry for each turn.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "model.xml")
@@ -92,12 +102,12 @@ def measure(size: int, repeats: int) -> dict[str, Any]:
 
 
 def differences(row: Mapping[str, Any], which: str) -> float:
-    """Median over turns of what a load took more than HETERO's in the same turn, in seconds."""
+    """Median over turns of the difference between a load ("first" or "later") and HETERO's in the same turn, s."""
     return statistics.median(more - hetero for more, hetero in zip(row[which], row["hetero"], strict=True))
 
 
 def failures(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which limits the rows exceed."""
+    """Returns a line for each limit that the rows exceed."""
     exceeded = []
     for row in rows:
         hetero = statistics.median(row["hetero"])

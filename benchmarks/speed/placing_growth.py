@@ -1,11 +1,11 @@
-"""How long placing takes as models grow, from IR to IR, beside one compilation for the CPU.
+"""Measures how placing from IR to IR takes longer as models grow, compared with one compilation for the CPU.
 
     python -m benchmarks.speed.placing_growth [--sizes 2000 6000 22000 110000] [--compile-up-to 22000]
 
-Each figure is of a process of its own, which reads the IR, places it on two one-core devices without measuring and
-writes it, as `ov-hsdag place --no-measure` does; another one compiles the same IR for the CPU. Wall time and processor
-time without imports, and the most memory that the process had. Exit status 1 where a limit is exceeded: 0.6 of the time
-of compiling at 22,000 operations; 30 s and 2 GiB at 110,000.
+Each figure is of a child process, which reads the IR, places it on two one-core devices without measuring and writes
+it, as `ov-hsdag place --no-measure` does. Another process compiles the same IR for the CPU. Figures are wall time and
+processor time without imports, and the peak of memory. The exit status is 1 if a limit is exceeded: 0.6 of the time of
+compiling at 22,000 operations; 30 s and 2 GiB at 110,000.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ov_hsdag.devices import virtual
 from research.zoo.deep import FAMILIES, build, operations
 
 SMOKE_ARGUMENTS = "--families encoder --sizes 300 --compile-up-to 300"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 OBJECTIVES = ("latency", "throughput")
 
@@ -38,27 +38,31 @@ COMPARED = 22_000
 """Operations of the models whose placing is compared with compiling."""
 
 SHARE_OF_COMPILING = 0.6
-"""Of the time that compiling takes, that placing may take."""
+"""Largest time of placing, as a share of that of compiling."""
 
 LARGEST = 110_000
 """Operations of the largest models."""
 
 SECONDS = 30.0
-"""That placing these may take."""
+"""Largest time of placing the largest models."""
 
 GIB = 2.0
-"""Of memory that placing these may take."""
+"""Largest memory of placing the largest models."""
 
 Row = Mapping[str, Any]
 
 
 def measure(family: str, size: int, compiled: bool) -> dict[str, Any]:
-    """A row of the table.
+    """Measures a row of the table.
 
     Args:
-        family: of `FAMILIES`.
-        size: about how many operations the model has.
-        compiled: whether it is compiled, too.
+        family: key of `FAMILIES`.
+        size: approximate number of operations of the model.
+        compiled: whether to compile the model, too.
+
+    Returns:
+        `family`, `size`, the number of `operations`; and figures by objective and for "compile" (None if it was not
+        compiled), see `placed_in_child`.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "model.xml")
@@ -73,7 +77,7 @@ def measure(family: str, size: int, compiled: bool) -> dict[str, Any]:
 
 
 def failures(rows: Sequence[Row]) -> list[str]:
-    """Which limits the rows exceed."""
+    """Returns a line for each limit that the rows exceed."""
     found = []
     for row in rows:
         for objective in OBJECTIVES:
@@ -99,6 +103,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _seconds(took: Mapping[str, float] | None) -> str:
+    """Wall time and processor time as text; "" without figures."""
     return f"{took['seconds']:.1f} ({took['cpu_seconds']:.1f})" if took else ""
 
 

@@ -1,4 +1,4 @@
-"""The comparison of benchmarks with what they were: regressions are told from noise."""
+"""Tests of the comparison with earlier results: regressions are distinguished from noise."""
 
 from __future__ import annotations
 

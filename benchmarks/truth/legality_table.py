@@ -1,24 +1,24 @@
-"""Random legal placements of real models on real HETERO: does each compile, compute the same, and split as predicted?
+"""Tests random legal placements of real models on real HETERO: each must compile, compute the same, split as predicted.
 
 Every model of the zoo is tried on three pairs of devices (PAIRS):
 
 cpu   two CPU devices in f32
 gpu   OpenVINO's GPU plugin, in the rig of tests/rig (an f32 hint), and the CPU
-npu   two CPU devices, the first of which is said to run only what an NPU-like device would (SUPPORTED)
+npu   two CPU devices; the first counts as a device that runs only what an NPU-like device would (SUPPORTED)
 
-Placements give each legality group a device at random and use both, which makes many more submodels than a placer
-would; in the rig, where each takes a quarter of a second to compile, two of three are random contiguous partitions.
-Outputs are compared with those of the CPU alone (largest difference relative to the output's largest magnitude: 1e-3),
-the number of submodels with what the native splitting rule says.
+A placement gives each colocation group a device at random and uses both devices, which makes many more submodels than a
+placer would. In the rig, where each submodel takes a quarter of a second to compile, two of three placements are random
+contiguous partitions. Outputs are compared with those of the CPU (REFERENCE); the accepted difference is 1e-3 of the
+output's largest magnitude. The number of submodels is compared with that of the native splitting rule.
 
-Quantised models (ov_hsdag/measuring/agreement.py) run twice: as they are, with the larger difference that is accepted
-there, and computed in f32 throughout (column "in f32"), with 1e-3 where the first device alone (column "alone in f32")
-keeps that.
+Quantised models (ov_hsdag/measuring/agreement.py) run twice. The first time they run as they are, and a larger
+difference is accepted. The second time they are computed in f32 throughout (column "in f32"); 1e-3 is accepted if the
+first device by itself keeps it (column "alone in f32").
 
-Each model and pair runs in a process of its own: a plugin that crashes costs one row. With --output FILE.json rows are
-kept as they come, there and as a table in FILE.md (column "alone": the first device alone against the reference), and
-the next call with the same file goes on where one ended. The repository's is benchmarks/results/legality_table.json.
-The exit status is 1 unless all rows are there and right.
+Each model and pair runs in its own process, so that a plugin that crashes costs one row. With --output FILE.json rows
+are stored as they come, with a table in FILE.md (column "alone": the whole model on the first device against the
+reference), and a later call with the same file goes on. The repository has benchmarks/results/legality_table.json. The
+exit status is 1 unless all rows are there and right.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from research.zoo.catalog import ZooModel, select
 from research.zoo.compare import infer, largest_difference
 
 SMOKE_ARGUMENTS = "resnet-small --pairs cpu --placements 1"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 ROOT = Path(__file__).resolve().parents[2]
 RIG = ROOT / "tests" / "rig" / "run"
 MODULE = "benchmarks.truth.legality_table"
 
-# What a small accelerator runs: dense layers, what is fused with them, and moving data about; no control flow, states,
-# sorting or recurrent layers. Constants, Parameters and Results are no operations.
+# Types that a small accelerator runs: dense layers, operations that are fused with them, and operations that move data,
+# but no control flow, states, sorting or recurrent layers. Constants, Parameters and Results are no operations.
 SUPPORTED = """
     Convolution GroupConvolution ConvolutionBackpropData MatMul Add Subtract Multiply Divide Maximum Minimum Relu PRelu
     Clamp Sigmoid Tanh Gelu Swish HSwish HSigmoid SoftPlus Elu Exp Sqrt Power Negative Abs SquaredDifference Softmax
@@ -78,11 +78,11 @@ class Pair:
     """Two devices, and how many placements are tried on them."""
 
     devices: DeviceSet
-    placements: int
-    title: str
-    uniform: int | None = None  # placements that are uniform random assignments; all by default
-    rig: bool = False
-    lacking: str | None = None  # the device that is said to run SUPPORTED alone
+    placements: int  # number of placements of each model
+    title: str  # in tables
+    uniform: int | None = None  # number of placements that are uniform random assignments; None for all
+    rig: bool = False  # whether models run in the rig of tests/rig
+    lacking: str | None = None  # device that counts as running only the types of SUPPORTED; None for no device
 
 
 ONE_CORE = "INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=f32"
@@ -99,17 +99,36 @@ COLUMNS = (
     "alone", "in f32", "alone in f32",
 )  # fmt: skip
 
-# What makes plugins compute quantised models in f32.
+# Properties that make plugins compute quantised models in f32.
 NO_INTEGERS = {"LP_TRANSFORMS_MODE": "NO", "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"}
 
 
 @dataclass
 class Row:
-    """What became of one model's placements on one pair of devices.
+    """The results of one model's placements on one pair of devices.
 
-    accepted: largest difference of outputs that are equal; larger for quantised models, where a rounding may tip.
-    alone: largest difference of the first device alone from the reference; None where it does not run the model alone.
-    in_f32, alone_in_f32: the same of a quantised model that is computed in f32; None for others.
+    Differences of outputs are relative to the output's largest magnitude.
+
+    Attributes:
+        model: name in the zoo.
+        pair: key of `PAIRS`.
+        release: release of OpenVINO.
+        nodes: number of nodes.
+        groups: number of colocation groups.
+        placements: number of placements that were tried.
+        compiled: number of those that compiled.
+        equal: number of those whose outputs are equal to the reference.
+        exact: number of those with as many submodels as predicted.
+        submodels: number of submodels of each.
+        difference: largest difference of their outputs from the reference.
+        accepted: largest difference of outputs that count as equal; it is larger for quantised models, in which a value
+            may be rounded to the other side.
+        alone: largest difference of the whole model on the first device; None if that does not run the whole model.
+        in_f32: `difference` of a quantised model that is computed in f32; None for other models.
+        alone_in_f32: `alone` of a quantised model that is computed in f32; None for other models.
+        seconds: wall time.
+        notes: remarks that are no failures.
+        failures: a line for each fault.
     """
 
     model: str
@@ -133,21 +152,30 @@ class Row:
 
     @property
     def perfect(self) -> bool:
+        """Whether all placements compiled, with equal outputs and as many submodels as predicted."""
         return 0 < self.placements == self.compiled == self.equal == self.exact and not self.failures
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What placements are compared with: a core whose devices compute in one way, and what one of them alone says."""
+    """The outputs with which placements are compared."""
 
-    core: ov.Core
-    expected: list[list[NDArray[Any]]]
-    accepted: float
-    in_f32: bool = False
+    core: ov.Core  # compiles placements; all of its devices compute in the same way
+    expected: list[list[NDArray[Any]]]  # outputs of one device for each input set
+    accepted: float  # largest difference of outputs that count as equal
+    in_f32: bool = False  # whether a quantised model is computed in f32
 
 
 def check(zoo_model: ZooModel, name: str, count: int, seed: int, keep: Callable[[Row], None]) -> None:
-    """Draws, compiles, infers and compares `count` placements of a model; `keep` gets the row after each step."""
+    """Draws, compiles, infers and compares placements of a model.
+
+    Args:
+        zoo_model: the model.
+        name: key of `PAIRS`.
+        count: number of placements.
+        seed: seed of the placements and of the inputs.
+        keep: called with the row after each step.
+    """
     pair, row = PAIRS[name], Row(zoo_model.name, name)
     start = time.perf_counter()
     core = new_core()
@@ -184,6 +212,7 @@ def check(zoo_model: ZooModel, name: str, count: int, seed: int, keep: Callable[
 
 
 def new_core(**properties: str) -> ov.Core:
+    """A Core with the virtual devices, in which all devices compute in f32 and have further properties."""
     core = virtual.new_core()
     for name in {*core.available_devices, *virtual.virtual_devices()} & {"GPU", "CPU", *CPUS}:
         core.set_property(name, {"INFERENCE_PRECISION_HINT": "f32", **properties})
@@ -197,7 +226,18 @@ def alone(
     inputs: list[dict[str, NDArray[Any]]],
     expected: list[list[NDArray[Any]]],
 ) -> float | None:
-    """How far a device alone is from the reference, None where it does not run the model."""
+    """Infers the whole model on one device.
+
+    Args:
+        core: compiles the model.
+        model: the model, which is not changed.
+        device: the device.
+        inputs: the input sets.
+        expected: the reference's outputs for each.
+
+    Returns:
+        The largest difference from `expected`; None if the device does not run the model.
+    """
     try:
         return largest_difference(expected, infer(core.compile_model(model.clone(), device), inputs))
     except RuntimeError:
@@ -205,7 +245,11 @@ def alone(
 
 
 def lacking(problem: PlacementProblem, device: str) -> PlacementProblem:
-    """The same on a device that runs SUPPORTED alone. UserError: operations that must share a device have none."""
+    """The problem in which a device supports only the types of SUPPORTED.
+
+    Raises:
+        UserError: operations that must share a device have no device that supports all of them.
+    """
     graph = problem.graph
     supported = problem.supported.copy()
     runs = (graph.kinds != NodeKind.OP) & (graph.kinds != NodeKind.SINK) | np.isin(graph.types, SUPPORTED.split())
@@ -215,12 +259,20 @@ def lacking(problem: PlacementProblem, device: str) -> PlacementProblem:
 
 
 def draw(problem: PlacementProblem, count: int, seed: int, uniform: int | None = None) -> list[NDArray[np.uint8]]:
-    """Returns random legal placements, on both devices where there are such; uint8 [groups] each.
+    """Draws random legal placements that use both devices, as far as there are such placements.
 
-    Making a random placement legal can put all on one device, which would prove nothing: such draws are repeated.
+    Making a random placement legal can put everything on one device, which would prove nothing: such draws are repeated
+    up to 20 times.
 
-    count: of placements. seed: of the draws. uniform: how many, the first ones, are uniform random assignments of
-    groups; the others are contiguous partitions. None: all.
+    Args:
+        problem: the problem.
+        count: number of placements.
+        seed: seed of the draws.
+        uniform: number of the first placements that are uniform random assignments of groups; the others are contiguous
+            partitions. None for all.
+
+    Returns:
+        The placements, uint8 [groups] each.
     """
     random = np.random.default_rng(seed)
     placements: list[NDArray[np.uint8]] = []
@@ -237,7 +289,7 @@ def draw(problem: PlacementProblem, count: int, seed: int, uniform: int | None =
 
 
 def contiguous(problem: PlacementProblem, random: np.random.Generator) -> NDArray[np.uint8]:
-    """Returns a contiguous partition: devices alternate along the order, at up to eight random cuts; uint8 [groups]."""
+    """A random contiguous partition: devices alternate along the order, at one to eight random cuts, uint8 [groups]."""
     first_node = np.unique(problem.groups, return_index=True)[1]
     cuts = random.integers(0, problem.group_count, random.integers(1, 9))
     part = (np.arange(problem.group_count)[:, None] >= cuts).sum(axis=1) + random.integers(2)
@@ -254,6 +306,19 @@ def _check_placement(
     references: Sequence[Reference],
     inputs: list[dict[str, NDArray[Any]]],
 ) -> None:
+    """Compiles a placement, compares it with all references, and adds the results to the row.
+
+    Args:
+        row: the row, which is changed.
+        model: the model, which is not changed.
+        problem: the problem of the model.
+        placement: the placement, uint8 [groups].
+        references: the outputs to compare with, the model as it is first.
+        inputs: the input sets.
+
+    Raises:
+        RuntimeError: it does not compile or infer.
+    """
     predicted = int(problem.evaluate(placement).submodels[0])
     affinity, names = problem.affinity(placement), PAIRS[row.pair].devices
     compiled = [_compiled(model, affinity, names, reference.core) for reference in references]
@@ -276,7 +341,8 @@ def _check_placement(
         where = " in f32" if reference.in_f32 else ""
         row.failures.append(f"placement {row.placements - 1}: outputs differ by {difference:.2g}{where}")
         if names != CPUS:
-            # The same submodels, on two devices that are known to compute them right: is it the split or the device?
+            # Runs the same submodels on two devices that compute them right, to tell a fault of the split from one of
+            # the device.
             twin = dict(zip(names, CPUS.names, strict=True))
             split = {node: twin[device] for node, device in affinity.items()}
             again = infer(_compiled(model, split, CPUS, reference.core), inputs)
@@ -286,13 +352,22 @@ def _check_placement(
 
 
 def _compiled(model: ov.Model, affinity: Mapping[str, str], names: DeviceSet, core: ov.Core) -> ov.CompiledModel:
+    """Compiles a copy of the model with a placement on HETERO. affinity: device of each node by name."""
     placed = model.clone()
     Placement(devices=names.names, affinity=dict(affinity)).apply(placed)
     return core.compile_model(placed, names.hetero, virtual.compile_properties(names.hetero))
 
 
 def in_a_process(model: str, pair: str, count: int, seed: int, seconds: float) -> Row:
-    """The row of one model and pair, whatever happens to the process that makes it."""
+    """Makes the row of one model and pair in a child process; a crash becomes a failure of the row.
+
+    Args:
+        model: name of the model.
+        pair: key of `PAIRS`.
+        count: number of placements.
+        seed: seed of the placements.
+        seconds: largest time of the process.
+    """
     command = [sys.executable, "-m", MODULE, "--row", pair, "--placements", str(count), "--seed", str(seed), model]
     environment = {**os.environ, virtual.VIRTUAL_DEVICES_VARIABLE: ";".join(f"{name}:{ONE_CORE}" for name in CPUS)}
     environment["OV_HSDAG_DISABLE"] = "1"  # affinities are set here, and by nobody else
@@ -318,11 +393,13 @@ def in_a_process(model: str, pair: str, count: int, seed: int, seconds: float) -
 
 
 def load(path: Path | None) -> dict[tuple[str, str], Row]:
+    """Reads the rows of an earlier run, by model and pair; none without a file."""
     rows = [Row(**row) for row in stored(path) or []]
     return {(row.model, row.pair): row for row in rows}
 
 
 def store(path: Path, rows: Iterable[Row]) -> None:
+    """Writes rows as JSON to `path`, and as a page in Markdown next to it."""
     with atomic_file(path, "w") as file:
         json.dump([asdict(row) for row in rows], file, indent=1)
     with atomic_file(path.with_suffix(".md"), "w") as file:
@@ -330,6 +407,7 @@ def store(path: Path, rows: Iterable[Row]) -> None:
 
 
 def page(rows: Sequence[Row]) -> str:
+    """The page in Markdown: for each pair of devices a summary, a table, notes and failures."""
     lines = [
         "# Random legal placements on HETERO",
         "",
@@ -355,6 +433,7 @@ def page(rows: Sequence[Row]) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
+    """A line with the numbers of models, placements and faults."""
     parts = ", ".join(f"{sum(getattr(row, key) for row in rows)} {key}" for key in ("compiled", "equal", "exact"))
     total = sum(row.placements for row in rows)
     faulty = [row for row in rows if not row.perfect]
@@ -364,6 +443,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def main() -> int:
+    """Makes the rows that the file of --output lacks, or with --row one row. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "models", nargs="*", default=["quick"], metavar="MODEL", help="names, families or tags of the zoo"
@@ -402,6 +482,7 @@ def main() -> int:
     end = time.perf_counter() + arguments.seconds
 
     def make(key: tuple[str, str]) -> Row | None:
+        """The row of a model and pair; None if the time is over."""
         if time.perf_counter() > end:
             return None
         return in_a_process(

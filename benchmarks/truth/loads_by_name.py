@@ -1,4 +1,4 @@
-"""Models loaded by the device name HSDAG: do they compute what one device computes, and split as was predicted?
+"""Tests models that are loaded by the device name HSDAG: they must compute what one device computes.
 
     python -m benchmarks.truth.loads_by_name [MODEL …] [--pairs cpu gpu]
 
@@ -6,9 +6,9 @@ Each model of the zoo is loaded by ``core.compile_model(model, "HSDAG:…")`` in
 throughput, and with less memory on each device than the model needs, which forces a split. The devices are two one-core
 CPU devices (cpu), and OpenVINO's GPU plugin in the rig of tests/rig with the CPU (gpu).
 
-A load is right where no warning says that placing failed, the compiled model has as many submodels as the kept
-placement predicts, and its outputs are those of one device alone (benchmarks.truth.legality_table has the tolerances).
-Where a model does not fit into the limits of the third way, which is one clear error, the load does not count.
+A load is right if no warning says that placing failed, the compiled model has as many submodels as the kept placement
+predicts, and its outputs are those of one device (benchmarks.truth.legality_table has the tolerances). If a model does
+not fit into the limits of the third way, the load must fail with one clear error, and does not count.
 
 A process loads many models; one that crashes costs the row of that model. Exit status 1 unless all loads are right.
 """
@@ -51,7 +51,7 @@ Outputs = Sequence[Sequence[NDArray[Any]]]
 MODULE = "benchmarks.truth.loads_by_name"
 
 SMOKE_ARGUMENTS = "lstm --pairs cpu"
-"""The quickest arguments, for `benchmarks.figures`."""
+"""The arguments with which this command is quickest, for `benchmarks.figures`."""
 
 WAYS: Mapping[str, Mapping[str, str]] = {
     "latency": {"PERFORMANCE_HINT": "LATENCY"},
@@ -61,27 +61,27 @@ WAYS: Mapping[str, Mapping[str, str]] = {
 """Properties of a load, by the name of the way."""
 
 SHARE = 0.7
-"""Of the memory that the whole model needs, that each device has in the third way: no device holds the model, and two
-hold it with 0.4 of it to spare, which what is needed on both devices takes."""
+"""Memory of each device in the third way, as a share of what the whole model needs. No device can hold the model. Two
+devices have 0.4 of it more than it needs, for data that both need."""
 
 LEAST_LIMIT = 2**20
-"""Bytes: of less, no limit can be. Models that small are not loaded in the third way."""
+"""Smallest possible limit, bytes. Models that would need a smaller one are not loaded in the third way."""
 
 
 @dataclass
 class Load:
-    """What became of one load.
+    """The result of one load.
 
     Attributes:
         model: name in the zoo.
-        pair: of devices.
-        way: of `WAYS`.
-        counts: whether it says anything; False where the model does not fit into the limits.
-        devices: how many devices the placement uses.
-        submodels: of the compiled model.
-        predicted: submodels that the placement predicts.
+        pair: key of `PAIRS`, the devices.
+        way: key of `WAYS`, or "any" for a process that crashed.
+        counts: False if the model does not fit into the limits, so that the load counts neither as right nor wrong.
+        devices: number of devices that the placement uses.
+        submodels: number of submodels of the compiled model.
+        predicted: number of submodels that the placement predicts.
         difference: largest difference of outputs, relative to each output's largest magnitude.
-        failures: what is wrong, a line each.
+        failures: a line for each fault.
     """
 
     model: str
@@ -99,7 +99,7 @@ def loads_of(name: str, pair: str) -> Iterator[Load]:
     """Loads a model of the zoo in all ways and yields each load.
 
     Args:
-        name: of the model.
+        name: name of the model.
         pair: key of `PAIRS`.
     """
     devices, core = PAIRS[pair].devices, new_core()
@@ -144,6 +144,7 @@ def loads_of(name: str, pair: str) -> Iterator[Load]:
 
 
 def _is_ours(raised: warnings.WarningMessage) -> bool:
+    """Whether a warning has a class of ov_hsdag."""
     return type(raised.message).__module__.startswith("ov_hsdag")
 
 
@@ -156,13 +157,20 @@ def _kept(file: str) -> Placement:
 
 
 def _alone(core: ov.Core, model: ov.Model, device: str, expected: Outputs, inputs: Inputs) -> str:
-    """By how much a device alone differs, in words."""
+    """Infers the whole model on one device. Returns in words by how much its outputs differ from `expected`."""
     difference = largest_difference(expected, infer(core.compile_model(model.clone(), device), inputs))
     return f"{device} alone by {difference:.2g}"
 
 
 def in_processes(models: Sequence[str], pair: str) -> Iterator[Load]:
-    """The loads of models on a pair of devices; a process that crashes is followed by another for what is left."""
+    """Loads models on a pair of devices in a child process, and yields each load.
+
+    If the process crashes, the model that it was loading gets a failure, and another process loads the models after it.
+
+    Args:
+        models: names of models.
+        pair: key of `PAIRS`.
+    """
     left = list(models)
     while left:
         with tempfile.TemporaryDirectory() as folder:

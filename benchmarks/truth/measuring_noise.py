@@ -1,14 +1,16 @@
-"""Whether the intervals of measured ratios hold the truth: equal candidates, compiled twice, which differ by nothing.
+"""Checks how often intervals of measured ratios contain the true ratio, on pairs of equal candidates, whose ratio is 1.
 
     python -m benchmarks.truth.measuring_noise [--cores 1|2] [--busy 0 1 2] [--seed N] [--models N] [--repeats N]
 
-Two one-core devices made of the CPU plugin, f32, throughput, on as many cores as `--cores` says, with as many busy
-processes beside as `--busy` says, each number in turn. Compared are a split with itself and one device with the other,
-by five seconds of trials in turns, of which rates count, and the split also by five of trials at the same time, of
-which the processor time of the submodel that takes longest counts. One of the two is compiled anew each time. Printed:
-how often the 95% interval of the ratio holds 1, its half-width, and by how much medians scatter. A placement that is
-slower by a known factor needs no trials of its own: rates multiply, so that interval and truth move by the same amount.
-Exit status 1 where intervals hold the truth in less than 90% of all.
+The devices are two one-core devices made of the CPU plugin, in f32, for throughput. They run on `--cores` cores, while
+`--busy` other processes keep cores busy, for each of these numbers in turn. A split is compared with itself, and one
+device with the other, by the rates of five seconds of interleaved trials. The split is also compared with itself by
+five seconds of simultaneous trials, by the processor time of the submodel that takes longest. One of the two candidates
+is compiled again each time.
+
+Printed are how often the 95% interval of the ratio contains 1, its half-width, and how far medians are from 1.
+Candidates that differ by a known factor need no trials: rates multiply, so that interval and truth move by the same
+factor. The exit status is 1 if less than 90% of the intervals contain 1.
 """
 
 from __future__ import annotations
@@ -38,31 +40,38 @@ from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.lazy import ov
 
 SMOKE_ARGUMENTS = "--seed 2616 --models 1 --repeats 1 --busy 0"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 SPLIT = ("once", "again")
-"""Names of the split."""
+"""The two names under which the split is a candidate."""
 
 SECONDS = 5.0
-"""Of the trials of a comparison."""
+"""Time of all trials of a comparison."""
 
 FLOOR = 0.9
-"""Share of all intervals that have to hold the truth: 5% of few may be more of them."""
+"""Least share of intervals that must contain 1. It is below 95%, as few intervals may miss it more often by chance."""
 
 
 def in_turns(comparison: Comparison, names: Sequence[str]) -> choice.Ratio:
-    """The ratio of the two rates."""
+    """Measures two candidates in interleaved trials. Returns the ratio of the first rate to the second."""
     return choice.infer(comparison.trials(names, round(SECONDS / (2 * TRIAL)), TRIAL)).ratio(*names)
 
 
 def at_the_same_time(comparison: Comparison, names: Sequence[str]) -> choice.Ratio:
-    """The ratio of the two times of the submodel that takes longest. RunError: the times are not known."""
+    """Measures two candidates in simultaneous trials.
+
+    Returns:
+        The ratio of the processor times of the submodel that takes longest, the first candidate's to the second's.
+
+    Raises:
+        RunError: processor times are not known here.
+    """
     trials = [comparison.busy_together(names, 1.0) for _ in range(round(SECONDS)) if comparison.compiled(names)]
-    told = [one for one in trials if one and all(one.values())]
-    if not told:
+    timed = [one for one in trials if one and all(one.values())]
+    if not timed:
         raise RunError("processor times of submodels are not known here")
-    submodels = range(len(told[0][names[0]]))
-    inferred = [choice.infer([[(name, us[n]) for name, us in one.items()] for one in told]) for n in submodels]
+    submodels = range(len(timed[0][names[0]]))
+    inferred = [choice.infer([[(name, us[n]) for name, us in one.items()] for one in timed]) for n in submodels]
     return max(inferred, key=lambda one: float(one.mean.mean())).ratio(*names)
 
 
@@ -74,17 +83,27 @@ WAYS = {
 
 
 def ratios_of(
-    model: ov.Model, core: ov.Core, beside: Sequence[int], repeats: int
+    model: ov.Model, core: ov.Core, busy_counts: Sequence[int], repeats: int
 ) -> list[tuple[str, str, choice.Ratio]]:
-    """Number of busy processes, way and ratio of each comparison of a model."""
+    """Makes the comparisons of a model.
+
+    Args:
+        model: the model.
+        core: has the devices.
+        busy_counts: numbers of busy processes that run at the same time.
+        repeats: number of comparisons of each kind for each of these numbers.
+
+    Returns:
+        Number of busy processes, key of `WAYS` and ratio of each comparison.
+    """
     problem = build_problem(model, DEVICES, objective="throughput", core=core)
-    # Also where the devices share a core and no split is worth it.
+    # A split is wanted even if the devices share a core, so that none is worth it.
     placement = Contiguous().place(replace(problem, core_share=None))
     split = Candidate.placed(DEVICES, problem.affinity(placement))
     candidates = {**dict.fromkeys(SPLIT, split), **{name: Candidate(name) for name in DEVICES}}
     found = []
     with Comparison(model, DEVICES, candidates, "throughput", core) as comparison:
-        for processes in beside:
+        for processes in busy_counts:
             with busy(processes):
                 for _, (label, (way, names)) in product(range(repeats), WAYS.items()):
                     comparison.evict(names[-1])
@@ -94,6 +113,7 @@ def ratios_of(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Makes the comparisons and prints the table. arguments: of the command line. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cores", type=int, choices=(1, 2), default=2)
     parser.add_argument("--busy", type=int, nargs="+", default=[0, 1, 2])

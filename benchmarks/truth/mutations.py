@@ -1,11 +1,11 @@
-"""Random changes of random and real models: does each still place, compile on HETERO and compute the same?
+"""Tests random changes of random and real models: each must still be placed, compile on HETERO and compute the same.
 
 Each example is a generated model (branches, shape arithmetic, shared constants, states, sub-graphs) or a small model of
 the zoo, changed by one to four random mutations (nodes inserted, removed, renamed, shapes freed or fixed, precisions,
-constants shared or fed, results and inputs added, …). It is placed at random twice and by `place`, and the model that
-`place` has placed is changed once more, as users do with models that they have read. Every placement is compiled on
-HETERO with two virtual CPU devices in f32 and compared with one device. Examples that OpenVINO itself cannot run on one
-device do not count. An interrupted run goes on where the output ends. Exit status 1 unless all are right.
+constants shared or fed, results and inputs added, …). It is placed at random twice and by `place`; a placed model is
+then changed once more, as users do with models that they have read. Every placement is compiled on HETERO with two
+virtual CPU devices in f32 and compared with one device. Examples that OpenVINO itself cannot run on one device do not
+count. An interrupted run goes on from the file of --output. Exit status 1 unless all are right.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from research.zoo.generated import Case, generate
 from research.zoo.mutations import MUTATIONS, Wrong, check, mutated, runs
 
 SMOKE_ARGUMENTS = "--count 1"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 RELEASE = ov.__version__.split("-")[0]
@@ -47,7 +47,15 @@ REAL = (
 
 
 def example(seed: int) -> tuple[str, Case, list[str], list[str]]:
-    """Name, changed case, its mutations, and those that follow placing."""
+    """Makes an example.
+
+    Args:
+        seed: decides the model and the mutations.
+
+    Returns:
+        Name of the model, the changed case, the names of its mutations, and the names of mutations to apply after
+        placing.
+    """
     random = np.random.default_rng(seed)
     if random.random() < 0.15:
         name = REAL[random.integers(0, len(REAL))]
@@ -64,7 +72,15 @@ def example(seed: int) -> tuple[str, Case, list[str], list[str]]:
 
 
 def run(seed: int, core: ov.Core) -> dict[str, Any] | None:
-    """One row of the output; None where the example does not count."""
+    """Checks an example.
+
+    Args:
+        seed: seed of the example.
+        core: has the devices.
+
+    Returns:
+        The row of the output, with the key "wrong" if there is a fault; None if the example does not count.
+    """
     name, case, done, after = example(seed)
     expected = runs(case, core, DEVICES.names[0]) if done else None
     if expected is None:
@@ -82,7 +98,7 @@ _core: ov.Core | None = None
 
 
 def run_here(seed: int) -> dict[str, Any] | None:
-    """`run` with the process's own Core."""
+    """Calls `run` with the Core of this process, which is made by the first call."""
     global _core
     if _core is None:
         _core = _new_core()
@@ -93,7 +109,7 @@ _worker = threading.local()
 
 
 def run_apart(seed: int) -> dict[str, Any] | None:
-    """`run` in another process, one for each thread: a crash takes no more than that with it."""
+    """Calls `run` in a child process, one for each thread. If it crashes, the row has the fault."""
     if getattr(_worker, "process", None) is None:
         _worker.process = ProcessPoolExecutor(1, get_context("spawn"))
     try:
@@ -105,6 +121,7 @@ def run_apart(seed: int) -> dict[str, Any] | None:
 
 
 def _new_core() -> ov.Core:
+    """Makes a Core with the two virtual devices."""
     os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = declared()
     return virtual.new_core()
 
@@ -155,7 +172,7 @@ def _only(seed: int) -> int:
 
 
 def _earlier(output: Path | None, seed: int) -> dict[str, Any]:
-    """What an earlier run of the same seed and release left, else an empty state."""
+    """Reads the state of an earlier run of the same seed and release; a new state without one."""
     fresh = {"openvino": RELEASE, "seed": seed, "next_seed": seed, "examples": []}
     state = stored(output)
     return dict(state) if state and all(state.get(key) == fresh[key] for key in ("openvino", "seed")) else fresh

@@ -1,16 +1,16 @@
-"""Every operator of ONNX on real HETERO: does each model of ONNX's own node tests place, compute the same, and split?
+"""Tests every operator of ONNX on real HETERO: each model of ONNX's node tests must be placed, split and compute right.
 
-`onnx.backend.test.case.node` has 1,884 models of one operator each (or of the functions that make it up), with inputs
-and the outputs that they must give. Each that OpenVINO runs on one device is placed with `place` and compiled on HETERO
-with two virtual CPU devices in f32, and then, where its legality groups allow it, split at random. Outputs are compared
-with ONNX's by the tolerances of its test runner; the number of submodels with what the native splitting rule says.
-Where the device alone differs from ONNX, placements may agree with either; where it differs from itself (random
-numbers, first inferences), only submodels are compared.
+`onnx.backend.test.case.node` has 1,884 models of one operator each (or of the functions of which it consists), with
+inputs and the outputs that they must give. Each model that OpenVINO runs on one device is placed with `place` and
+compiled on HETERO with two virtual CPU devices in f32. If its colocation groups allow it, it is then split at random.
+Outputs are compared with ONNX's by the tolerances of its test runner, the number of submodels with that of the native
+splitting rule. If one device differs from ONNX, placements may agree with either. If one device differs from itself
+(random numbers, first inferences), only submodels are compared.
 
-Two cases have infinities, which the CPU plugin does not keep where a model is split (KNOWN).
+Two cases have known faults that are not the placement's (KNOWN).
 
-Cases run in worker processes: a plugin that crashes or hangs costs one case. Rows are kept as they come, and the next
-call goes on where one ended. The exit status is 1 unless all rows are there and right.
+Cases run in worker processes, so that a plugin that crashes or hangs costs one case. Rows are stored as they come, and
+a later call with the same file goes on. The exit status is 1 unless all rows are there and right.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from ov_hsdag.storage.files import atomic_file
 from ov_hsdag.utils.errors import one_line
 
 SMOKE_ARGUMENTS = "test_abs --placements 1"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 RELEASE = ov.__version__.split("-")[0]
@@ -54,29 +54,29 @@ RELEASE = ov.__version__.split("-")[0]
 # Element types that NumPy does not have, by their names in ml_dtypes.
 _FOREIGN = {"bfloat16": ov.Type.bf16, "float8_e4m3fn": ov.Type.f8e4m3, "float8_e5m2": ov.Type.f8e5m2}
 
-# Faults that are known not to be the placement's.
+# Cases with faults that are not the placement's, and the fault.
 KNOWN = {
     "test_reduce_log_sum_exp_empty_set_expanded": "-inf of an empty sum becomes -3.4e38 behind a partition boundary",
     "test_attention_local_window_gqa_rank4_mask_expanded": "rows that are masked whole: NaN on one device, 0 in ONNX",
 }
 
-# Draws that end on one device once they are legal are repeated so often.
+# Largest number of draws of a placement until it still uses both devices after it has been made legal.
 DRAWS = 20
 
 
 @dataclass
 class Row:
-    """What became of a case.
+    """The results of a case.
 
     Attributes:
         case: its name in ONNX.
-        release: of OpenVINO.
-        alone: what one device does: "as ONNX", "differs" from ONNX, or "random"; otherwise why there is nothing to
+        release: release of OpenVINO.
+        alone: what one device computes: "as ONNX", "differs" from ONNX, or "random"; otherwise why there is nothing to
             place: "not converted", or "not run" (compilation, inference or the types of inputs fail).
-        groups: legality groups.
-        placed: submodels of what `place` chose; 0 where it failed.
-        submodels: of the random placements that use both devices; none where there is no such placement.
-        failures: everything that is wrong with a model that runs on one device.
+        groups: number of colocation groups.
+        placed: number of submodels of the placement that `place` chose; 0 if it failed.
+        submodels: number of submodels of each random placement that uses both devices; empty if there is none.
+        failures: a line for each fault of a model that runs on one device.
     """
 
     case: str
@@ -89,7 +89,7 @@ class Row:
 
     @property
     def right(self) -> bool:
-        """Whether nothing is wrong but what is known."""
+        """Whether there is no fault, or only a known one."""
         return not self.failures or self.case in KNOWN
 
     @property
@@ -109,7 +109,17 @@ def collected() -> dict[str, Any]:
 
 
 def check(case: Any, core: ov.Core, placements: int, seed: int = 0) -> Row:  # noqa: C901 each step may be the last
-    """Runs a case on one device, as `place` puts it, and split at random."""
+    """Runs a case on one device, as `place` places it, and split at random.
+
+    Args:
+        case: a case of `collected`.
+        core: has the devices.
+        placements: number of random placements.
+        seed: seed of these.
+
+    Returns:
+        The row.
+    """
     row = Row(case.name)
     data = case.model.SerializeToString()
     try:
@@ -175,7 +185,11 @@ def check(case: Any, core: ov.Core, placements: int, seed: int = 0) -> Row:  # n
 
 
 def _array(value: Any) -> np.ndarray:
-    """A value of ONNX's test data. Raises TypeError for sequences, maps and optional values, which are no tensors."""
+    """Converts a value of ONNX's test data into an array.
+
+    Raises:
+        TypeError: it is a sequence, map or optional value, not a tensor.
+    """
     if isinstance(value, TensorProto):
         value = numpy_helper.to_array(value)
     if not isinstance(value, (np.ndarray, np.generic)):
@@ -184,6 +198,7 @@ def _array(value: Any) -> np.ndarray:
 
 
 def _tensor(array: np.ndarray) -> ov.Tensor:
+    """Converts an array into a tensor, also of types that NumPy does not have."""
     if array.dtype.name in _FOREIGN:
         tensor = ov.Tensor(_FOREIGN[array.dtype.name], ov.Shape(array.shape))
         tensor.data.reshape(-1).view(np.uint8)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -192,6 +207,7 @@ def _tensor(array: np.ndarray) -> ov.Tensor:
 
 
 def _infer(compiled: ov.CompiledModel, inputs: Sequence[ov.Tensor]) -> list[np.ndarray]:
+    """Infers in a new request. Returns copies of the outputs."""
     request = compiled.create_infer_request()
     # Models declare more inputs than a case gives where an optional one is left out.
     request.infer(dict(enumerate(inputs)))
@@ -199,6 +215,7 @@ def _infer(compiled: ov.CompiledModel, inputs: Sequence[ov.Tensor]) -> list[np.n
 
 
 def _values(tensor: ov.Tensor) -> np.ndarray:
+    """Copies a tensor into an array, also of types that NumPy does not have."""
     if tensor.element_type == ov.Type.string:
         return np.array(tensor.str_data)
     name = next((name for name, element in _FOREIGN.items() if element == tensor.element_type), None)
@@ -210,7 +227,13 @@ def _submodels(compiled: ov.CompiledModel) -> int:
 
 
 def _alike(found: Sequence[Sequence[np.ndarray]], expected: Sequence[Sequence[np.ndarray]], case: Any) -> bool:
-    """Whether all outputs agree by the tolerances of the case; strings and whole numbers of small types exactly."""
+    """Whether all outputs agree by the tolerances of the case.
+
+    Args:
+        found: outputs for each input set.
+        expected: the outputs to compare with.
+        case: the case, whose tolerances are used.
+    """
     return all(
         len(own) == len(other) and all(_agree(a, b, case.rtol, case.atol) for a, b in zip(own, other, strict=True))
         for own, other in zip(found, expected, strict=True)
@@ -218,6 +241,7 @@ def _alike(found: Sequence[Sequence[np.ndarray]], expected: Sequence[Sequence[np
 
 
 def _agree(found: np.ndarray, expected: np.ndarray, rtol: float, atol: float) -> bool:
+    """Whether two arrays have the same shape and agree within tolerances; strings must be equal."""
     if found.shape != expected.shape:
         return False
     if found.dtype.kind in "OUS" or expected.dtype.kind in "OUS":
@@ -234,7 +258,11 @@ def _agree(found: np.ndarray, expected: np.ndarray, rtol: float, atol: float) ->
 
 
 def work(placements: int) -> None:
-    """Rows for the names of cases that come on standard input, each as a line of JSON."""
+    """Runs the cases whose names come on standard input, and prints each row as a line of JSON.
+
+    Args:
+        placements: number of random placements of each case.
+    """
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what plugins print must not get between the rows
     cases = collected()
@@ -261,7 +289,15 @@ class Worker:
         self._process: subprocess.Popen[str] | None = None
 
     def row(self, case: str, seconds: float) -> Row:
-        """The row of a case, whatever becomes of the process."""
+        """Runs a case in the process, which is started if necessary.
+
+        Args:
+            case: name of the case.
+            seconds: largest time of the case; after it the process is killed.
+
+        Returns:
+            The row; if the process ended or was killed, a row with that failure.
+        """
         if self._process is None:
             environment = {**os.environ, virtual.VIRTUAL_DEVICES_VARIABLE: declared(), "OV_HSDAG_DISABLE": "1"}
             self._process = subprocess.Popen(
@@ -303,7 +339,7 @@ def load(path: Path | None) -> dict[str, Row]:
 
 
 def store(path: Path | None, rows: Iterable[Row]) -> None:
-    """Writes rows, a line each, where there is a path."""
+    """Writes rows as JSON, a line each; does nothing without a path."""
     if path is None:
         return
     rows = list(rows)
@@ -313,6 +349,7 @@ def store(path: Path | None, rows: Iterable[Row]) -> None:
 
 
 def summary(rows: Sequence[Row]) -> str:
+    """A line with the numbers of cases, placements and faults."""
     ran = [row for row in rows if row.runs]
     agree = sum(row.alone == "as ONNX" for row in ran)
     splits = [row.submodels for row in ran if row.submodels]
@@ -326,6 +363,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def main() -> int:
+    """Runs the cases that the file of --output lacks, and prints the summary. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help="names of cases (default: all)")
     parser.add_argument("--placements", type=int, default=2, help="random placements of each case (default 2)")
@@ -353,6 +391,7 @@ def main() -> int:
         workers.put(Worker(options.placements))
 
     def make(name: str) -> Row | None:
+        """The row of a case; None if the time is over."""
         if time.monotonic() > end:
             return None
         worker = workers.get()

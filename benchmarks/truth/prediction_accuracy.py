@@ -1,16 +1,18 @@
-"""Predicted against measured: random legal placements on real HETERO, one core in bf16 and one core in f32.
+"""Compares predicted with measured times of random legal placements on HETERO, on one core in bf16 and one in f32.
 
-Six models, 40 legal placements each, in equal parts: two to four contiguous stretches of the topological order; five
-to twelve; a random device for each coarse group; minimum cuts with operations made cheaper and dearer at random; a
-random device for each legality group, where dice favour one device more or less.
+Six models have 40 legal placements each, in equal parts of five kinds: two to four contiguous stretches of the
+topological order; five to twelve stretches; a random device for each coarse group; minimum cuts after operations were
+made cheaper and dearer at random; a random device for each colocation group. The random devices favour one device more
+or less.
 
-Each runs in turns with both devices alone, and is compared in units of the sum of the two: drift of a shared machine
-cancels. Times are lower quartiles, as what else runs only ever adds; what was measured while the devices alone were
-clearly slower than at best is measured again. Two of five also run with four requests in flight, in turns with the
-faster device, each thread bound to the core of its submodel's device (`benchmarks.common.bound_worker`).
+Each placement runs in turns with both single devices, and its time is divided by the sum of theirs, so that drift of a
+shared machine cancels. Times are lower quartiles, as background load only increases times. A placement is measured
+again if the single devices were clearly slower meanwhile than at best. Two of five placements also run with four
+requests in flight, in turns with the faster device; each thread is bound to the core of its submodel's device
+(`benchmarks.common.bound_worker`).
 
 Predictions come from the simulator, once after calibrating the devices only, and once with the costs of the model
-measured on them (`ov-hsdag calibrate --model`), which sees none of the placements.
+measured on them (`ov-hsdag calibrate --model`), without any of the placements.
 
     python -m benchmarks.truth.prediction_accuracy calibrate --work DIR         # devices and models
     python -m benchmarks.truth.prediction_accuracy measure MODEL… --work DIR    # latency; --seconds bounds one call
@@ -19,13 +21,13 @@ measured on them (`ov-hsdag calibrate --model`), which sees none of the placemen
 
     python -m benchmarks.truth.prediction_accuracy --lacks Gelu,MaxPool     # the first device does not run these types
 
-Without a word all four, in a folder that goes at the end unless --work names one, where a second call goes on. --output
-FILE.json keeps the results, and the table in FILE.md; the repository's are benchmarks/results/prediction_accuracy.json
-and prediction_accuracy_lacking.json. The exit status is 1 where a figure misses its floor: Spearman 0.95 and
-10% after calibration with the model, 0.85 and 25% without, throughput 0.9.
+Without the name of a step all four run, in a temporary folder unless --work names one, from which a second call goes
+on. --output FILE.json stores the results, and the table in FILE.md; the repository's are
+benchmarks/results/prediction_accuracy.json and prediction_accuracy_lacking.json. The exit status is 1 if a figure
+misses its floor: Spearman 0.95 and 10% after calibration with the model, 0.85 and 25% without, throughput 0.9.
 
-With `--lacks` the first device is one that has to be calibrated in a split, as NPUs are; times are then in units of
-the other device's alone, throughput is not measured, and there are no floors.
+With `--lacks` the first device must be calibrated in a split, as NPUs are. Times are then divided by the other device's
+only, throughput is not measured, and there are no floors.
 """
 
 from __future__ import annotations
@@ -70,33 +72,47 @@ from research.zoo.catalog import ZOO, ZooModel
 from research.zoo.lacking import Lacking
 
 SMOKE_ARGUMENTS = "resnet-small --placements 5"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 MODELS = ("resnet50", "bert-base", "vit-base", "mobilenet-v2", "densenet121", "inception-v3")
 
 FLOORS = {"model": (0.95, 0.10), "devices": (0.85, 0.25)}
 THROUGHPUT_FLOOR = 0.9
 
-# Turns, of fast models and of those that the devices together take longer for.
+# Number of turns, and that of slow models: those for which both devices together take more than SLOW_SECONDS.
 ROUNDS, SLOW_ROUNDS, SLOW_SECONDS = 9, 5, 0.15
-# A placement is measured again, so often, where a device alone took so many times what it takes at best.
+# A placement is measured again, TRIES times at most, if a single device took more than DISTURBED times its best time.
 TRIES, DISTURBED = 3, 1.15
-KINDS = 5
+KINDS = 5  # number of kinds of placements
 STEPS = ("calibrate", "measure", "pipelines", "report")
-REQUESTS = 4
+REQUESTS = 4  # requests in flight for throughput
 PERF_COUNT = {"PERF_COUNT": True}
-PERIODS = 3
-# Threads of one core that ran so many times what the clock says were on others too.
+PERIODS = 3  # number of turns for throughput
+# If threads bound to one core used more than this multiple of the wall time, they also ran on other cores.
 ESCAPED = 1.1
-SECONDS = 0.5
-# The calibration was designed while looking at the placements of seed 0.
+SECONDS = 0.5  # time of a turn for throughput
+# Seed of the placements. The calibration was designed while looking at those of seed 0.
 SEED = 1
 
 Floats = NDArray[np.float64]
 
 
 def draw(problem: PlacementProblem, count: int, seed: int = SEED) -> list[tuple[str, NDArray[np.uint8]]]:
-    """Placements of the five kinds in turn, each legal and on both devices, none twice."""
+    """Draws placements of the five kinds in turn, each legal and on both devices.
+
+    A placement occurs twice only if a small model has no more of its kind.
+
+    Args:
+        problem: the problem.
+        count: number of placements.
+        seed: seed of the draws.
+
+    Returns:
+        Kind and placement, uint8 [groups], of each.
+
+    Raises:
+        RunError: there are fewer legal placements.
+    """
     random = np.random.default_rng(seed)
     kinds: tuple[tuple[str, Callable[[], NDArray[np.uint8]]], ...] = (
         ("few stretches", lambda: _stretches(problem, random, int(random.integers(2, 5)))),
@@ -122,6 +138,7 @@ def draw(problem: PlacementProblem, count: int, seed: int = SEED) -> list[tuple[
 
 
 def _stretches(problem: PlacementProblem, random: np.random.Generator, count: int) -> NDArray[np.uint8]:
+    """`count` stretches of the topological order on alternating devices, uint8 [groups]."""
     order = topological_groups(problem)
     cuts = np.sort(random.choice(np.arange(1, problem.group_count), count - 1, replace=False))
     placement = np.empty(problem.group_count, np.uint8)
@@ -130,10 +147,12 @@ def _stretches(problem: PlacementProblem, random: np.random.Generator, count: in
 
 
 def _dice(items: NDArray[np.integer[Any]], random: np.random.Generator) -> NDArray[np.uint8]:
+    """A random device for each number up to the largest of `items`, with a random probability, uint8."""
     return (random.random(int(items.max()) + 1) < random.uniform(0.1, 0.9)).astype(np.uint8)
 
 
 def _cut(problem: PlacementProblem, random: np.random.Generator) -> NDArray[np.uint8]:
+    """A minimum cut of the problem after times of nodes and fixed costs were changed at random, uint8 [groups]."""
     nodes = random.lognormal(0.0, 0.7, problem.node_us.shape)
     level = problem.node_us.sum(axis=0).mean() / problem.node_us.sum(axis=0)  # equal devices, else all goes to one
     cheaper = random.uniform(0.0, 0.5)
@@ -150,12 +169,12 @@ def _cut(problem: PlacementProblem, random: np.random.Generator) -> NDArray[np.u
 
 
 def compiled(core: ov.Core, model: ov.Model, device: str) -> ov.CompiledModel:
-    """The model on a device, with what virtual devices need."""
+    """Compiles a model on a device with the properties that virtual devices need."""
     return core.compile_model(model, device, virtual.compile_properties(device))
 
 
 def once(request: SingleRequest) -> float:
-    """Seconds of one request alone; one before it brings what the others displaced back into caches."""
+    """Seconds of one request. One before it brings the data back into caches that other models displaced."""
     request.run()
     return request.run()
 
@@ -163,7 +182,19 @@ def once(request: SingleRequest) -> float:
 def measure(
     zoo_model: ZooModel, core: ov.Core, path: Path, count: int, until: float, lacks: Collection[str] = ()
 ) -> None:
-    """Measures placements that `path` has not yet, until the time is up."""
+    """Measures the placements that a file does not have yet, and those that were disturbed, until the time is up.
+
+    Args:
+        zoo_model: the model.
+        core: has the devices.
+        path: JSON file, which is read and written after each placement.
+        count: number of placements of the model.
+        until: end by `time.perf_counter`, s.
+        lacks: types of operations that the first device does not support.
+
+    Raises:
+        UserError: the file has other placements.
+    """
     model = zoo_model.build()
     problem = build_problem(model, DEVICES, core=said(core, lacks))
     drawn = draw(problem, count)
@@ -207,7 +238,13 @@ def measure(
 
 
 def measure_pipelines(zoo_model: ZooModel, path: Path, until: float) -> None:
-    """Adds throughput to two of five of the placements that `path` has, until the time is up."""
+    """Adds throughput to two of five of the placements that a file has, until the time is up.
+
+    Args:
+        zoo_model: the model.
+        path: JSON file of `measure`, which is written after each placement.
+        until: end by `time.perf_counter`, s.
+    """
     document = json.loads(path.read_text())
     known = document["placements"]
     wanted = [number for number in range(len(known)) if (number - number // KINDS) % KINDS in (0, 2)]
@@ -233,9 +270,16 @@ def measure_pipelines(zoo_model: ZooModel, path: Path, until: float) -> None:
 
 
 def pinned_periods(name: str, text: str) -> list[list[float]]:
-    """Periods of a placement and of the faster device alone with requests in flight, µs, [2, PERIODS].
+    """Measures periods of a placement and of the faster single device, with requests in flight.
 
-    This is called in a new process, which has no threads of earlier models.
+    It must be called in a new process, which has no threads of earlier models.
+
+    Args:
+        name: name of the model in the zoo.
+        text: the placement as digits, see `_text`.
+
+    Returns:
+        Periods in µs, [2, PERIODS]: of the placement, and of the device.
 
     Raises:
         RunError: threads left their cores.
@@ -264,7 +308,7 @@ def pinned_periods(name: str, text: str) -> list[list[float]]:
 
 
 def cpu_seconds(bound: list[tuple[int, int]]) -> Floats:
-    """Seconds that threads have run, [devices]."""
+    """Processor seconds of threads so far, [devices]. bound: (thread id, device number) of each thread."""
     seconds = np.zeros(len(DEVICES))
     for thread, device in bound:
         fields = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
@@ -273,12 +317,17 @@ def cpu_seconds(bound: list[tuple[int, int]]) -> Floats:
 
 
 def said(core: ov.Core, lacks: Collection[str]) -> ov.Core:
-    """The Core as it says to be: the first device lacks these types of operations."""
+    """A Core in which the first device does not support some types of operations; the Core itself without any."""
     return cast(ov.Core, Lacking(core, DEVICES.names[0], lacks)) if lacks else core
 
 
 def _disturbed(entries: list[dict[str, Any]], key: str) -> list[int]:
-    """Entries during which the devices alone were slower than at the best of times."""
+    """The indices of entries in which a single device was clearly slower than at best (`DISTURBED`).
+
+    Args:
+        entries: measured placements.
+        key: "turns_us" or "periods_us"; entries without it are skipped.
+    """
     numbers = [number for number, entry in enumerate(entries) if key in entry]
     if not numbers:
         return []
@@ -288,16 +337,24 @@ def _disturbed(entries: list[dict[str, Any]], key: str) -> list[int]:
 
 
 def _undisturbed(turns: list[list[float]]) -> Floats:
-    """The lower quartile of each, which runs: what else runs on the machine only ever adds."""
+    """The lower quartile of each row, as background load only increases times. turns: [what runs, turns]."""
     return np.quantile(np.array(turns), 0.25, axis=1)
 
 
 def _text(placement: NDArray[np.uint8]) -> str:
+    """A placement as a string of device numbers, a digit for each group."""
     return "".join(map(str, placement.tolist()))
 
 
 def calibrate(models: list[ZooModel], core: ov.Core, work: Path, lacks: Collection[str] = ()) -> None:
-    """Calibrates the devices and the models, as far as `work` has no results."""
+    """Calibrates the devices and the models of which the folder has no results yet.
+
+    Args:
+        models: the models.
+        core: has the devices.
+        work: the folder.
+        lacks: types of operations that the first device does not support.
+    """
     path = work / "profile.json"
     if not path.exists():
         start = time.perf_counter()
@@ -316,7 +373,18 @@ def calibrate(models: list[ZooModel], core: ov.Core, work: Path, lacks: Collecti
 
 
 def compare(zoo_model: ZooModel, core: ov.Core, work: Path, lacks: Collection[str] = ()) -> dict[str, Any]:
-    """Predictions of what was measured, with both calibrations, and how good they are."""
+    """Compares the measurements of a model with the predictions by both calibrations.
+
+    Args:
+        zoo_model: the model.
+        core: has the devices.
+        work: folder of the steps before.
+        lacks: types of operations that the first device does not support.
+
+    Returns:
+        Figures by kind of calibration (keys of `FLOORS`), and `rows`, the measurements and predictions of each
+        placement.
+    """
     core = said(core, lacks)
     whole = [1] if lacks else [0, 1]  # devices that run the whole model
     measured = json.loads((work / f"{zoo_model.name}.measured.json").read_text())["placements"]
@@ -361,7 +429,7 @@ def compare(zoo_model: ZooModel, core: ov.Core, work: Path, lacks: Collection[st
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """Markdown."""
+    """The table of all models in Markdown."""
 
     def cells(figures: dict[str, Any]) -> list[str]:
         return [
@@ -382,7 +450,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def misses(result: dict[str, Any]) -> list[str]:
-    """What is below its floor."""
+    """A line for each figure of a model that misses its floor."""
     found = []
     for kind, (rank, error) in FLOORS.items():
         figures = result[kind]
@@ -399,6 +467,7 @@ def misses(result: dict[str, Any]) -> list[str]:
 
 
 def main() -> int:
+    """Runs the steps and prints the table. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "words", nargs="*", metavar="STEP|MODEL", help="calibrate, measure, pipelines, report; names of the zoo"
@@ -445,7 +514,16 @@ def main() -> int:
 
 
 def report(results: list[dict[str, Any]], lacks: Sequence[str], output: Path | None) -> int:
-    """Prints the table, and writes it where `output` says; returns the exit status."""
+    """Prints the table, and writes it and the results next to each other.
+
+    Args:
+        results: results of `compare`.
+        lacks: types of operations that the first device does not support.
+        output: JSON file of the results; None to write nothing.
+
+    Returns:
+        The exit status.
+    """
     text = table(results)
     print(text)
     missed = [] if lacks else [line for result in results for line in misses(result)]

@@ -1,10 +1,10 @@
-"""Whether a prompt takes the memory that `fit` counts, of decoders with random weights on the CPU plugin.
+"""Compares the memory that a prompt takes with what `fit` counts, on decoders with random weights and the CPU plugin.
 
     python -m benchmarks.truth.prompt_memory [--tokens 2000 3900]
 
-Each row is a decoder and the length of a prompt that it reads at once, in f32. Printed: states and tensors as `fit`
-counts them, by how much the peak of a process of its own exceeds what it had after compiling, and the ratio. Linux.
-Exit status 1 where a prompt takes more than `MOST` times what is counted and `OWN`.
+Each row is a decoder and the length of a prompt that it reads at once, in f32. Printed are the states and tensors as
+`fit` counts them; by how much the peak of memory of a child process exceeds its memory after compiling; and the ratio
+of the two. It runs on Linux only. Exit status 1 if a prompt takes more than `MOST` times the counted memory plus `OWN`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ov_hsdag.utils.lazy import ov
 from tests.decoders import EXACT, RandomWeights, share_states
 
 SMOKE_ARGUMENTS = "--tokens 100"
-"""Its quickest arguments, for `make figures-smoke`."""
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
 
 MOST = 1.1
-"""Times what is counted that a prompt may take, beside `OWN`."""
+"""Largest memory of a prompt, in addition to `OWN`, as a multiple of the counted memory."""
 
 OWN = 20.0
-"""MiB that OpenVINO takes for itself in a first inference of such a model, which no limit counts."""
+"""MiB that OpenVINO itself needs in a first inference of such a model, and that `fit` does not count."""
 
 DECODERS = {
     "64 logits": (DecoderSize(4, 4, 32, 256, 64, shared=2), False),
@@ -48,7 +48,7 @@ DECODERS = {
 
 
 def build(size: DecoderSize, sharing: bool) -> ov.Model:
-    """A decoder with random weights; sharing: its last two layers read the states of the two before them."""
+    """A decoder with random weights. sharing: whether its last two layers read the states of the two before them."""
     model = decoder(size, RandomWeights(0))
     if sharing:
         share_states(model)
@@ -56,7 +56,10 @@ def build(size: DecoderSize, sharing: bool) -> ov.Model:
 
 
 def counted(model: ov.Model, tokens: int) -> tuple[Need, int]:
-    """What `fit` counts of a prompt on a CPU device, with states in f32, and bytes of the outputs."""
+    """Returns the need of a prompt of some tokens on a CPU device as `fit` counts it, and the bytes of the outputs.
+
+    States are in f32.
+    """
     with mock.patch.dict("os.environ", {VIRTUAL_DEVICES_VARIABLE: declared()}):
         workload = Workload(tokens, 1)
         result = fit(model, DEVICES.names, workload=workload, kv_precision="f32", core=new_core())
@@ -64,7 +67,7 @@ def counted(model: ov.Model, tokens: int) -> tuple[Need, int]:
 
 
 def peak(model: ov.Model, tokens: int) -> int:
-    """Bytes that a first prompt takes in a process of its own beyond what it has after compiling."""
+    """Bytes by which the first prompt raises the peak of memory of a child process above that after compiling."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "decoder.xml"
         ov.save_model(model, path, compress_to_fp16=False)
@@ -84,6 +87,7 @@ def peak(model: ov.Model, tokens: int) -> int:
 
 
 def _peak_here(path: Path, tokens: int) -> int:
+    """Measures `peak` in this process. path: IR of the model."""
     core = ov.Core()
     model = core.read_model(path)
     request = core.compile_model(model, "CPU", {**EXACT, "INFERENCE_NUM_THREADS": 1}).create_infer_request()
@@ -99,13 +103,13 @@ def _peak_here(path: Path, tokens: int) -> int:
 
 
 def _resident(key: str) -> int:
-    """Bytes of this process, now (VmRSS) or at most (VmHWM)."""
+    """Resident memory of this process in bytes. key: "VmRSS" for the present one, "VmHWM" for its peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(key)) * 1024
 
 
 def rows(lengths: list[int]) -> Iterator[tuple[str, int, float, float]]:
-    """Name of a decoder, length of the prompt, MiB that are counted and that it took."""
+    """Yields the rows of the table: name of the decoder, length of the prompt, counted MiB, MiB that it took."""
     for name, (size, sharing) in DECODERS.items():
         model = build(size, sharing)
         for tokens in lengths:

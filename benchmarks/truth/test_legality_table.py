@@ -1,4 +1,4 @@
-"""The legality table on a few models of each kind."""
+"""Tests the legality table on a few models of each kind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODELS = (
 
 
 def run(*arguments: str | Path, status: int = 0) -> str:
-    """What the script printed that ended with this status."""
+    """Runs the script, which must end with a status. Returns what it printed."""
     return ended(sys.executable, "-m", table.MODULE, *arguments, status=status, cwd=table.ROOT).stdout
 
 

@@ -1,4 +1,4 @@
-"""A sample of ONNX's node tests, placed and split."""
+"""Tests the command for ONNX's node tests on a sample of cases."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# OpenVINO's own clean-up fails on these.
+# Cases on which OpenVINO's own clean-up fails.
 COL2IM = ("test_col2im", "test_col2im_strides", "test_col2im_pads", "test_col2im_dilations")
 SPLIT = (
     "test_affine_grid_2d", "test_argmax_no_keepdims_example", "test_attention_3d_attn_mask", "test_celu_expanded",
     "test_group_normalization_example_expanded", "test_layer_normalization_2d_axis1_expanded", "test_mvn_expanded",
     "test_nllloss_NCd1d2_with_weight_reduction_mean_expanded", "test_thresholdedrelu_expanded_ver18",
 )  # fmt: skip
-# Their nodes share a device.
+# Cases whose nodes must share a device.
 WHOLE = ("test_loop11", "test_if", "test_nonzero_example")
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Runs the command in a child process."""
     command = [sys.executable, "-m", "benchmarks.truth.onnx_node_cases", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
 

@@ -1,4 +1,4 @@
-"""The benchmark of predictions: what it draws is legal, and what it says follows from its numbers."""
+"""Tests the benchmark of predictions: its placements are legal, and its tables follow from its numbers."""
 
 from __future__ import annotations
 

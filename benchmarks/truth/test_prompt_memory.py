@@ -1,4 +1,4 @@
-"""Memory of prompts: what `fit` counts is what a process takes."""
+"""Tests that a process takes as much memory for a prompt as `fit` counts."""
 
 from __future__ import annotations
 

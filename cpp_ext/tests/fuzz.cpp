@@ -1,7 +1,6 @@
-// Everything that the bindings let in, with arrays that anybody may have made: what the native core refuses, it refuses
-// with an exception (std::invalid_argument, std::length_error), and nothing else happens. Sanitizers watch.
-//
-// A libFuzzer target; fuzz_main.cpp is a main for those who have no libFuzzer.
+// A fuzzing target of libFuzzer: calls the native core with arbitrary arrays that the bindings let in. Invalid input
+// must cause std::invalid_argument or std::length_error and nothing else; sanitizers watch for the rest. fuzz_main.cpp
+// has a main function for machines without libFuzzer.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -36,20 +35,23 @@ namespace {
 
 using namespace ov_hsdag;
 
-// Numbers from bytes; zeros when there are none left.
+// Makes numbers from the fuzzer's bytes; zeros when no bytes are left.
 class Bytes {
 public:
     Bytes(const std::uint8_t* data, std::size_t size) : data_(data), left_(size) {}
 
+    // The next byte.
     std::uint8_t byte() {
         if (left_ == 0) return 0;
         --left_;
         return *data_++;
     }
+    // A number from 0 to end - 1; 0 if end is not positive.
     std::int32_t below(std::int32_t end) { return end <= 0 ? 0 : (byte() * 256 + byte()) % end; }
-    // Mostly sound, so that something is left to run.
+    // True in most cases; callers then make valid values, so that calls get past the checks.
     bool often() { return left_ == 0 || byte() != 0; }
 
+    // Any value of T.
     template <typename T>
     T raw() {
         std::uint8_t bytes[sizeof(T)];
@@ -58,12 +60,15 @@ public:
         std::memcpy(&value, bytes, sizeof(T));
         return value;
     }
-    // An index of something, now and then of nothing.
+    // An index below `end`, or sometimes any number.
     std::int32_t index(std::int32_t end) { return often() ? below(end) : raw<std::int32_t>(); }
+    // A time in µs and a size in bytes, or sometimes any number.
     double time() { return often() ? below(1000) * 0.25 : raw<double>(); }
     std::int64_t size() { return often() ? below(5000) : raw<std::int64_t>(); }
+    // All remaining bytes as text; they are not consumed.
     std::string_view rest() { return {reinterpret_cast<const char*>(data_), left_}; }
 
+    // A vector of `count` results of make(), or sometimes of another number of them.
     template <typename Make>
     auto many(std::size_t count, const Make& make) {
         if (!often()) count = static_cast<std::size_t>(below(40));  // another number than there should be
@@ -77,7 +82,7 @@ private:
     std::size_t left_;
 };
 
-// One less; of the least number itself.
+// The value minus 1; the least value of T stays, as it would overflow.
 template <typename T>
 T before(T value) {
     return value == std::numeric_limits<T>::min() ? value : static_cast<T>(value - 1);
@@ -90,7 +95,7 @@ const std::vector<std::string> kTypes = {
     "Squeeze",   "Transpose", "Unsqueeze", "Multiply",  "Subtract",
     "Slice",     "If",        "Loop",      "Select",    "ScaledDotProductAttention"};
 
-// Runs what may throw the exceptions that Python gets as ValueError.
+// Makes a call that may throw the exceptions that Python gets as ValueError.
 template <typename Call>
 void attempt(const Call& call) {
     try {
@@ -100,6 +105,7 @@ void attempt(const Call& call) {
     }
 }
 
+// A graph from bytes, mostly a valid one.
 std::shared_ptr<Graph> graph_of(Bytes& bytes) {
     const std::int32_t nodes = bytes.below(24);
     std::vector<NodeKind> kinds;
@@ -122,6 +128,7 @@ std::shared_ptr<Graph> graph_of(Bytes& bytes) {
                                    std::move(output_bytes), std::move(weight_bytes));
 }
 
+// Applies the rules of legality and completion to a graph with properties from bytes.
 void legality_of(Bytes& bytes, const std::shared_ptr<Graph>& graph) {
     const auto nodes = static_cast<std::size_t>(graph->nodes());
     const auto outputs = static_cast<std::size_t>(graph->outputs());
@@ -154,6 +161,7 @@ void legality_of(Bytes& bytes, const std::shared_ptr<Graph>& graph) {
     attempt([&] { (void)complete_in_place(legality, bytes.many(nodes, device), std::min(devices, 9), rule); });
 }
 
+// Simulates, searches and repairs placements of a problem from bytes.
 void problem_of(Bytes& bytes, const std::shared_ptr<Graph>& graph) {
     const auto nodes = static_cast<std::size_t>(graph->nodes());
     const auto outputs = static_cast<std::size_t>(graph->outputs());
@@ -184,15 +192,15 @@ void problem_of(Bytes& bytes, const std::shared_ptr<Graph>& graph) {
     problem->check();
 
     const std::int32_t groups = problem->groups();
-    const auto some = static_cast<std::size_t>(groups);
-    // The bindings let nothing else in.
+    const auto width = static_cast<std::size_t>(groups);
+    // The bindings let in no other device numbers.
     const auto device = [&] { return static_cast<std::uint8_t>(bytes.below(count)); };
-    std::vector<std::uint8_t> placement(some);
+    std::vector<std::uint8_t> placement(width);
     for (std::uint8_t& one : placement) one = device();
     attempt([&] { (void)Simulator(*problem).evaluate(placement.data(), 1000); });
     attempt([&] { (void)Simulator(*problem).evaluate(placement.data()); });
     const bool throughput = bytes.byte() % 2 == 0;
-    std::vector<std::int32_t> coarse = bytes.many(some, [&] { return bytes.index(groups); });
+    std::vector<std::int32_t> coarse = bytes.many(width, [&] { return bytes.index(groups); });
     attempt([&] {
         const SearchSpace space(*problem, coarse);
         SearchOptions options;
@@ -208,11 +216,13 @@ void problem_of(Bytes& bytes, const std::shared_ptr<Graph>& graph) {
     attempt([&] {
         Pairs pairs;
         for (std::int32_t i = bytes.below(4); i > 0; --i) pairs.emplace_back(node(), node());
-        (void)repair(*graph, bytes.many(nodes, node), pairs, bytes.many(some, device), bytes.many(some * devices, flag),
-                     bytes.often() ? count : bytes.raw<std::int32_t>(), problem->rule);
+        (void)repair(*graph, bytes.many(nodes, node), pairs, bytes.many(width, device),
+                     bytes.many(width * devices, flag), bytes.often() ? count : bytes.raw<std::int32_t>(),
+                     problem->rule);
     });
 }
 
+// Groups, parses and measures a graph of edges from bytes.
 void edges_of(Bytes& bytes) {
     const std::int32_t nodes = bytes.below(40);
     const auto edges = static_cast<std::size_t>(bytes.below(80));
@@ -226,6 +236,7 @@ void edges_of(Bytes& bytes) {
     attempt([&] { (void)structure_features(nodes, source, target, bytes.below(3)); });
 }
 
+// Finds contiguous partitions by costs from bytes.
 void partitions_of(Bytes& bytes) {
     PartitionCosts costs;
     costs.cuts = 2 + bytes.below(6);
@@ -235,7 +246,7 @@ void partitions_of(Bytes& bytes) {
         costs.kinds.emplace_back();
         for (std::int32_t i = 1 + bytes.below(2); i > 0; --i) costs.kinds.back().push_back(device++);
     }
-    // The bindings check shapes.
+    // Shapes are valid, as the bindings check them.
     const auto cost = [&] { return bytes.often() ? bytes.time() : PartitionCosts::infinite; };
     const auto fill = [&](std::vector<double>& values, std::size_t count) {
         for (std::size_t i = 0; i < count; ++i) values.push_back(cost());

@@ -1,6 +1,6 @@
-// Runs the fuzzing target without libFuzzer: on files, or on random bytes for so many seconds.
+// Runs the fuzzing target without libFuzzer: on files, or on random bytes for a number of seconds.
 //
-//     native-fuzz 5            five seconds of random bytes; prints the seed, with which the same comes again
+//     native-fuzz 5            five seconds of random bytes; prints the seed, which repeats the run
 //     native-fuzz 5 1234       the same from seed 1234
 //     native-fuzz FILE …       files, such as one that libFuzzer found
 //
@@ -19,6 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 namespace {
 
+// Runs the target on each file. Returns the exit status: 1 if a file cannot be read.
 int run_files(const std::vector<std::string>& names) {
     for (const std::string& name : names) {
         std::ifstream file(name, std::ios::binary);
@@ -43,7 +44,8 @@ int main(int count, char** values) {
     const std::uint64_t seed = arguments.size() > 1 ? std::stoull(arguments[1]) : std::random_device{}();
     std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
     std::fflush(stdout);
-    // Rounds come from their own number, so that the last of a crash is found again without what came before.
+    // The bytes of a round depend only on the seed and its number, so that a crash can be repeated without the rounds
+    // before it.
     const auto begin = std::chrono::steady_clock::now();
     std::uint64_t round = 0;
     std::vector<std::uint8_t> bytes;

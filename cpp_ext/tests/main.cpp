@@ -1,3 +1,4 @@
+// Runs the tests of the native core. The first failure ends the program with status 1.
 #include <cstdio>
 
 #include "tests.hpp"

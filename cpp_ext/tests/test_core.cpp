@@ -1,3 +1,4 @@
+// Tests of the graph, HETERO's splitting rule, the simulator, live tensors, coarsening, and the checks of problems.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -21,7 +22,7 @@ namespace {
 
 using namespace ov_hsdag;
 
-// Nodes in topological order, every one with one output; inputs name producing nodes.
+// Builds a graph in topological order. Each node has one output, so that inputs are given by their producing nodes.
 struct Builder {
     std::vector<NodeKind> kinds;
     std::vector<std::int32_t> input_ptr{0}, inputs, output_ptr{0};
@@ -74,7 +75,7 @@ void test_residual_is_split_in_three() {
     }
 }
 
-// Checks every split: submodels have one device and, if they are sortable, there is no cycle among them.
+// Submodels of each split have one device, and if they are sortable, there is no cycle among them.
 void test_splits_of_random_graphs() {
     std::mt19937 random(7);
     for (int round = 0; round < 300; ++round) {
@@ -110,7 +111,7 @@ void test_splits_of_random_graphs() {
     }
 }
 
-// One microsecond for each node on each of two devices.
+// A problem of a graph in which each node takes one microsecond on each of two devices.
 Problem even_problem(Graph graph) {
     Problem problem;
     const auto nodes = static_cast<std::size_t>(graph.nodes());
@@ -214,7 +215,7 @@ void test_bad_problems_are_refused() {
     }));
 }
 
-// Parts of an order that are connected are submodels, and their memory is what the simulator says.
+// For connected parts of an order, which are submodels, live_peaks agrees with the simulator's memory.
 void test_live_tensors_of_parts() {
     std::mt19937 random(11);
     for (int round = 0; round < 200; ++round) {
@@ -236,7 +237,7 @@ void test_live_tensors_of_parts() {
         Problem problem;
         problem.graph = std::make_shared<Graph>(builder.graph());
         const auto nodes = static_cast<std::size_t>(problem.graph->nodes());
-        // Results go where what they return is made.
+        // A Result is placed with its producer.
         std::vector<std::int32_t> place(nodes);
         for (std::size_t node = 0; node < nodes; ++node) {
             const bool result = problem.graph->kind[node] == NodeKind::kResult;

@@ -1,4 +1,4 @@
-// Texts in models: what Python writes is read, and nothing else.
+// Tests of the JSON reader for texts in models: it reads what Python writes, and refuses everything else.
 #include <stdexcept>
 #include <string>
 #include <string_view>

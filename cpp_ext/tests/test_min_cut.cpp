@@ -1,3 +1,4 @@
+// Tests of minimum cuts on random networks, against all cuts by brute force.
 #include <algorithm>
 #include <cstdint>
 #include <limits>

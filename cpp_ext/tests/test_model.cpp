@@ -1,3 +1,4 @@
+// Tests of the rules of legality, and of completion by them.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -15,7 +16,7 @@ namespace {
 
 using namespace ov_hsdag;
 
-// Nodes in topological order, every one with one output; inputs name producing nodes.
+// Builds a graph in topological order. Each node has one output, so that inputs are given by their producing nodes.
 struct Builder {
     std::vector<NodeKind> kinds;
     std::vector<std::int32_t> input_ptr{0}, inputs, output_ptr{0};

@@ -1,3 +1,4 @@
+// Tests of parallel_for: each item is worked on once, and exceptions reach the caller.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -29,7 +30,7 @@ void test_each_item_is_worked_on_once() {
     parallel_for(0, 4, [](std::size_t) { return [](std::size_t) { CHECK(false); }; });
 }
 
-// An exception that nothing takes over on the thread that throws it ends the process.
+// An exception that is not caught on the thread that throws it would end the process.
 void test_exceptions_of_threads_reach_the_caller() {
     const std::thread::id caller = std::this_thread::get_id();
     constexpr std::size_t kItems = 1000;

@@ -1,3 +1,4 @@
+// Tests of searches, orders, the additive cost model, structural features and graph parsing, on random problems.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -77,7 +78,7 @@ Problem random_problem(std::mt19937& random, Graph drawn, std::int32_t devices, 
     return problem;
 }
 
-// Operations fuse with the one before whose only tensor nobody else reads.
+// Lets operations fuse with a producer whose only tensor has no other reader.
 void add_fusions(std::mt19937& random, Problem& problem) {
     const Graph& graph = *problem.graph;
     const auto count = static_cast<std::size_t>(problem.devices);
@@ -137,7 +138,8 @@ void test_orders_are_topological() {
     }
 }
 
-// Without submodel costs nothing is left out of the sum; and what is kept up to date equals what is counted anew.
+// Without costs of submodels, the additive objective equals the simulator's, and the updated sums equal those after a
+// reset.
 void test_additive_state() {
     std::mt19937 random(3);
     for (int round = 0; round < 60; ++round) {
@@ -173,7 +175,7 @@ void test_additive_state() {
                 const double after = state.score_after(item, to);
                 const std::uint8_t from = state.device(item);
                 state.update_prices();
-                // A neighbour elsewhere, or a limit that is exceeded, is reason enough to look at a move.
+                // may_pay is true if a neighbour is on another device, or a memory limit is exceeded.
                 if (from != to && after < before * (1 - 1e-9) && problem.transfer_us[from * devices + to] == 0.0) {
                     CHECK(state.may_pay(item));
                 }
@@ -294,7 +296,7 @@ void test_refinement_keeps_its_promises() {
     }
 }
 
-// Python searches from several threads with one object: what they share is only read.
+// Searches on several threads share one SearchSpace, as Python may call them, and find the same as one after another.
 void test_searches_on_threads_find_what_they_find_alone() {
     std::mt19937 random(23);
     const auto problem = std::make_shared<Problem>(random_problem(random, random_graph(random, 120), 3, 7.0));
@@ -351,7 +353,7 @@ void test_canonical_orders_are_topological() {
     for (int round = 0; round < 20; ++round) {
         Problem problem = random_problem(random, random_graph(random, 60), 2, 3.0);
         const auto nodes = static_cast<std::size_t>(problem.graph->nodes());
-        // Every second time all nodes of a kind cost the same: many colours are shared.
+        // In every second problem all nodes of a kind cost the same, so that many share a colour.
         if (round % 2 == 0) std::fill(problem.node_us.begin(), problem.node_us.end(), 1.0);
         const std::vector<std::int32_t> order = canonical_order(problem, std::vector<std::int64_t>(nodes, 0));
         std::vector<std::int32_t> place(nodes, -1);
@@ -363,7 +365,7 @@ void test_canonical_orders_are_topological() {
     }
 }
 
-// How many threads there are changes nothing, nor how far apart the turns' ends are seen.
+// The number of threads does not change the result.
 void test_descents_end_alike_on_any_number_of_threads() {
     std::mt19937 random(29);
     for (int round = 0; round < 6; ++round) {

@@ -1,10 +1,11 @@
-// The native core's tests: a plain program, so that sanitizers see all of it.
+// The tests of the native core are a plain program, so that sanitizers see all of it. Each file test_….cpp has one
+// function, which main.cpp calls.
 #pragma once
 
 #include <cstdio>
 #include <cstdlib>
 
-// Unlike assert, checked in every build.
+// Ends the program with a message if a condition is false. Unlike assert, it is checked in every build.
 #define CHECK(condition)                                                         \
     do {                                                                         \
         if (!(condition)) {                                                      \

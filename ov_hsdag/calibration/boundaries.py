@@ -1,9 +1,13 @@
 """Measures partition boundaries (calls, tensors, bytes and layouts) with purpose-built models on HETERO.
 
+A boundary is where one submodel ends and another begins. Its costs are the call of a submodel, a fixed time for each
+tensor, a time for each byte, and for images a time for rewriting the tensor between a device's own layout and the plain
+one.
+
 A model is a chain of small operations with large tensors between them. It is cut at every large tensor, with the two
-devices alternating. The sum of the times of two runs, with each device first, minus the times of each device alone,
-cancels the operations: the rest is the cost of the boundaries. Tensors of tokens are handed over as they are; tensors
-of images are rewritten from the layout of convolutions.
+devices alternating. The sum of the times of two splits, with each device first, minus the times of the model on each
+device alone, cancels the operations: the rest is the cost of the boundaries. Tensors of tokens are handed over as they
+are; tensors of images are rewritten from the layout of convolutions.
 """
 
 from __future__ import annotations
@@ -51,7 +55,9 @@ class Boundaries:
 def measure_boundaries(
     core: ov.Core, names: Sequence[str], advance: Callable[[str], None] = lambda _: None
 ) -> Boundaries:
-    """Measures all pairs of two or more devices; where several pairs give a cost, their median counts.
+    """Measures the boundaries between all pairs of two or more devices.
+
+    Costs of a single device (submodels, layouts) are medians over its pairs.
 
     Args:
         core: the Core.
@@ -87,7 +93,18 @@ def measure_boundaries(
 def _measure_pair(
     core: ov.Core, names: tuple[str, str], advance: Callable[[str], None]
 ) -> tuple[tuple[float, ...], float]:
-    """Costs of a submodel, a tensor, its bytes, and their layout on each of two devices; and `Boundaries.error`."""
+    """Measures the boundaries between two devices with several chains, and fits costs to them.
+
+    Args:
+        core: the Core.
+        names: names of the two devices.
+        advance: called with a line of progress before each chain.
+
+    Returns:
+        costs: µs of a submodel's call, of a tensor, of a byte, and of rewriting a byte's layout on the first and on the
+            second device. The first three are means over the two devices, or directions.
+        error: median relative error of the chains' extra times.
+    """
     rows, extra, weights = [], [], []
     # µs and bytes of conversions: [image, device].
     converted, handed = np.zeros((2, 2)), np.zeros((2, 2))
@@ -112,9 +129,19 @@ def _measure_pair(
 
 
 def _measure_chain(core: ov.Core, chain: _Chain, names: tuple[str, str]) -> tuple[float, float, float, Floats]:
-    """Measures a chain: cost of its boundaries, its error, time of both splits, and time of inserted nodes [devices].
+    """Measures a chain in two splits, with each device first, and on each device alone.
 
-    All times are in µs.
+    Args:
+        core: the Core.
+        chain: the chain.
+        names: names of the two devices.
+
+    Returns:
+        extra_us: cost of the boundaries in both splits together, µs.
+        noise_us: error of `extra_us`, µs.
+        total_us: time of both splits together, µs.
+        converted_us: time of the nodes that the plugins inserted (conversions) in both splits, µs, float64 [2], by
+            device.
     """
     graph = ComputationGraph.from_model(chain.model)
     inputs = TimedInputs([[np.ones(port.get_shape(), np.float32) for port in chain.model.inputs]])
@@ -145,13 +172,28 @@ def _measure_chain(core: ov.Core, chain: _Chain, names: tuple[str, str]) -> tupl
 
 
 class _Chain(Builder):
-    """Small operations with large tensors between them, with the stages at which they are cut.
+    """A model of small operations with large tensors between them, and the stages at which it is cut.
 
     The operations are: widen | narrow, widen | … | narrow. A fan has many tensors from one submodel to another, so that
     the costs of tensors can be told from those of submodels.
+
+    Attributes:
+        model: the model.
+        image: whether the tensors are images and the operations convolutions; else tokens and matrix products.
+        bytes: bytes of each large tensor.
+        tensors: number of large tensors.
+        submodels: number of submodels of a split.
+        stages: number of the submodel that each node belongs to, by the node's name.
     """
 
     def __init__(self, size: tuple[int, int], *, image: bool = False, fan: bool = False) -> None:
+        """Builds the chain.
+
+        Args:
+            size: [rows, columns] of the large tensors of tokens, or [channels, side] of images.
+            image: whether to use images.
+            fan: whether to build a fan with two submodels.
+        """
         super().__init__()
         self.image, self._large = image, size[0] if image else size[1]
         self.bytes = 4 * size[0] * (size[1] ** 2 if image else size[1])  # bytes of each large tensor, f32
@@ -170,17 +212,21 @@ class _Chain(Builder):
         self.model = ov.Model([result], [parameter], "ov_hsdag boundaries")
 
     def _keep(self, node: Any, stage: int) -> Any:
+        """Names a node, records its stage in `stages`, and returns the node."""
         node.set_friendly_name(f"node{len(self.stages)}")
         self.stages[node.get_friendly_name()] = stage
         return node
 
     def _widen(self, source: Any, stage: int) -> Any:
+        """Adds an operation that makes a large tensor of a small one."""
         return self._linear(source, _NARROW, self._large, stage)
 
     def _narrow(self, source: Any, stage: int) -> Any:
+        """Adds an operation that makes a small tensor of a large one."""
         return self._linear(source, self._large, _NARROW, stage)
 
     def _linear(self, source: Any, channels: int, out: int, stage: int) -> Any:
+        """Adds a convolution or matrix product with `channels` inputs and `out` outputs, and records its stage."""
         node = (self.conv if self.image else self.matrix_product)(source, channels, out)
         self._keep(node.input_value(1).get_node(), stage)  # weights belong to their consumer's submodel
         return self._keep(node, stage)

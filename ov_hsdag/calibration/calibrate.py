@@ -1,10 +1,16 @@
-"""Calibration of a model: measures its operations, and cuts between them, on the devices of this machine."""
+"""Calibration of a model: measures its operations and its partition boundaries on the devices of this machine.
+
+First the whole model is measured on each device that runs all of it ("alone"), which gives times of its operations. A
+device that runs only a part is measured in a split with one that runs the whole model (its helper). Then a few splits
+over all devices are measured. They give factors on the costs of submodels, transfers and broken fusions
+(`ov_hsdag.calibration.scale_factors`), which are the profile's otherwise. Equal devices are those whose conditions of
+measuring are the same (`ov_hsdag.costs.stored.identity`).
+"""
 
 from __future__ import annotations
 
 import datetime
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -21,6 +27,7 @@ from ov_hsdag.costs.fusions import fusions, layout_ends, own_layout, with_layout
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.roofline import Roofline
 from ov_hsdag.costs.stored import UNEQUAL, BoundaryCosts, DeviceCosts, ModelCosts, graph_hash, identity
+from ov_hsdag.costs.terms import BOUNDARY_TERMS, NODE_TERMS
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.model import colocation
@@ -33,6 +40,7 @@ from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.errors import RunError, one_line
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.timing import UNLIMITED, Deadline, OutOfTime
+from ov_hsdag.utils.warn import warn_caller
 
 Advance = Callable[[str], None]
 
@@ -55,10 +63,10 @@ def calibrate_prepared(
     deadline: Deadline = UNLIMITED,
     compiled: CompiledModels | None = None,
 ) -> tuple[ModelCosts, dict[str, NodeTimes]]:
-    """Measures a model on each device alone, or together with another one if a device does not run all of it.
+    """Measures a model on each device alone, or in a split with another one if a device does not run all of it.
 
     Devices that run nothing of the model are left out. If the time is too short, the profile replaces measurements,
-    with a warning: first rounds and placements are left out, then single operations, then devices.
+    with a warning: first repetitions and splits are left out, then single operations, then devices.
 
     Args:
         prepared: the analysis of the model.
@@ -83,10 +91,14 @@ def calibrate_prepared(
 
 
 class Calibrating(AbstractContextManager["Calibrating"]):
-    """A process in which models are calibrated, so that this process compiles nothing. It ends with `close`."""
+    """A child process in which models are calibrated, so that this process compiles nothing.
+
+    It begins with the first call, or with `start`, and ends with `close`. It keeps compiled copies of each model for
+    later calls.
+    """
 
     def __init__(self, core: ov.Core, names: Sequence[str]) -> None:
-        """Prepares for these devices; the process begins with the first call, or with `start`."""
+        """Prepares the process; `core` has the devices and their settings, `names` are the devices to compile for."""
         self._core, self._names = core, names
         self._kept: dict[int, int] = {}  # number of each model in the process, by Python's id of the model
         self._started: Compiling | None = None
@@ -147,12 +159,20 @@ def _calibrate_here(
 ) -> tuple[ModelCosts, dict[str, NodeTimes]]:
     """Runs in the compiling process: `calibrate_prepared` for a model.
 
+    Compiled copies are kept in `here.kept` for later calls with the same model.
+
     Args:
         here: the context of the process.
-        number: number of the model.
-        about: the other fields of `ModelAnalysis`.
+        number: number of the model, see `Compiling.keep`.
+        about: the fields of `ModelAnalysis` after `model`, in their order.
         profile: profile of the devices.
-        seconds: budget.
+        seconds: budget of everything except a compilation that has begun.
+
+    Returns:
+        Costs and times, as `calibrate_prepared`.
+
+    Raises:
+        RunError: as `calibrate_prepared`.
     """
     deadline, prepared, key = Deadline(seconds), ModelAnalysis(here.model(number), *about), f"compiled {number}"
     if key not in here.kept:
@@ -196,7 +216,7 @@ class NotRunnableError(RunError):
 
 
 class ModelCalibration:
-    """A model's calibration in steps.
+    """A model's calibration in steps: `measure_operations`, then `measure_boundaries`, then `costs`.
 
     Attributes:
         problem: the problem with the measured costs, from `measure_operations` on.
@@ -243,7 +263,9 @@ class ModelCalibration:
         self.factors: NDArray[np.float64] | None = None
 
     def measure_operations(self) -> None:
-        """Measures each device alone, then devices that do not run the whole model.
+        """Measures each device alone, then devices that do not run the whole model, each in a split with a helper.
+
+        Sets `alone`, `times`, `as_another` and `problem`. Devices that lack time or memory are left out.
 
         Raises:
             RunError: no device runs the whole model, or none did so in time.
@@ -286,7 +308,17 @@ class ModelCalibration:
         self.problem = self._problem(self.times)
 
     def _with_means_of_equal_devices(self, times: Mapping[str, NodeTimes]) -> dict[str, NodeTimes]:
-        """Gives equal devices the mean of their times, because their differences come from other programs."""
+        """Replaces times of equal devices by their mean, because their differences come from other programs.
+
+        Times stay as they are where single operations were not measured, or where latencies differ by `UNEQUAL` or
+        more, so that the devices are not equal in fact.
+
+        Args:
+            times: measured times, by device name.
+
+        Returns:
+            All times, by device name.
+        """
         pooled = dict(times)
         for name, device_times in times.items():
             equal = self._times_of_equal_devices(name, times)
@@ -297,7 +329,12 @@ class ModelCalibration:
         return pooled
 
     def _times_of_equal_devices(self, name: str, times: Mapping[str, NodeTimes]) -> list[NodeTimes]:
-        """Times of devices with the same identity whose operations were counted."""
+        """Selects times with measured operations, of devices with the same identity as the device `name`.
+
+        Args:
+            name: name of the device, which need not be in `times`.
+            times: measured times, by device name.
+        """
         identity_of = self._identity
         return [
             other_times
@@ -306,7 +343,7 @@ class ModelCalibration:
         ]
 
     def _node_times(self, model: ov.Model, runs_on: str, name: str, deadline: Deadline, **options: Any) -> NodeTimes:
-        """Times of the device `name` in a model that is compiled for `runs_on`.
+        """Measures the times of the device `name` in a model that is compiled for `runs_on`, see `node_times`.
 
         Args:
             model: the model.
@@ -328,10 +365,17 @@ class ModelCalibration:
         )
 
     def _as_alike(self, name: str, measured: NodeTimes) -> NodeTimes:
-        """Divides the time of a device whose operations were not counted like that of an equal or similar device.
+        """Divides a device's latency among operations as on a similar device, if only its latency was measured.
 
-        The other device's ratios of measured to predicted times are assumed for it. A similar device is one of the same
-        kind.
+        The similar device is an equal one, else one of the same kind; then `name` is added to `as_another`. From a
+        device that is not equal, the ratios of measured to predicted times of operations are assumed.
+
+        Args:
+            name: name of the device.
+            measured: its times; returned unchanged if its operations were measured, or there is no similar device.
+
+        Returns:
+            The times of the device.
         """
         kind, similar_times = kind_of(name), self._times_of_equal_devices(name, self.alone)
         if not similar_times and not measured.copies:
@@ -346,11 +390,14 @@ class ModelCalibration:
         return replace(similar_times[0], device=name, us=us, latency_us=measured.latency_us)
 
     def _has_memory(self, copies: Mapping[str, int], times: float = _COMPILED_SIZE_FACTOR) -> bool:
-        """Whether compiled copies of the model fit into memory, all at once in this process.
+        """Whether compiled copies of the model fit into the free memory, all at once in this process.
 
         Args:
-            copies: number of copies by device.
+            copies: number of copies by device name.
             times: memory of a copy as a multiple of its weights.
+
+        Returns:
+            False if a memory lacks room; memory whose free bytes cannot be found out counts as enough.
         """
         size = times * float(self._prepared.graph.weight_bytes.sum())
         needed: dict[str, float] = {}
@@ -361,13 +408,19 @@ class ModelCalibration:
         return all(known is None or needed[memory] <= _MEMORY_SHARE * known for memory, known in free.items())
 
     def _times_in_split(self, name: str, helper: str, deadline: Deadline) -> NodeTimes | None:
-        """Times of a device that does not run the whole model, in a split that gives it everything that it runs.
+        """Measures a device that does not run the whole model, in a split that gives it everything that it runs.
+
+        Args:
+            name: name of the device.
+            helper: name of a device that runs the whole model, and gets the rest.
+            deadline: budget.
 
         Returns:
             The times; None where it runs nothing.
 
         Raises:
             RuntimeError: the split does not run.
+            OutOfTime: no operations were measured before the deadline.
         """
         graph, weights = self._prepared.graph, self._weights[name]
         nothing = np.full(graph.nodes, -1, np.int32)
@@ -383,7 +436,10 @@ class ModelCalibration:
         return self._node_times(split, pair, name, deadline, inside=inside, split=placement.tobytes(), counted=counted)
 
     def measure_boundaries(self) -> None:
-        """Measures scale factors on the costs of boundaries, if all devices were measured and memory allows.
+        """Measures splits and fits factors on the costs of boundaries, if all devices were measured and memory allows.
+
+        Sets `factors`, multiplies the costs of `problem` by them, and updates `times` by the latencies of the devices
+        that were measured between the splits.
 
         Raises:
             RunError: a device does not run the model any more.
@@ -417,9 +473,7 @@ class ModelCalibration:
         introduction = "there was no time or memory to measure"
         if self.as_another:
             names = ", ".join(self.as_another)
-            warnings.warn(
-                f"{introduction} single operations on {names}: a device of the same kind counts there", stacklevel=3
-            )
+            warn_caller(f"{introduction} single operations on {names}: a device of the same kind counts there")
         missing = []
         if coarse := [name for name, device_times in self.times.items() if device_times.copies == 0]:
             missing.append(
@@ -429,26 +483,28 @@ class ModelCalibration:
         if self.factors is None and len(self.times) == len(self._prepared.devices) > 1:
             missing.append("what submodels and transfers cost (that is the profile's)")
         if missing:
-            warnings.warn(f"{introduction} {', nor '.join(missing)}", stacklevel=3)
+            warn_caller(f"{introduction} {', nor '.join(missing)}")
 
     def costs(self) -> ModelCosts:
-        """Returns the measured costs."""
+        """Returns the measured costs of all devices of `times`; `boundaries` is None if `factors` is."""
         problem = self.problem
-        us, (fused_with, penalty_us) = problem.node_us, problem.fusions
         when = when_measured()
+        of_nodes = problem.costs_of(NODE_TERMS)
         devices = {
-            name: DeviceCosts(self._identity[name], when, us[:, column], fused_with[:, column], penalty_us[:, column])
+            name: DeviceCosts(self._identity[name], when, {key: values[:, column] for key, values in of_nodes.items()})
             for column, name in enumerate(self.times)
         }
-        between = BoundaryCosts(problem.devices, problem.submodel_us, problem.transfer_us, problem.transfer_us_per_byte)
+        between = BoundaryCosts(problem.devices, problem.costs_of(BOUNDARY_TERMS))
         return ModelCosts(graph_hash(self._prepared.graph), devices, None if self.factors is None else between)
 
     def _problem(self, times: Mapping[str, NodeTimes]) -> PlacementProblem:
-        """The problem of placing the model on devices for latency, without memory limits.
+        """Makes the problem of placing the model on the devices of `times` for latency, without memory limits.
 
-        The profile gives the costs of submodels and transfers, and the times of operations that run alone. `times`
-        gives the devices, their order, and their fusions; where single operations were not measured, fusions are those
-        of the roofline model.
+        The profile gives the costs of submodels, transfers and layouts, and the times of operations that run without
+        fusion. Where single operations were not measured, fusions are those of the roofline model.
+
+        Args:
+            times: times of the devices, by name; their order is that of the problem's devices.
         """
         prepared, profile, names = self._prepared, self._profile, tuple(times)
         graph, roofline = prepared.graph, self._roofline
@@ -466,7 +522,6 @@ class ModelCalibration:
         fused_with, penalty_us = with_layouts(
             graph, fused_with, penalty_us, np.stack(layouts, axis=1), profile.layout_us_per_byte(names)
         )
-        transfer_us, transfer_us_per_byte = cost_model.transfer_costs(profile, names)
         return PlacementProblem(
             graph=graph,
             devices=names,
@@ -474,20 +529,18 @@ class ModelCalibration:
             node_us=np.stack([measured.us for measured in times.values()], axis=1),
             supported=prepared.supported[:, [prepared.devices.index(name) for name in names]],
             groups=graph.legality.groups,
-            transfer_us=transfer_us,
-            transfer_us_per_byte=transfer_us_per_byte,
-            submodel_us=profile.submodel_us(names),
             memory_bytes=np.full(len(names), -1, np.int64),
             rule=colocation.split_rule(ov.__version__),
             fused_with=fused_with,
             fusion_penalty_us=penalty_us,
+            **cost_model.boundary_costs(profile, names),
         )
 
 
 def compiled_models(prepared: ModelAnalysis, core: ov.Core) -> CompiledModels:
-    """Returns a store that keeps as many compiled copies of the model as there is memory for.
+    """Makes an empty store that keeps as many compiled copies of the model as there is memory for.
 
-    Copies that are in use only for a while need memory as well (`_TRANSIENT_MODELS`).
+    Memory is left for a copy on each device, and for copies that are in use only for a while (`_TRANSIENT_MODELS`).
     """
     free = [found for name in prepared.devices if (found := discovery.free_bytes(core, name)) is not None]
     size = _COMPILED_SIZE_FACTOR * max(float(prepared.graph.weight_bytes.sum()), 1.0)
@@ -512,11 +565,11 @@ def scaled(problem: PlacementProblem, alone: Sequence[str], factors: NDArray[np.
         The problem with the scaled costs.
     """
     submodels, transfers, layouts, fused, helped = factors
-    return replace(
-        problem,
-        node_us=problem.node_us * np.where([name in alone for name in problem.devices], 1.0, helped),
-        submodel_us=problem.submodel_us * submodels,
-        transfer_us=problem.transfer_us * transfers,
-        transfer_us_per_byte=problem.transfer_us_per_byte * transfers,
-        fusion_penalty_us=problem.fusions[1] * np.where(layout_ends(problem.graph), layouts, fused)[:, None],
+    return problem.with_scaled_costs(
+        {
+            "nodes": np.where([name in alone for name in problem.devices], 1.0, helped),
+            "fusions": np.where(layout_ends(problem.graph), layouts, fused)[:, None],
+            "submodels": float(submodels),
+            "transfers": float(transfers),
+        }
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -46,7 +46,7 @@ _NORM_EXPONENT = 16
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The simulator's terms of some placements."""
+    """The simulator's terms of some placements, from which times are predicted with any scale factors."""
 
     work: Floats  # time of operations with broken fusions, µs, float64 [placements, devices, kinds, parts]
     transfer: Floats  # time of transfers, µs, float64 [placements, devices]; it counts for both ends of a transfer
@@ -61,7 +61,7 @@ class Terms:
 
     @cached_property
     def on_several(self) -> NDArray[np.bool_]:
-        """Whether placements have work on more than one device, bool [placements]."""
+        """Whether several devices have each more than `_USED_SHARE` of a placement's work, bool [placements]."""
         work = self.work.sum(axis=(2, 3))
         return np.asarray((work > _USED_SHARE * work.sum(axis=1, keepdims=True)).sum(axis=1) > 1)
 
@@ -84,12 +84,18 @@ class Fit:
 class Corrector:
     """Fits scale factors of one problem's costs to measured placements.
 
-    The order of the factors is: devices, kinds of operations on each device, parts of the model, transfers, submodels,
-    several devices at once.
+    Factors are passed as one array of their logarithms, float64 [factors], in this order: devices [devices], kinds of
+    operations on each device [devices, KINDS], parts of the model [PARTS], transfers, submodels, and several devices at
+    once. The time of an operation is multiplied by the factors of its device, of its kind there, and of its part.
     """
 
     def __init__(self, problem: PlacementProblem, reference: NDArray[np.uint8]) -> None:
-        """Prepares for a problem; `reference` is the placement that others are measured against, uint8 [groups]."""
+        """Prepares for a problem.
+
+        Args:
+            problem: the problem, whose costs are to be corrected.
+            reference: the placement to which times of others are relative, uint8 [groups].
+        """
         self.problem, self._reference, self._devices = problem, reference, len(problem.devices)
 
     @cached_property
@@ -99,7 +105,7 @@ class Corrector:
 
     @cached_property
     def _kind(self) -> NDArray[np.int64]:
-        """Kind of each node's operation, int64 [nodes]."""
+        """Kind of each node: the rank of its operation type by work, or KINDS - 1 for the rest; int64 [nodes]."""
         types, index = np.unique(np.asarray(self.problem.graph.types), return_inverse=True)
         most = np.argsort(-np.bincount(index, self._mean_us), kind="stable")[: KINDS - 1]
         number = np.full(len(types), KINDS - 1, np.int64)
@@ -108,12 +114,13 @@ class Corrector:
 
     @cached_property
     def _part(self) -> NDArray[np.int64]:
-        """Part of the model that each node belongs to, int64 [nodes]."""
+        """Part of the topological order that each node belongs to, 0 to PARTS - 1, int64 [nodes]."""
         done = self._mean_us.cumsum() - self._mean_us / 2
         return np.minimum(done / max(done[-1], 1e-30) * PARTS, PARTS - 1).astype(np.int64)
 
     @cached_property
     def _mean_us(self) -> Floats:
+        """Time of each node, mean over the devices, µs, float64 [nodes]; infinite times count as 0."""
         return np.where(np.isfinite(self.problem.node_us), self.problem.node_us, 0.0).mean(axis=1)
 
     @cached_property
@@ -124,7 +131,7 @@ class Corrector:
         return (*names, "")
 
     def terms(self, placements: NDArray[np.uint8]) -> Terms:
-        """Returns the simulator's terms of placements, uint8 [placements, groups] or [groups]."""
+        """Simulates placements, uint8 [placements, groups] or a single one, [groups], and returns their terms."""
         batch = np.atleast_2d(placements)
         breakdown = self.problem.breakdown(batch)
         shape = (len(batch), self._devices, KINDS, PARTS)
@@ -142,7 +149,14 @@ class Corrector:
         return np.concatenate([*blocks, [_TRANSFER, _SUBMODEL, _TOGETHER]])
 
     def unpack(self, factors: Floats) -> tuple[Floats, Floats, Floats, Floats]:
-        """Splits factors into those of devices [devices], kinds [devices, kinds], parts [parts], and the last three."""
+        """Splits an array of factors.
+
+        Returns:
+            device: factors of devices, [devices].
+            kind: factors of kinds on each device, [devices, KINDS].
+            part: factors of parts, [PARTS].
+            rest: factors of transfers, of submodels, and of several devices at once, [3].
+        """
         device, kind, part, rest = np.split(factors, np.cumsum([self._devices, self._devices * KINDS, PARTS]))
         return device, kind.reshape(self._devices, KINDS), part, rest
 
@@ -170,13 +184,13 @@ class Corrector:
         )
 
     def _busy_us(self, factors: Floats, terms: Terms) -> Floats:
-        """Predicts the work of each device (operations, submodels, transfers), µs, float64 [placements, devices]."""
+        """Predicts the time of each device's work (operations, submodels, transfers), µs, [placements, devices]."""
         device, kind, part, (transfer, submodel, _) = self.unpack(factors)
         work = np.einsum("pdkb,dkb->pd", terms.work, np.exp(device[:, None, None] + kind[:, :, None] + part))
         return np.maximum(work + terms.submodel * np.exp(submodel) + terms.transfer * np.exp(transfer), 1e-9)
 
     def log_ratio(self, factors: Floats, terms: Terms) -> Floats:
-        """Predicts log(reference time / placement time), float64 [placements]; see `log_us`."""
+        """Predicts log(reference time / placement time), float64 [placements]; for the arguments see `log_us`."""
         return self.log_us(factors, self.reference) - self.log_us(factors, terms)
 
     def fit(
@@ -205,6 +219,7 @@ class Corrector:
         measured, spread = np.log(ratios), self.spread
 
         def off(factors: Floats) -> Floats:
+            """Differences between predicted and measured log ratios, [placements]."""
             return self.log_ratio(factors, terms) - measured
 
         busy_known = np.isfinite(busy_us) & (busy_us > 0) if busy_us is not None else np.zeros((0, 0), np.bool_)
@@ -212,11 +227,13 @@ class Corrector:
         busy_noise = np.broadcast_to(np.hypot(_NOISE, busy_uncertain), busy_known.shape[::-1]).T[busy_known]
 
         def busy_off(factors: Floats) -> Floats:
+            """Differences between predicted and measured logarithms of known `busy_us`, in standard errors."""
             if not len(log_busy):
                 return log_busy
             return (np.log(self._busy_us(factors, terms)[busy_known]) - log_busy) / busy_noise
 
         def residuals(scaled: Floats) -> Floats:
+            """All differences, and the prior; `scaled` are the factors in prior standard deviations, [factors]."""
             return np.concatenate([off(spread * scaled) / noise, busy_off(spread * scaled), scaled])
 
         # Effects that the simulator leaves out make outliers; a robust loss limits their influence on the factors.
@@ -231,13 +248,13 @@ class Corrector:
         problem = self.problem
         device, kind, part, (transfer, submodel, _) = self.unpack(factors)
         scale = np.exp(device + kind[:, self._kind].T + part[self._part][:, None])
-        return replace(
-            problem,
-            node_us=problem.node_us * scale,
-            fusion_penalty_us=problem.fusions[1] * scale,
-            transfer_us=problem.transfer_us * np.exp(transfer),
-            transfer_us_per_byte=problem.transfer_us_per_byte * np.exp(transfer),
-            submodel_us=problem.submodel_us * np.exp(submodel),
+        return problem.with_scaled_costs(
+            {
+                "nodes": scale,
+                "fusions": scale,
+                "submodels": float(np.exp(submodel)),
+                "transfers": float(np.exp(transfer)),
+            }
         )
 
     def describe(self, factors: Floats) -> dict[str, Any]:

@@ -56,6 +56,19 @@ _CHAINS = "; least squares over chains of small operations that are cut at every
 def _entry(
     core: ov.Core, prior: DeviceProfile, figures: Figures, boundaries: Boundaries, number: int, measurement: str
 ) -> dict[str, Any]:
+    """Makes the JSON of one device.
+
+    Args:
+        core: the Core, for the device's full name.
+        prior: profile of the device for figures that were not measured.
+        figures: fitted figures of the device.
+        boundaries: costs of boundaries.
+        number: number of the device in `boundaries`.
+        measurement: date and release of the measurement, the beginning of the sources of measured figures.
+
+    Returns:
+        The value of the device's name under "devices".
+    """
     precision = prior.precision
 
     def prior_figure(key: str) -> dict[str, Any]:
@@ -103,6 +116,7 @@ _STREAMING = frozenset({"Add", "Multiply", "Relu", "Concat", "Transpose", "Softm
 
 
 def _round(value: float) -> float:
+    """Rounds to four significant digits."""
     return float(f"{value:.4g}")
 
 

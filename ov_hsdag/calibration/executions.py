@@ -1,7 +1,9 @@
 """The nodes that a compiled model executes, their times, and the operations of the model that they compute.
 
 Plugins fuse operations and insert conversions. In the runtime model every executed node names the operations that it
-computes (`originalLayersNames`); an inserted one (a Reorder, a Convert) names none.
+computes (`originalLayersNames`); an inserted one (a Reorder, a Convert) names none. Times are read from the plugin's
+performance counters. They need a copy of the model that is compiled with PERF_COUNT, as counting makes inferences
+slower. So there are copies with counters, and plain ones for latencies.
 """
 
 from __future__ import annotations
@@ -40,7 +42,14 @@ WARM_UP = 2
 
 
 class SingleRequest:
-    """Runs one request as pipelines do: each submodel in the threads of its own device, which have to wake up."""
+    """Runs and times inferences of one request, one after the other.
+
+    They are started asynchronously, as in pipelines: each submodel runs in the threads of its device, which have to
+    wake up. That is part of the time.
+
+    Attributes:
+        request: the infer request.
+    """
 
     def __init__(self, compiled: ov.CompiledModel, inputs: TimedInputs) -> None:
         """Creates a request of a compiled model; `inputs` are those of the timed inferences."""
@@ -54,7 +63,10 @@ class SingleRequest:
         return self._runs + self._replay.inferences
 
     def run(self, limit: float = math.inf) -> float:
-        """Runs an inference, beginning with its states, and returns its seconds.
+        """Runs an inference with its inputs and initial states, and returns its time in seconds.
+
+        Args:
+            limit: seconds after which the inference is cancelled; inf for no limit.
 
         Raises:
             RuntimeError: the inference fails.
@@ -75,15 +87,19 @@ class SingleRequest:
 
 @dataclass(eq=False)
 class Compiled:
-    """A compiled model, the seconds that compiling took, and the number of inferences that its counters include."""
+    """A compiled copy of a model."""
 
     model: ov.CompiledModel
-    seconds: float
-    counted: int = 0
+    seconds: float  # time that compiling took, seconds
+    counted: int = 0  # number of inferences that its performance counters include
 
 
 class CompiledModels:
-    """Compiled copies of a model: each way to run it once, for all its phases, as far as memory allows."""
+    """A store of compiled copies of one model, so that later phases of a workload need not compile it again.
+
+    A copy is identified by the device string, the placement on HETERO, and whether it has counters. At most one copy is
+    kept for each, and only as long as there is room.
+    """
 
     def __init__(self, core: ov.Core, room: int = 0) -> None:
         """Prepares a store.
@@ -100,7 +116,7 @@ class CompiledModels:
 
         Args:
             device: device string that it was compiled for.
-            split: identifies a placement of HETERO.
+            split: identifies a placement of HETERO, such as its bytes; empty for other devices.
             counters: whether it was compiled with PERF_COUNT.
 
         Returns:
@@ -124,7 +140,7 @@ class CompiledModels:
         Args:
             model: the model, with affinities if `device` is HETERO.
             device: device string to compile for.
-            split: identifies a placement of HETERO.
+            split: identifies a placement of HETERO, such as its bytes; empty for other devices.
             counters: whether to compile with PERF_COUNT.
             again: whether to compile another copy in any case, which is not kept.
             now: clock that measures compiling, in seconds.
@@ -191,11 +207,14 @@ class TimedModel:
         self.typical = min(first, self.run()) if deadline.left > 4 * first else first
 
     def counted(self, warm_up: int, *, again: bool) -> tuple[ov.CompiledModel, Counters]:
-        """Returns a copy that is compiled with counters, and its counters.
+        """Compiles a copy with counters, or takes the kept one, and runs its warm-up.
 
         Args:
-            warm_up: inferences that do not count.
-            again: whether to compile another copy than the kept one.
+            warm_up: number of inferences that do not count.
+            again: whether to compile another copy in any case.
+
+        Returns:
+            The compiled copy, and its counters after the warm-up.
 
         Raises:
             RuntimeError: compiling or running fails.
@@ -205,12 +224,12 @@ class TimedModel:
         return copy.model, Counters(copy, self._inputs, warm_up, self.deadline)
 
     def compiling_counted(self, *, again: bool) -> float:
-        """Seconds that compiling a copy with counters takes; 0 if it is kept already."""
+        """Estimates the seconds that `counted` needs for compiling: those of the plain copy, or 0 if one is kept."""
         _, device, split = self._of
         return self.compiling if again or not self._compiled.keeps(device, split, counters=True) else 0.0
 
     def run(self, *, refill: bool = False) -> float:
-        """Runs an inference and returns its seconds.
+        """Runs an inference and returns its time in seconds.
 
         Args:
             refill: whether to run another one before it, which refills caches after other models ran.
@@ -243,7 +262,7 @@ class Execution:
 
 
 class Counters:
-    """Mean times of the executed nodes of one compiled model, without its first inferences.
+    """Runs inferences of a copy with counters, and reads the mean times of its executed nodes, without the warm-up.
 
     A plugin reports the mean over all inferences so far, in whole µs. Two readings give the mean between them.
     """
@@ -272,7 +291,7 @@ class Counters:
         self._before = compiled.counted
 
     def run(self) -> float:
-        """Runs an inference and returns its seconds.
+        """Runs an inference, which is added to the copy's `counted`, and returns its time in seconds.
 
         Raises:
             RuntimeError: it fails.
@@ -284,7 +303,14 @@ class Counters:
             self._compiled.counted = self._earlier + self._single.inferences
 
     def us(self) -> dict[tuple[int, str], float]:
-        """Mean µs of each executed node since the warm-up, by number of the submodel (0 without HETERO) and name."""
+        """Computes the mean times of executed nodes since the warm-up.
+
+        Returns:
+            µs of each executed node, by number of the submodel (0 without HETERO) and the node's name.
+
+        Raises:
+            ValueError: no inference was run since the warm-up.
+        """
         last, whole = self._read(), self._compiled.counted
         runs = whole - self._before
         if runs == 0:
@@ -293,6 +319,7 @@ class Counters:
         return {key: max(whole * mean - before * first.get(key, 0.0), 0.0) / runs for key, mean in last.items()}
 
     def _read(self) -> dict[tuple[int, str], float]:
+        """Reads the mean times over all inferences so far, µs, with the keys of `us`."""
         mean_us: dict[tuple[int, str], float] = {}
         for item in self._single.request.profiling_info:
             if item.status.name != "EXECUTED":
@@ -313,9 +340,10 @@ class Executions:
     unexplained_us: float
 
     def alike(self, graph: ComputationGraph) -> Executions:
-        """Gives nodes that execute the same operations on the same shapes their median time.
+        """Replaces the time of each node by the median of all nodes that do the same work; returns a copy.
 
-        The layers of a network repeat, and differences between their times come from other programs.
+        These execute operations of equal types and shapes, and have the same layout of their outputs. The layers of a
+        network repeat, and differences between their times come from other programs.
         """
         kinds: dict[object, list[int]] = {}
         for number, item in enumerate(self.items):
@@ -339,7 +367,7 @@ class Executions:
             us: times of `Counters.us`.
 
         Returns:
-            All executed nodes.
+            The executed nodes. Nodes that the plugin does not execute but that name operations have a time of 0.
         """
         index = {name: number for number, name in enumerate(graph.names) if graph.kinds[number] != NodeKind.CONSTANT}
         nodes = _runtime_nodes(compiled, index)
@@ -369,6 +397,13 @@ def _with_unnamed_operations(items: list[Execution], graph: ComputationGraph) ->
     """Assigns operations that no executed node names to the node that computes their consumer.
 
     A plugin names a matrix product with a bias after the Add, and merged equal operations after one of them.
+
+    Args:
+        items: the executed nodes; changed in place.
+        graph: the graph of the model.
+
+    Returns:
+        `items`.
     """
     home: dict[int, int] = {}
     for number, item in enumerate(items):
@@ -391,7 +426,7 @@ def _with_unnamed_operations(items: list[Execution], graph: ComputationGraph) ->
 
 
 def _cost_key(graph: ComputationGraph, node: int) -> tuple[object, ...]:
-    """Key of everything that an operation's time depends on: type, work, shapes and types of inputs and outputs."""
+    """A key that is equal for operations that should take equally long: type, work, shapes and element types."""
     inputs = graph.input_output[graph.input_ptr[node] : graph.input_ptr[node + 1]]
     outputs = range(graph.output_ptr[node], graph.output_ptr[node + 1])
     tensors = [(graph.output_shapes[output], graph.output_types[output]) for output in (*inputs, *outputs)]
@@ -400,13 +435,24 @@ def _cost_key(graph: ComputationGraph, node: int) -> tuple[object, ...]:
 
 @dataclass
 class _RuntimeNode:
-    originals: tuple[int, ...]
-    layout: str
-    inputs: list[str]
-    consumers: list[str]
+    """A node of the runtime model."""
+
+    originals: tuple[int, ...]  # operations of the graph that it names, ascending; empty for an inserted node
+    layout: str  # layout of its first output, see `Execution.layout`
+    inputs: list[str]  # names of the nodes that it reads
+    consumers: list[str]  # names of the nodes that read it
 
 
 def _runtime_nodes(compiled: ov.CompiledModel, index: Mapping[str, int]) -> dict[str, _RuntimeNode]:
+    """Reads the runtime model of a compiled model, without its constants.
+
+    Args:
+        compiled: the compiled model.
+        index: node number in the graph, by name.
+
+    Returns:
+        The nodes by name, in topological order.
+    """
     nodes: dict[str, _RuntimeNode] = {}
     for op in compiled.get_runtime_model().get_ordered_ops():
         info = {key: str(getattr(value, "value", value)) for key, value in op.get_rt_info().items()}
@@ -427,13 +473,24 @@ def _runtime_nodes(compiled: ov.CompiledModel, index: Mapping[str, int]) -> dict
 
 
 def _served_operation(name: str, nodes: Mapping[str, _RuntimeNode], submodels: Mapping[str, int]) -> tuple[int, bool]:
-    """Finds the operation that an inserted node works for, and whether it converts that one's output.
+    """Finds the operation that an inserted node converts a tensor for.
 
-    It is the reader of its result in the same submodel, else the operation that it reads.
+    It is the nearest operation behind the node in its submodel, else the nearest one before it there; if there is none,
+    those of other submodels are tried in the same order.
+
+    Args:
+        name: name of the inserted node.
+        nodes: nodes of the runtime model, by name.
+        submodels: number of the submodel of executed nodes, by name.
+
+    Returns:
+        serves: the operation's node in the graph, -1 if there is none.
+        leaving: whether the inserted node converts the output of that operation, and not its input.
     """
     own_submodel = submodels.get(name, 0)
 
     def nearest(step: str, same: bool) -> int:
+        """Searches breadth-first along `step` ("inputs" or "consumers"), within the submodel if `same`; -1 for none."""
         front, seen = [name], {name}
         while front:
             following = [other for at in front for other in getattr(nodes[at], step) if other in nodes]

@@ -1,6 +1,8 @@
 """Calibration of a machine: a profile of its devices, and the measured costs of models.
 
-Devices are measured with microbenchmarks, partition boundaries and probe networks.
+Microbenchmarks (single layers) give a device's rates, and chains that are cut at every large tensor give the costs of
+partition boundaries. Probe networks, which are built as real models are, correct these costs. A stage is one of these
+steps, or the calibration of one model; progress is reported by stage.
 """
 
 from __future__ import annotations
@@ -134,7 +136,17 @@ def calibrate(
 
 
 def _begin_stage(tell: Callable[[str], None], number: Iterator[int], total: int, name: str) -> Callable[[str], None]:
-    """Begins the next stage; returns a function that reports its steps."""
+    """Begins the next stage.
+
+    Args:
+        tell: gets each line of progress.
+        number: supplies the number of the stage.
+        total: number of all stages.
+        name: what the stage measures.
+
+    Returns:
+        A function that reports a step of the stage.
+    """
     at = f"stage {next(number)} of {total}, {name}"
     return lambda step: tell(f"{at}: {step}")
 
@@ -146,6 +158,9 @@ def _measure_devices(here: Here, prior: Profile, total: int) -> tuple[dict[str, 
         here: the context of the process.
         prior: a profile of the devices, with prior figures.
         total: number of stages, including those of models.
+
+    Returns:
+        The fitted figures by device name, and the costs of boundaries, corrected by probe networks.
 
     Raises:
         RunError: a device does not run a built-in model.
@@ -163,7 +178,19 @@ def _measure_devices(here: Here, prior: Profile, total: int) -> tuple[dict[str, 
 
 
 def _fit_device_figures(core: ov.Core, device: DeviceProfile, advance: Callable[[str], None]) -> Figures:
-    """Fits the figures of a device to the microbenchmarks; `device` has the prior figures."""
+    """Runs the microbenchmarks on a device and fits its figures to them.
+
+    Args:
+        core: the Core.
+        device: profile of the device, with the prior figures.
+        advance: called with a line of progress before each compiled copy.
+
+    Returns:
+        The fitted figures.
+
+    Raises:
+        RuntimeError: the device does not run the microbenchmarks.
+    """
     model, name = microbenchmark_model(), device.name
     graph = ComputationGraph.from_model(model)
     roofline = Roofline(graph)
@@ -205,7 +232,21 @@ def _correct_by_probe_networks(
     boundaries: Boundaries,
     stage: Callable[[str], Callable[[str], None]],
 ) -> Boundaries:
-    """Corrects boundaries by probe networks: submodels and transfers by tokens, then layouts by images."""
+    """Corrects the costs of boundaries by splits of the probe networks.
+
+    The network of tokens corrects submodels and transfers. Then the network of images corrects layouts, and submodels
+    once more by half (on a logarithmic scale). Its error of transfers is put down to layouts, also by half.
+
+    Args:
+        core: the Core.
+        prior: profile of the devices for figures that were not measured.
+        figures: fitted figures by device name.
+        boundaries: the measured costs.
+        stage: begins a stage of this name, see `_begin_stage`.
+
+    Returns:
+        The corrected costs.
+    """
 
     def factors(network: int) -> NDArray[np.float64]:
         """Factors on the costs of boundaries in a probe network, see `fit_scale_factors`, float64 [5]."""

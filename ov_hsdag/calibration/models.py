@@ -117,26 +117,37 @@ class Builder:
 
 
 class _Microbenchmarks(Builder):
+    """Collects measured layers side by side, each with its index in the names, and their inputs and outputs.
+
+    Attributes:
+        parameters: inputs of the model, by shape; layers of one input shape share it.
+        outputs: last node of each layer.
+    """
+
     def __init__(self) -> None:
         super().__init__()
         self.parameters: dict[tuple[int, ...], Any] = {}
         self.outputs: list[Any] = []
 
     def convolution(self, index: int, channels: int, out: int, kernel: int, side: int, stride: int) -> None:
+        """Adds a convolution of `CONVOLUTIONS`."""
         node = self.conv(self._input(1, channels, side, side), channels, out, kernel, stride)
         self.outputs.append(self._named(f"Convolution/{index}", node))
 
     def depthwise(self, index: int, channels: int, kernel: int, side: int, stride: int) -> None:
+        """Adds a depthwise convolution of `DEPTHWISE`."""
         weights = self.weights(channels, 1, 1, kernel, kernel)
         pad = [kernel // 2] * 2
         node = self.op.group_convolution(self._image(channels, side), weights, [stride] * 2, pad, pad, [1, 1])
         self._end_image(self._named(f"GroupConvolution/{index}", node))
 
     def product(self, index: int, rows: int, inner: int, out: int) -> None:
+        """Adds a matrix product of `PRODUCTS`."""
         node = self.matrix_product(self._input(1, rows, inner), inner, out)
         self.outputs.append(self._named(f"MatMul/{index}", node))
 
     def attention(self, index: int, heads: int, rows: int, size: int) -> None:
+        """Adds an attention of `ATTENTIONS`."""
         op, order = self.op, np.array([0, 2, 1, 3])
         split, joined = np.array((1, rows, heads, size)), np.array((1, rows, heads * size))
         sides = [op.transpose(op.reshape(self._tokens(rows, heads * size), split, False), order) for _ in range(3)]
@@ -145,6 +156,7 @@ class _Microbenchmarks(Builder):
         self._end_tokens(op.reshape(op.transpose(node, order), joined, False))
 
     def on_tokens(self, index: int, rows: int, columns: int) -> None:
+        """Adds an operation of each kind on tokens of a size of `TOKENS`."""
         op = self.op
         scale, shift = self.weights(columns), self.weights(columns)
         axes = np.array([2])
@@ -171,6 +183,7 @@ class _Microbenchmarks(Builder):
             self._end_tokens(norm(self._named(f"{kind}/tokens{index}", make(norm(self._tokens(rows, columns))))))
 
     def on_images(self, index: int, channels: int, side: int) -> None:
+        """Adds an operation of each kind on images of a size of `IMAGES`."""
         op = self.op
         kernel, pad = [3, 3], [1, 1]
         table: dict[str, Callable[[Any], Any]] = {
@@ -190,29 +203,36 @@ class _Microbenchmarks(Builder):
             self._end_image(self._named(f"{kind}/image{index}", make(self._pooled(channels, side))))
 
     def _input(self, *shape: int) -> Any:
+        """The input of the model with this shape, which is made at the first call."""
         if shape not in self.parameters:
             self.parameters[shape] = self.op.parameter(list(shape), np.float32)
         return self.parameters[shape]
 
     def _image(self, channels: int, side: int) -> Any:
+        """Makes an image that a small convolution computes, so that it has the layout of convolutions."""
         return self.conv(self._input(1, 16, side, side), 16, channels)
 
     def _pooled(self, channels: int, side: int) -> Any:
+        """Makes an image that a pooling computes, so that no convolution is fused with the operation that reads it."""
         return self._pool(self._image(channels, side))
 
     def _pool(self, source: Any) -> Any:
         return opset1.max_pool(source, [1, 1], [1, 1], [1, 1], [3, 3])  # later versions have a second result
 
     def _tokens(self, rows: int, columns: int) -> Any:
+        """Makes tokens that a small matrix product computes, [1, rows, columns]."""
         return self.matrix_product(self._input(1, rows, 16), 16, columns)
 
     def _end_tokens(self, node: Any) -> None:
+        """Ends a layer of tokens with a small matrix product, so that it is not at the end of the model."""
         self.outputs.append(self.matrix_product(node, int(node.get_output_shape(0)[-1]), 16))
 
     def _end_image(self, node: Any) -> None:
+        """Ends a layer of images with a small convolution, so that it is not at the end of the model."""
         self.outputs.append(self.conv(node, int(node.get_output_shape(0)[1]), 16))
 
     def _named(self, name: str, node: Any) -> Any:
+        """Marks a node as measured, by a name with `PREFIX`, and returns it."""
         node.set_friendly_name(PREFIX + name)
         return node
 
@@ -267,11 +287,14 @@ class _Probe(Builder):
     """Layers with biases, as real models have them."""
 
     def convolution(self, source: Any, channels: int, out: int, kernel: int = 1, stride: int = 1) -> Any:
+        """Makes a convolution with a bias, see `conv`."""
         return self.op.add(self.conv(source, channels, out, kernel, stride), self.weights(1, out, 1, 1))
 
     def product(self, source: Any, inner: int, out: int) -> Any:
+        """Makes a matrix product with a bias, see `matrix_product`."""
         return self.op.add(self.matrix_product(source, inner, out), self.weights(out))
 
     def norm(self, source: Any) -> Any:
+        """Makes a layer normalization of tokens with `_COLUMNS` columns."""
         node = self.op.mvn(source, np.array([2]), True, 1e-6, "inside_sqrt")
         return self.op.add(self.op.multiply(node, self.weights(_COLUMNS)), self.weights(_COLUMNS))

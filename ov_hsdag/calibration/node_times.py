@@ -1,4 +1,10 @@
-"""Measures times of a model's operations on a device, by runs of the whole model with PERF_COUNT."""
+"""Measures times of a model's operations on a device, by runs of the whole model with PERF_COUNT.
+
+Counters give times of executed nodes, several of which compute many operations each. Their times are divided among the
+operations in proportion to weights, which are times that the cost model predicts. As counting makes inferences slower,
+the sum of all times is then scaled to the latency without counters, where one device runs the whole model. A copy is
+one compilation of the model with counters.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +151,11 @@ def adding_up(us: Floats, latency_us: float, submodel_us: float) -> Floats:
 
 
 def _stable(copies: Sequence[Floats]) -> bool:
-    """Whether the last copy changed the sum of the times little."""
+    """Whether there are enough copies, and the last one changed the sum of the median times little.
+
+    Args:
+        copies: times of operations in each copy, µs, float64 [nodes] each.
+    """
     if len(copies) < _FEWEST_COPIES:
         return False
     before, after = (float(np.median(some, axis=0).sum()) for some in (copies[:-1], copies))
@@ -155,16 +165,16 @@ def _stable(copies: Sequence[Floats]) -> bool:
 def _run_with_counters(
     plain: TimedModel, graph: ComputationGraph, seconds: list[float], counted_seconds: list[float], *, few: bool
 ) -> Executions | None:
-    """Runs a copy of the model that is compiled with counters.
+    """Runs a copy of the model that is compiled with counters, and reads the times of its executed nodes.
 
     Plain inferences alternate with those of the copy, so that both see the same conditions.
 
     Args:
         plain: the model without counters.
         graph: the graph of the model.
-        seconds: gets the times of plain inferences.
-        counted_seconds: gets the times of the copy's inferences.
-        few: whether fewer runs than usual are better than none.
+        seconds: list to which the times of plain inferences are added, seconds.
+        counted_seconds: list to which the times of the copy's inferences are added, seconds.
+        few: whether this is the first copy, for which fewer runs than usual are better than none.
 
     Returns:
         The executed nodes; None if there is not enough time.
@@ -220,7 +230,7 @@ def _divide_among_operations(executions: Executions, weights: Floats) -> Floats:
 
 
 def shares(graph: ComputationGraph, model: Roofline, us: Floats) -> Floats:
-    """Proportions in which executed time is divided among operations: their predicted times.
+    """Returns the weights by which the time of an executed node is divided among operations: their predicted times.
 
     Args:
         graph: the graph of the model.
@@ -228,7 +238,7 @@ def shares(graph: ComputationGraph, model: Roofline, us: Floats) -> Floats:
         us: predicted time of each node, µs, float64 [nodes].
 
     Returns:
-        The proportions, float64 [nodes]; 0 for nodes that are not executed.
+        The weights, µs, float64 [nodes]; 0 for nodes that are not executed.
     """
     executed = (graph.kinds == NodeKind.OP) | (graph.kinds == NodeKind.SINK)
     return np.where(executed & ~model.folded, us, 0.0)

@@ -61,6 +61,7 @@ def fit_figures(samples: Samples, rate_gflops: Floats, gbps: Floats, launch_us: 
     count = len(samples.us)
 
     def log_us(theta: Floats) -> Floats:
+        """Predicts logarithms of the samples' times; `theta` has logarithms of rates, bandwidths and launch time."""
         rate, band, launch = np.exp(theta[:types]), np.exp(theta[types:-1]), np.exp(theta[-1])
         compute = samples.flops / (rate[samples.kind] * 1e3)
         movement = samples.moved / (band[samples.kind] * 1e3)
@@ -68,6 +69,7 @@ def fit_figures(samples: Samples, rate_gflops: Floats, gbps: Floats, launch_us: 
         return np.log(np.maximum(np.bincount(samples.sample, us, count), _FLOOR_US))
 
     def residuals(scaled: Floats) -> Floats:
+        """Errors, and the prior; `scaled` are differences from the prior means in standard deviations."""
         return np.concatenate([(log_us(start + scaled * spread) - measured) / _NOISE, scaled])
 
     # The roofline's maximum has a kink at which the optimizer can stop. So it starts three times: bound by arithmetic,
@@ -85,15 +87,15 @@ def fit_figures(samples: Samples, rate_gflops: Floats, gbps: Floats, launch_us: 
 
 
 def fit_costs(rows: Floats, us: Floats, weights: Floats) -> Floats:
-    """Fits costs >= 0 to measured times: weighted non-negative least squares of rows · costs = us.
+    """Fits costs that are not negative to measured times: weighted non-negative least squares of rows · costs = us.
 
     Args:
-        rows: how often each cost occurs in each time, float64 [times, costs].
+        rows: how often each cost is part of each time, float64 [times, costs].
         us: measured times, µs, float64 [times].
         weights: inverse errors of the times, 1/µs, float64 [times].
 
     Returns:
-        The costs, float64 [costs].
+        The costs, µs, float64 [costs].
     """
     scale = np.maximum(np.abs(rows).max(axis=0), 1e-12)
     solution, _ = optimize.nnls(rows / scale * weights[:, None], us * weights)

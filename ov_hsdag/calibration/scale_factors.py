@@ -2,7 +2,8 @@
 
 Measurements of single devices (operations) and of purpose-built chains (one boundary at a time) leave out effects of
 boundaries in real models: skip connections that are rewritten, caches that each device finds cold, threads that are
-woken. A few random placements of a model show these effects, as factors on the simulator's own terms.
+woken. A few random placements of a model show these effects, as factors on the terms of the simulator's latency:
+operations, calls of submodels, transfers, rewritten layouts, and other broken fusions.
 
 Operations of a device that does not run the whole model are a separate term. Counters leave out the launch of
 operations, which is part of the latency of a device that runs the model alone, and missing for other devices.
@@ -54,7 +55,7 @@ _FEW_ROUNDS = 3
 def terms(
     problem: PlacementProblem, placements: Sequence[NDArray[np.uint8]], alone: Sequence[str] | None = None
 ) -> Floats:
-    """Splits the simulator's latency into terms.
+    """Splits the latencies that the simulator predicts into the terms on which factors are fitted.
 
     Args:
         problem: the problem.
@@ -62,8 +63,8 @@ def terms(
         alone: names of the devices that run the whole model; by default all.
 
     Returns:
-        Times of operations on devices of `alone`, submodels, transfers, layouts, fusions, and operations on other
-        devices, µs, float64 [placements, 6].
+        Times of operations on devices of `alone`, calls of submodels, transfers, rewritten layouts, other broken
+        fusions, and operations on the other devices, in this order, µs, float64 [placements, 6].
     """
     batch = np.stack(placements)
     breakdown = problem.breakdown(batch)
@@ -87,7 +88,8 @@ def fit_scale_factors(parts: Floats, us: Floats) -> Floats:
         us: measured latency of each placement, µs, float64 [placements].
 
     Returns:
-        The factors, float64 [5].
+        Factors of submodels, transfers, layouts, fusions, and operations on devices that do not run the whole model,
+        float64 [5].
     """
     measured = np.log(us)
 
@@ -122,6 +124,7 @@ def draw(problem: PlacementProblem, seed: int = 2026, hurry: bool = False) -> li
         return problem.where_supported(devices_in_turn)
 
     def broken(placement: NDArray[np.uint8]) -> bool:
+        """Whether HETERO cannot run the placement, see `Evaluation.broken`."""
         return bool(problem.evaluate(placement, most_work=MOST_WORK).broken[0])
 
     def contiguous(parts: int, first: int) -> NDArray[np.uint8]:
@@ -152,7 +155,11 @@ def draw(problem: PlacementProblem, seed: int = 2026, hurry: bool = False) -> li
 
 
 def all_supported_on(problem: PlacementProblem, device: int) -> NDArray[np.uint8]:
-    """The placement that gives a device all that it supports, and the rest to the first device that supports it.
+    """Places everything that a device supports on it, and the rest on the first device that supports it.
+
+    Args:
+        problem: the problem.
+        device: number of the device.
 
     Returns:
         The repaired placement, uint8 [groups].
@@ -170,12 +177,13 @@ def measure_latencies(
     advance: Callable[[str], None] = lambda _: None,
     deadline: Deadline = UNLIMITED,
 ) -> tuple[Floats, Floats, list[NDArray[np.uint8]]]:
-    """Measures latencies of placements and of single devices, interleaved.
+    """Measures latencies of placements on HETERO and of the whole model on single devices, interleaved.
 
-    Interleaved runs show the ratio between devices better than earlier measurements. If caches are refilled before each
-    run, as if nothing else ran, they also show the devices' absolute times; otherwise the sum of the devices' times is
-    scaled to that of the problem. If the time is too short, rounds are left out first, then placements. Placements that
-    a device refuses to compile or run are left out, too.
+    A round runs the placement once, and the model once on each device of `alone`. Interleaved runs show the ratio
+    between devices better than earlier measurements. If caches are refilled before each run, as if nothing else ran,
+    they also show the devices' absolute times; otherwise the sum of the devices' times is scaled to that of the
+    problem. If the time is too short, rounds are left out first, then placements. Placements that a device refuses to
+    compile or run are left out, too.
 
     Args:
         model: the normalized model without affinities, which is not changed.
@@ -188,26 +196,27 @@ def measure_latencies(
         deadline: budget.
 
     Returns:
-        Latencies of the measured placements, µs, float64 [measured]; of the devices of `alone`, µs, float64 [alone],
-        empty if no placement was measured; and the measured placements.
+        placement_us: latencies of the measured placements, µs, float64 [measured].
+        alone_us: latencies of the devices of `alone`, µs, float64 [alone]; empty if no placement was measured.
+        measured: the measured placements, in their order.
 
     Raises:
         RuntimeError: a device does not run the model.
     """
     hetero = f"HETERO:{','.join(problem.devices)}"
-    model, unit = model.clone(), 0.0
-    relative_seconds, sums, ran = list[Floats](), list[float](), list[NDArray[np.uint8]]()
+    model, simulated_sum_us = model.clone(), 0.0
+    relative_seconds, measured_sums_us, measured = list[Floats](), list[float](), list[NDArray[np.uint8]]()
     try:
-        yardsticks = [TimedModel(compiled, model, name, inputs, deadline) for name in alone]
+        single_devices = [TimedModel(compiled, model, name, inputs, deadline) for name in alone]
         singles = np.stack([problem.single(problem.devices.index(name)) for name in alone])
-        unit = float(problem.evaluate(singles).latency_us.sum())
-        compiling = max(timed.compiling for timed in yardsticks)
+        simulated_sum_us = float(problem.evaluate(singles).latency_us.sum())
+        compiling = max(timed.compiling for timed in single_devices)
         # The estimate assumes that a placement takes as long as the slowest device.
-        one_round = sum(timed.typical for timed in yardsticks) + max(timed.typical for timed in yardsticks)
+        one_round = sum(timed.typical for timed in single_devices) + max(timed.typical for timed in single_devices)
         for number, placement in enumerate(placements):
             split = placement.tobytes()
-            takes = 0.0 if compiled.keeps(hetero, split) else compiling
-            plan = _plan_rounds(deadline.left, len(placements) - number, takes, one_round)
+            compile_seconds = 0.0 if compiled.keeps(hetero, split) else compiling
+            plan = _plan_rounds(deadline.left, len(placements) - number, compile_seconds, one_round)
             if plan is None:
                 break
             advance(deadline.describe(f"measuring splits over {hetero}, {number + 1} of {len(placements)}"))
@@ -220,23 +229,24 @@ def measure_latencies(
                 remove_affinities(model)
             compiling = max(compiling, placed.compiling)
             rounds, refill = plan
-            rivals = (placed, *yardsticks)
+            rivals = (placed, *single_devices)
             seconds = np.array([[timed.run(refill=refill) for timed in rivals] for _ in range(rounds)])
             # Other programs only make runs slower, so a low quantile is closer to the undisturbed time.
             seconds = np.quantile(seconds, 0.25, axis=0)
             relative_seconds.append(seconds / seconds[1:].sum())
-            ran.append(placement)
+            measured.append(placement)
             if refill:
-                sums.append(float(seconds[1:].sum()) * 1e6)
+                measured_sums_us.append(float(seconds[1:].sum()) * 1e6)
             del placed, rivals  # frees its memory before the next is compiled
     except OutOfTime:  # the machine became slower than the plan assumed
         pass
-    latencies = np.reshape(relative_seconds, (-1, 1 + len(alone))) * (np.median(sums) if sums else unit)
-    return latencies[:, 0], np.median(latencies[:, 1:], axis=0) if relative_seconds else np.empty(0), ran
+    sum_us = np.median(measured_sums_us) if measured_sums_us else simulated_sum_us
+    latencies = np.reshape(relative_seconds, (-1, 1 + len(alone))) * sum_us
+    return latencies[:, 0], np.median(latencies[:, 1:], axis=0) if relative_seconds else np.empty(0), measured
 
 
 def _plan_rounds(seconds_left: float, placements: int, compiling: float, one_round: float) -> tuple[int, bool] | None:
-    """Plans the rounds of a placement within its share of the time.
+    """Plans how many rounds measure a placement within its share of the time that is left.
 
     Further placements say more than further rounds of the same one, once there are enough.
 

@@ -236,6 +236,12 @@ def require_training(what: str) -> None:
         )
 
 
+def refuse_options(given: Mapping[str, object], why: str) -> None:
+    """Raises UserError for an option that has no use here. given: options by name; why: "for one model, not …"."""
+    for name in (name for name, value in given.items() if value):
+        raise UserError(f"--{name.replace('_', '-')} is {why}: leave it out")
+
+
 _UNITS = {"s": 1, "m": 60, "h": 3600}  # seconds of each unit of --budget
 
 
@@ -331,6 +337,7 @@ def warn_of_long_context(model: Path, tokens: int) -> None:
     """
     longest = longest_context(model)
     if longest is not None and tokens > longest:
+        # The command line shows no place of a warning, so that any level would do.
         warnings.warn(
             f"{model.parent / 'config.json'} says that the model was made for {longest:,} tokens", stacklevel=2
         )

@@ -1,4 +1,9 @@
-"""Chooses the built-in profile of a device."""
+"""Chooses the built-in profiles of the devices of a list.
+
+A built-in profile describes one product, and has patterns for the full names of the devices that it describes. A device
+that no pattern matches, or that is not on this machine, gets the common profile of its kind, which is then only a guess
+(`DeviceProfile.standing_in`).
+"""
 
 from __future__ import annotations
 
@@ -24,12 +29,15 @@ _CARD = "arc_a770"
 def builtin_profile(names: Sequence[str], core: ov.Core | None = None) -> Profile:
     """Combines the built-in profiles of devices.
 
-    A device of this machine is matched by its full name, and counts with the precision that it infers in and with its
-    memory. A CPU counts with the cores that this process may use; a CPU that no profile matches counts as that many
-    common cores. Another device that no profile matches counts as the common one of its kind. A device that is not on
-    this machine does as well, except for cards (`assumed_cards`). If the CPU is the only device of several that is on
-    this machine, the model is meant for another machine, so the CPU counts as the common one, too. A virtual CPU device
-    counts as its number of cores, at its declared precision.
+    - A device of this machine gets the profile that matches its full name, with the precision and the memory that the
+      device reports. The rates of a CPU are reduced to the cores that this process may use.
+    - A CPU of this machine that no profile matches gets the profile of one core, scaled to the cores that one
+      request runs on.
+    - Any other device that no profile matches, or that is not on this machine, gets the common profile of its kind.
+      Among several GPUs, those that are not on this machine get the profile of a discrete card (`assumed_cards`).
+    - If the CPU is the only device of several that is on this machine, the model is meant for another machine. So the
+      CPU gets the common profile, too.
+    - A virtual CPU device gets the profile of one core, scaled to its number of cores, at its declared precision.
 
     Args:
         names: names of the devices.
@@ -52,12 +60,25 @@ def builtin_profile(names: Sequence[str], core: ov.Core | None = None) -> Profil
 
 
 def assumed_cards(names: Sequence[str], core: ov.Core | None) -> list[str]:
-    """GPUs that count as discrete cards: if the list has several GPUs, those that are not on this machine."""
+    """Names the GPUs that count as discrete cards: those that are not on this machine, if the list has several GPUs."""
     gpus = [name for name in names if kind_of(name) == "GPU"]
     return [name for name in gpus if core is None or discovery.full_name(core, name) is None] if len(gpus) > 1 else []
 
 
 def _builtin_for(name: str, declared: Mapping[str, Mapping[str, str]], core: ov.Core | None) -> DeviceProfile:
+    """Chooses the profile of one device, physical or virtual.
+
+    Args:
+        name: name of the device.
+        declared: properties of the declared virtual devices, by device name.
+        core: a Core with the devices of this machine; None if all devices count as missing.
+
+    Returns:
+        The profile, still with the name of the built-in device.
+
+    Raises:
+        UserError: no built-in profile can stand for the device.
+    """
     base = name.partition(".")[0]
     if base in _DEFAULTS:
         return _physical_device_profile(name, base, core)
@@ -73,6 +94,13 @@ def _builtin_for(name: str, declared: Mapping[str, Mapping[str, str]], core: ov.
 
 
 def _physical_device_profile(name: str, kind: str, core: ov.Core | None) -> DeviceProfile:
+    """Chooses the profile of a CPU, GPU or NPU, adapted to the device of this machine if there is one.
+
+    Args:
+        name: name of the device.
+        kind: its kind, a key of `_DEFAULTS`.
+        core: a Core with the devices of this machine; None if the device counts as missing.
+    """
     common = load_builtin(_DEFAULTS[kind])
     full_name = discovery.full_name(core, name) if core is not None else None
     if core is None or full_name is None:
@@ -87,7 +115,7 @@ def _physical_device_profile(name: str, kind: str, core: ov.Core | None) -> Devi
 
 
 def _with_memory(profile: DeviceProfile, name: str, core: ov.Core) -> DeviceProfile:
-    """The profile with the memory of this machine's device, if the device reports it."""
+    """Replaces the memory of a profile by that which the device `name` of this machine reports, if it does."""
     memory = discovery.memory_bytes(core, name)
     if memory is None:
         return profile
@@ -103,12 +131,18 @@ def _matching_profile(kind: str, full_name: str) -> DeviceProfile | None:
 
 
 def _one_core(core: ov.Core | None) -> DeviceProfile:
-    """Profile of one core of this machine's kind, or of the common kind where `core` is None."""
+    """The built-in profile of one CPU core: with AMX if this machine's CPU has it, without AMX if `core` is None."""
     return load_builtin("cpu_core_amx" if core is not None and cpu.has_amx_bf16() else "cpu_core").standing_in()
 
 
 def _virtual_device_profile(name: str, limits: Mapping[str, str], core: ov.Core | None) -> DeviceProfile:
-    """Profile of a virtual CPU device: its cores, of this machine's kind, or of the common kind without `core`."""
+    """Makes the profile of a virtual CPU device: that of one core, scaled to the device's number of threads.
+
+    Args:
+        name: name of the device.
+        limits: properties that its declaration gives, such as INFERENCE_NUM_THREADS; empty if it is not declared.
+        core: a Core that has the device; None if the device is not on this machine.
+    """
     threads = int(limits.get("INFERENCE_NUM_THREADS", 0))
     precision = limits.get("INFERENCE_PRECISION_HINT")
     if core is not None:

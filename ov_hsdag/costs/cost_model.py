@@ -1,8 +1,14 @@
-"""The cost model: times of operations and transfers on the devices of a profile."""
+"""The cost model: times of operations and transfers on the devices of a profile, and what they store and support.
+
+Costs are arrays with one column for each device of a list. Some devices compute only the routed experts of a mixture of
+experts (`fuses_experts`). For these the graph is replaced by one in which the other experts cost nothing
+(`ov_hsdag.model.experts.ChosenAlone`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,15 +41,26 @@ def node_us(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> 
     return times
 
 
-def _rooflines(graph: ComputationGraph, fusing: Sequence[bool]) -> dict[bool, Roofline]:
-    """Roofline models, by whether devices fuse blocks of experts; only those that are needed."""
-    return {fuses: Roofline(ChosenAlone.of(graph).graph if fuses else graph) for fuses in set(fusing)}
+def boundary_costs(profile: Profile, names: Sequence[str]) -> dict[str, Any]:
+    """Estimates the costs of partition boundaries, `ov_hsdag.costs.terms.BOUNDARY_TERMS`.
+
+    Args:
+        profile: profile of the devices.
+        names: names of the devices.
+
+    Returns:
+        Arrays by the terms' names, attributes of a problem; their shapes and types are those of `CostTerm`.
+    """
+    transfer_us, transfer_us_per_byte = transfer_costs(profile, names)
+    return {
+        "submodel_us": profile.submodel_us(names),
+        "transfer_us": transfer_us,
+        "transfer_us_per_byte": transfer_us_per_byte,
+    }
 
 
-def fusion_costs(
-    profile: Profile, graph: ComputationGraph, names: Sequence[str]
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Finds the operations that devices fuse, and the penalties of broken fusions.
+def all_costs(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> dict[str, Any]:
+    """Estimates all terms of the cost model, `ov_hsdag.costs.terms.TERMS`.
 
     Args:
         profile: profile of the devices.
@@ -51,14 +68,51 @@ def fusion_costs(
         names: names of the devices.
 
     Returns:
-        `PlacementProblem.fused_with`, int32 [nodes, devices], and `PlacementProblem.fusion_penalty_us`, µs, float64
-        [nodes, devices].
+        Arrays by the terms' names, attributes of a problem; their shapes and types are those of `CostTerm`.
+    """
+    fused_with, fusion_penalty_us = fusion_costs(profile, graph, names)
+    return {
+        "node_us": node_us(profile, graph, names),
+        "fused_with": fused_with,
+        "fusion_penalty_us": fusion_penalty_us,
+        **boundary_costs(profile, names),
+    }
+
+
+def _rooflines(graph: ComputationGraph, fusing: Sequence[bool]) -> dict[bool, Roofline]:
+    """Makes the roofline models that the devices of a list need.
+
+    Args:
+        graph: the graph of a model.
+        fusing: whether each device computes only the routed experts, see `fuses_experts`.
+
+    Returns:
+        The model for devices that compute only the routed experts (True), and for all others (False); without a key
+        that `fusing` does not have.
+    """
+    return {fuses: Roofline(ChosenAlone.of(graph).graph if fuses else graph) for fuses in set(fusing)}
+
+
+def fusion_costs(
+    profile: Profile, graph: ComputationGraph, names: Sequence[str]
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Finds the operations that devices fuse, and the penalties of broken fusions (see `ov_hsdag.costs.fusions`).
+
+    Args:
+        profile: profile of the devices.
+        graph: the graph of a model.
+        names: names of the devices.
+
+    Returns:
+        fused_with: the node that each node has to share a submodel with to avoid the penalty, -1 for none, int32
+            [nodes, devices]; see `PlacementProblem.fused_with`.
+        fusion_penalty_us: the time that the node takes longer otherwise, µs, float64 [nodes, devices].
     """
     fusing = fuses_experts(profile, graph, names)
     models = _rooflines(graph, fusing)
-    own_model = [(models[fuses], profile.device(name)) for name, fuses in zip(names, fusing, strict=True)]
-    fusion_penalty_us = np.stack([model.fusion_penalty_us(device) for model, device in own_model], axis=1)
-    fused_with = np.stack([model.fused_with for model, _ in own_model], axis=1)
+    model_of_device = [(models[fuses], profile.device(name)) for name, fuses in zip(names, fusing, strict=True)]
+    fusion_penalty_us = np.stack([model.fusion_penalty_us(device) for model, device in model_of_device], axis=1)
+    fused_with = np.stack([model.fused_with for model, _ in model_of_device], axis=1)
     own = np.repeat(own_layout(graph)[:, None], len(names), axis=1)
     return with_layouts(graph, fused_with, fusion_penalty_us, own, profile.layout_us_per_byte(names))
 
@@ -69,9 +123,13 @@ def transfer_costs(profile: Profile, names: Sequence[str]) -> tuple[NDArray[np.f
     A transfer goes through host memory unless the profile has a direct link. A device that computes in host memory
     still rewrites the tensor between its own layout and the plain one that submodels exchange.
 
+    Args:
+        profile: profile of the devices.
+        names: names of the devices.
+
     Returns:
-        µs per tensor and µs per byte, float64 [devices, devices] each, 0 on the diagonal; bytes are those of the
-        model's element types.
+        fixed_us: time to start the transfer of a tensor, µs, float64 [devices, devices], 0 on the diagonal.
+        us_per_byte: time for each of its bytes, in the model's element type, beyond that, µs, of the same shape.
     """
     profiles = [profile.device(name) for name in names]
     fixed = np.array([profile.link_us for profile in profiles])
@@ -89,9 +147,9 @@ def transfer_costs(profile: Profile, names: Sequence[str]) -> tuple[NDArray[np.f
 
 
 def storage_ratios(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.float64]:
-    """Estimates the share of a model's bytes that each device keeps.
+    """Estimates how many bytes each device stores for each byte of a model's weights and tensors.
 
-    A GPU or an NPU that infers in 16 bits keeps f32 weights in 16 bits. The same share counts for its tensors.
+    A GPU or an NPU that infers in 16 bits keeps f32 weights in 16 bits. Tensors count with the ratio of the weights.
 
     Args:
         profile: profile of the devices.
@@ -99,7 +157,7 @@ def storage_ratios(profile: Profile, graph: ComputationGraph, names: Sequence[st
         names: names of the devices.
 
     Returns:
-        Shares, float64 [devices].
+        Ratios from 0.5 to 1, float64 [devices].
     """
     constants = np.flatnonzero(graph.weight_bytes)
     sizes = graph.weight_bytes[constants]
@@ -111,7 +169,7 @@ def storage_ratios(profile: Profile, graph: ComputationGraph, names: Sequence[st
 
 
 def assumed_support(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> NDArray[np.bool_]:
-    """Predicts which nodes devices run that cannot be asked.
+    """Predicts which nodes each device runs, for devices that cannot be asked because they are not on this machine.
 
     A device runs the types that its profile lists (`DeviceProfile.runs`). Only CPUs run operations on tensors of text.
 

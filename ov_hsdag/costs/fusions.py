@@ -1,7 +1,10 @@
-"""Fusions, whose costs are not additive: operations are executed as one, or keep tensors in a device's own layout.
+"""Fusions: savings that a device makes only where two nodes are in the same submodel.
 
-A broken fusion is priced at the node whose execution changes. `PlacementProblem.fused_with` names the node that it has
-to share a submodel with, and `fusion_penalty_us` is the time that it takes longer otherwise.
+There are two kinds. A plugin executes several operations as one, such as a convolution and its activation. And a device
+keeps tensors of images in its own layout (channels last, in blocks) from one convolution to the next, while submodels
+exchange them in the plain layout. A fusion is broken where its two nodes are in different submodels. The penalty counts
+at the later node: `PlacementProblem.fused_with` names the earlier node, and `fusion_penalty_us` is the time that the
+later one takes longer if the fusion is broken. So costs of fusions are not sums over single nodes.
 """
 
 from __future__ import annotations
@@ -77,7 +80,11 @@ def has_matrix_engines(gpu: DeviceProfile) -> bool:
 
 
 def main_inputs(graph: ComputationGraph) -> NDArray[np.int32]:
-    """The edge of each node's largest input that is not a Constant, -1 where there is none, int32 [nodes]."""
+    """Finds the main input of each node: the largest that is not a Constant, the first of equal ones.
+
+    Returns:
+        The edge number of the main input, -1 where there is none, int32 [nodes].
+    """
     result = np.full(graph.nodes, -1, np.int32)
     live = np.flatnonzero(graph.kinds[graph.input_source] != NodeKind.CONSTANT)
     # Later edges overwrite earlier ones, so the first among the largest comes last.
@@ -87,7 +94,11 @@ def main_inputs(graph: ComputationGraph) -> NDArray[np.int32]:
 
 
 def own_layout(graph: ComputationGraph) -> NDArray[np.bool_]:
-    """Whether a device is likely to keep a node's result in its own layout, judged by the graph, bool [nodes]."""
+    """Predicts for which nodes a device keeps the first output in its own layout, from the graph alone, bool [nodes].
+
+    These are convolutions, and operations behind them that keep the layout (`_CARRIERS`), with outputs of rank 4 or
+    more.
+    """
     # Lists, because reading and comparing an element of an array takes ten times as long.
     operation = (graph.kinds == NodeKind.OP).tolist()
     sources, first_output = graph.input_source.tolist(), graph.output_ptr.tolist()
@@ -102,7 +113,11 @@ def own_layout(graph: ComputationGraph) -> NDArray[np.bool_]:
 
 
 def layout_ends(graph: ComputationGraph) -> NDArray[np.bool_]:
-    """Nodes whose penalty is for rewriting tensors, not for operations that are executed as one; bool [nodes]."""
+    """Finds convolutions and Concats, bool [nodes].
+
+    Their penalties of `with_layouts` are for rewriting tensors; penalties of other nodes are for operations that are no
+    longer executed as one.
+    """
     return np.asarray(np.isin(np.asarray(graph.types), list(_LAYOUT_ENDS)))
 
 
@@ -118,8 +133,9 @@ def fusions(
         alone_us: time of each node when it is executed alone, µs, float64 [nodes].
 
     Returns:
-        The node that each node is executed with, -1 for none, int32 [nodes]; and the penalty where that is broken, µs,
-        float64 [nodes].
+        fused_with: the input's node that each node is executed together with, the last one of several, -1 for none,
+            int32 [nodes].
+        fusion_penalty_us: time that the node takes longer when it is executed alone, µs, float64 [nodes].
     """
     fused_with, fusion_penalty_us = np.full(graph.nodes, -1, np.int32), np.zeros(graph.nodes)
     together = (parts[graph.input_node] >= 0) & (parts[graph.input_node] == parts[graph.input_source])
@@ -172,5 +188,5 @@ def with_layouts(
 
 
 def _main_source(graph: ComputationGraph, edges: NDArray[np.int32], node: int) -> int:
-    """The node that computes the largest input, -1 if there is none."""
+    """The node that computes a node's main input, -1 if there is none; `edges` are those of `main_inputs`."""
     return int(graph.input_source[edges[node]]) if edges[node] >= 0 else -1

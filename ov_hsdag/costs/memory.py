@@ -1,4 +1,8 @@
-"""Bytes that devices keep as long as a model is loaded: weights, and the states of decoders."""
+"""Memory of a model on each device: bytes held as long as it is loaded, and bytes of tensors while they are alive.
+
+Held bytes are weights and states. A state of a decoder is mostly a KV cache: the keys or the values of one attention
+for all tokens so far. Its Concat joins past and new keys or values, and assigns the result to the state.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +88,20 @@ class States:
 
 
 def _mark_cache(graph: ComputationGraph, read: int, assigned: int, alias: NDArray[np.bool_]) -> bool:
-    """Whether `read` and `assigned` belong to a KV cache; if so, marks its outputs in `alias`."""
+    """Recognises a state as a KV cache, and marks the outputs that take no memory beside it.
+
+    In a KV cache, the assigned tensor is a Concat of the state's old value (perhaps reordered by a Gather for beam
+    search) and new values, and an attention reads it.
+
+    Args:
+        graph: the graph.
+        read: the ReadValue of the state.
+        assigned: number of the output that is assigned to the state.
+        alias: `States.alias`, bool [outputs]; changed in place if the state is a KV cache.
+
+    Returns:
+        Whether the state is a KV cache.
+    """
     joined = int(graph.output_node[assigned])
     if graph.types[joined] != "Concat":
         return False
@@ -106,24 +123,35 @@ def _mark_cache(graph: ComputationGraph, read: int, assigned: int, alias: NDArra
 
 
 def _attentions(graph: ComputationGraph, output: int) -> tuple[list[int], list[int]]:
-    """Finds the attentions that read keys or values, and the outputs on the way to them."""
-    level, attentions = [output], list[int]()
-    passed: list[int] = []
+    """Finds the attentions that read keys or values, directly or through operations of `_REPEATING`.
+
+    Args:
+        graph: the graph.
+        output: number of the output with the keys or values.
+
+    Returns:
+        repeated: numbers of the outputs between `output` and the attentions.
+        attentions: the attention nodes; a node that reads keys or values several times is there as often.
+    """
+    front, attentions = [output], list[int]()
+    repeated: list[int] = []
     for _ in range(_MOST_REPEATING):
         following = []
-        for level_output in level:
-            for node in graph.consumers(level_output).tolist():
+        for front_output in front:
+            for node in graph.consumers(front_output).tolist():
                 if graph.types[node] == "ScaledDotProductAttention":
                     attentions.append(node)
-                elif graph.types[node] in _REPEATING and graph.input_output[graph.input_ptr[node]] == level_output:
+                elif graph.types[node] in _REPEATING and graph.input_output[graph.input_ptr[node]] == front_output:
                     following.append(int(graph.output_ptr[node]))
-        passed += following
-        level = following
-    return passed, attentions
+        repeated += following
+        front = following
+    return repeated, attentions
 
 
 def attention_scores(graph: ComputationGraph, states: States) -> dict[int, int]:
-    """Bytes of the scores of attentions that the CPU plugin does not fuse, by their nodes.
+    """Computes the bytes of attention scores that the CPU plugin stores as tensors, by attention node.
+
+    Attentions that the plugin fuses are left out, as their scores take no memory.
 
     The plugin fuses an attention with its states if no other attention reads these, and then stores no scores of a
     first prompt. If several attentions read one KV cache, as in models that share caches between layers, each becomes
@@ -179,6 +207,7 @@ def kv_precisions(model: ov.Model, core: ov.Core, profile: Profile, names: Seque
 
 
 def _valid_kv_precision(text: str | None) -> str | None:
+    """Returns a property's text if it is a precision of `KV_PRECISIONS`, else None."""
     text = "u8" if text == "i8" else text  # the GPU plugin has i8, which takes the same memory
     return text if text in KV_PRECISIONS else None
 
@@ -278,7 +307,7 @@ def held_bytes(
 
 
 def _constants_kept_in_16_bits(graph: ComputationGraph, kind: str) -> NDArray[np.intp]:
-    """Constants of f32 that a device which infers in 16 bits keeps in 16 bits."""
+    """Node numbers of the f32 constants that a device of this kind keeps in 16 bits if it infers in 16 bits."""
     constants = np.flatnonzero(graph.weight_bytes)
     outputs = graph.output_ptr[constants]
     narrow = np.array([graph.output_types[output] == "f32" for output in outputs], bool)

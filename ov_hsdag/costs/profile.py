@@ -88,29 +88,42 @@ class DeviceProfile:
         return self.efficiency[next((key for key in keys if key in self.efficiency), keys[-1])]
 
     def at_precision(self, precision: str | None) -> DeviceProfile:
-        """The same device inferring in another precision; itself if no rate is known for that precision."""
+        """Changes the precision that the device infers in.
+
+        The profile stays as it is for None, "i8", or a precision without a peak rate.
+        """
         if precision is None or precision == "i8" or precision not in self.peak_gflops:
             return self
         return replace(self, precision=precision)
 
     def with_threads(self, threads: int, memory_gbps: float) -> DeviceProfile:
-        """A CPU of `threads` such cores that share `memory_gbps` of bandwidth."""
+        """Scales the profile of one core to a CPU of several such cores.
+
+        Args:
+            threads: number of cores.
+            memory_gbps: memory bandwidth that the cores share, 10^9 bytes per second. The result has at most that of
+                `threads` cores, and at least that of one.
+        """
         many = self if threads == 1 else self._with_scaled_rates(threads**_SCALING, f"{threads} times")
         return replace(many, memory_gbps=max(self.memory_gbps, min(self.memory_gbps * threads, memory_gbps)))
 
     def with_fewer_cores(self, cores: int) -> DeviceProfile:
-        """The same CPU with only `cores` of its cores; itself if it has no more."""
+        """Scales the rates of a CPU down to `cores` of its cores; the profile stays as it is if it has no more."""
         if cores >= self.cores:
             return self
         return self._with_scaled_rates((cores / self.cores) ** _SCALING, f"{cores} of {self.cores} cores")
 
     def standing_in(self) -> DeviceProfile:
-        """The same figures as guesses for another device, because nothing better is known about it."""
+        """Returns the same figures for another device, with sources that say that they are guesses.
+
+        Sources that say so already, and those of figures that a device in host memory does not have, stay as they are.
+        """
         guess = f"{_ESTIMATE}: as in the built-in profile {self.builtin}, which is of another device"
         kept = (_ESTIMATE, _IN_HOST_MEMORY)
         return replace(self, sources={key: one if one.startswith(kept) else guess for key, one in self.sources.items()})
 
     def _with_scaled_rates(self, factor: float, description: str) -> DeviceProfile:
+        """Multiplies the peak rates and `gbps` by a factor, and adds `description` to the texts that describe them."""
         return replace(
             self,
             description=f"{description}: {self.description}",
@@ -175,7 +188,10 @@ class Profile:
         return cls(profiles, tuple(links), str(path))
 
     def device(self, name: str) -> DeviceProfile:
-        """Returns the profile of a device, or that of the name without its number; "GPU" is the same as "GPU.0".
+        """Finds the profile of a device.
+
+        If there is none of this name, that of the name without its number is taken: "GPU" for "GPU.1". "GPU" and
+        "GPU.0" are the same device.
 
         Raises:
             UserError: there is no such device.
@@ -189,7 +205,10 @@ class Profile:
         )
 
     def layout_us_per_byte(self, names: Sequence[str]) -> NDArray[np.float64]:
-        """Time of rewriting a byte between each device's own layout and the plain one, µs, float64 [devices]."""
+        """Time of rewriting a byte between each device's own layout and the plain one, µs, float64 [devices].
+
+        It is 0 where the profile does not have it.
+        """
         rates = [self.device(name).layout_gbps for name in names]
         return np.array([1e-3 / rate if rate else 0.0 for rate in rates])
 
@@ -208,7 +227,11 @@ class Profile:
         return replace(self, devices={name: replace(one, kv_precision=precision) for name, one in self.devices.items()})
 
     def with_memory(self, limits: Mapping[str, int]) -> Profile:
-        """The same devices with other memory, in bytes by name."""
+        """Replaces the memory of some devices; `limits` are in bytes, by device name.
+
+        Raises:
+            UserError: there is no such device.
+        """
         limited = {name: replace(self.device(name), memory_bytes=limit) for name, limit in limits.items()}
         return replace(self, devices={**self.devices, **limited})
 
@@ -233,6 +256,11 @@ def load_builtin(stem: str) -> DeviceProfile:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Reads a profile's JSON and checks it against the schema.
+
+    Raises:
+        UserError: the file cannot be read, is no JSON, or breaks the schema.
+    """
     try:
         document = read_json(path, SETTINGS, strict=True)
         check(json.loads(SCHEMA_PATH.read_text(encoding="utf-8")), document)

@@ -28,6 +28,9 @@ _BITS = {"f32": 32.0, "f16": 16.0, "bf16": 16.0, "i8": 8.0}
 class Roofline:
     """The cost model of one graph; everything that depends on the graph alone is computed once for all devices.
 
+    Executed nodes are operations and sinks (Assign) that are not folded. A view is an operation that only renames data
+    (`VIEWS`). Costs are those with all fusions of `fused_with`, unless a method says otherwise.
+
     Attributes:
         folded: constants, and nodes that plugins compute from constants alone when they compile, bool [nodes].
         fused_with: the operation before, for operations that run inside that one, else -1, int32 [nodes].
@@ -36,6 +39,7 @@ class Roofline:
     """
 
     def __init__(self, graph: ComputationGraph) -> None:
+        """Analyses a graph for `fused_with` and the other attributes."""
         self._graph = graph
         self._executed = np.asarray((graph.kinds == NodeKind.OP) | (graph.kinds == NodeKind.SINK))
         self._consumers = np.bincount(graph.input_output, minlength=graph.outputs)
@@ -74,7 +78,12 @@ class Roofline:
         return self._executed_us(device, fusing=False)
 
     def _executed_us(self, device: DeviceProfile, *, fusing: bool) -> NDArray[np.float64]:
-        """Time of each executed node, 0 for the others, µs, float64 [nodes]."""
+        """Time of each executed node, 0 for the others, µs, float64 [nodes].
+
+        Args:
+            device: profile of the device.
+            fusing: whether the device fuses the operations of `fused_with`; otherwise each is launched by itself.
+        """
         views = self._of_types(VIEWS)
         compute = self._graph.flops / (self._rates(device) * 1e3)
         gbps = np.array([device.gbps_of(name) for name in self._type_names])[self._type_of]
@@ -103,6 +112,7 @@ class Roofline:
         """Rate that each node reaches, 10^9 operations per second, float64 [nodes]."""
 
         def rates(precision: str) -> NDArray[np.float64]:
+            """Rate of each node if it computes in this precision."""
             peak = device.peak_gflops[precision]
             return np.array([peak * device.efficiency_of(name, precision) for name in self._type_names])[self._type_of]
 
@@ -110,7 +120,11 @@ class Roofline:
         return np.where(self.quantised, rates("i8"), usual) if "i8" in device.peak_gflops else usual
 
     def _resident_bytes(self, device: DeviceProfile) -> NDArray[np.float64]:
-        """Size of each output tensor in the device's memory, bytes, float64 [outputs]."""
+        """Size of each output tensor in the device's memory, bytes, float64 [outputs].
+
+        Floating-point tensors are in the device's precision, and results of FakeQuantize in 8 bits where the device
+        computes in i8. Tensors of at most 8 bits keep their size, and weights stay as small through decompression.
+        """
         graph = self._graph
         bits = np.full(graph.outputs, _BITS[device.precision])
         if "i8" in device.peak_gflops:
@@ -125,6 +139,7 @@ class Roofline:
         return _fixed_point(size, lambda size: np.minimum(size, (self._per_input(size) + most)[graph.output_node]))
 
     def _find_folded(self) -> NDArray[np.bool_]:
+        """Finds constants, and nodes that depend on constants alone and can be folded into them, bool [nodes]."""
         graph = self._graph
         constant = graph.kinds == NodeKind.CONSTANT
         foldable = (graph.kinds == NodeKind.OP) & ~self._of_types(NOT_FOLDED) & (np.diff(graph.input_ptr) > 0)
@@ -134,7 +149,10 @@ class Roofline:
         )
 
     def _find_fused(self) -> NDArray[np.int32]:
-        """The operation before, for element-wise ones in a chain after a convolution or matrix product; else -1."""
+        """Finds element-wise operations that run inside the operation before them, see `fused_with`, int32 [nodes].
+
+        They follow a convolution or a matrix product, directly or behind other such operations.
+        """
         graph = self._graph
         elementwise = self._of_types(ELEMENTWISE) & self._executed & ~self.folded
         # Only a tensor of the same size with one reader can stay in the registers of the operation before.
@@ -153,6 +171,11 @@ class Roofline:
         return before
 
     def _find_quantised(self) -> NDArray[np.bool_]:
+        """Finds the operations that compute in i8 where a device can, bool [nodes].
+
+        They are convolutions and matrix products whose first input is quantised, and whose second input is, too, or has
+        quantised weights.
+        """
         graph = self._graph
         low = np.array([name in LOW_BITS for name in graph.output_types], bool)
         stored_low = self._per_node(graph.output_node, low) > 0
@@ -170,19 +193,20 @@ class Roofline:
         return result
 
     def _of_types(self, names: Iterable[str]) -> NDArray[np.bool_]:
+        """Whether each node is of one of these operation types, bool [nodes]."""
         return np.asarray(np.isin(self._type_names, list(names))[self._type_of])
 
     def _per_node(self, node: NDArray[np.int32], values: NDArray[np.generic]) -> NDArray[np.float64]:
-        """Sums the values of each node's ports, float64 [nodes]."""
+        """Sums values by node, float64 [nodes]; `node` is the node that each value belongs to."""
         return np.bincount(node, weights=values.astype(np.float64), minlength=self._graph.nodes).astype(np.float64)
 
     def _per_input(self, output_values: NDArray[np.generic]) -> NDArray[np.float64]:
-        """Sums values over the tensors that each node reads, float64 [nodes]."""
+        """Sums values of outputs, [outputs], over the tensors that each node reads, float64 [nodes]."""
         return self._per_node(self._graph.input_node, output_values[self._graph.input_output])
 
 
 def _fixed_point(values: NDArray[Any], step: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
-    """Repeats a step until it changes nothing (a fixed point)."""
+    """Applies `step` to `values` again and again until it changes nothing (a fixed point), and returns the result."""
     while not np.array_equal(after := step(values), values):
         values = after
     return values

@@ -1,7 +1,7 @@
-"""Costs of one model that were measured on devices, stored beside the model.
+"""Costs of one model that were measured on devices, stored in a file in the model's folder.
 
-They are used only where the graph, the device, its properties, the usable cores and OpenVINO's version are those of the
-measurement.
+Measured costs hold, and are used, only where the graph, the device, its properties, the usable cores and OpenVINO's
+version are those of the measurement.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.costs.terms import BOUNDARY_TERMS, NODE_TERMS, CostTerm
 from ov_hsdag.devices import cpu, discovery, virtual
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.model.graph import ComputationGraph
@@ -25,6 +25,7 @@ from ov_hsdag.storage.files import write_json
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.reading import TABLES, parse_json, read_bytes, read_json
+from ov_hsdag.utils.warn import warn_caller
 
 FORMAT_VERSION = 1  # format of the files; other versions are refused
 
@@ -70,7 +71,7 @@ def load_beside(model: str | os.PathLike[str]) -> ModelCosts | None:
     try:
         return ModelCosts.load(path)
     except UserError as error:
-        warnings.warn(f"measured costs are not used: {error}", stacklevel=2)
+        warn_caller(f"measured costs are not used: {error}")
         return None
 
 
@@ -121,11 +122,7 @@ class DeviceCosts:
 
     identity: Mapping[str, Any]  # conditions of the measurement, see `identity`
     measured: str  # date and release of the measurement, for users
-    node_us: NDArray[np.float64]  # time of each node, µs, float64 [nodes]
-    # the node that each node has to share a submodel with for the device to save time on it, -1 for none, int32 [nodes]
-    fused_with: NDArray[np.int32]
-    # time that a node takes longer where its `fused_with` is in another submodel, µs, float64 [nodes]
-    fusion_penalty_us: NDArray[np.float64]
+    costs: Mapping[str, NDArray[Any]]  # the terms of nodes (`NODE_TERMS`) by name, [nodes] each
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,14 +130,11 @@ class BoundaryCosts:
     """Measured costs of submodels and transfers in one model. They hold for exactly these devices."""
 
     names: tuple[str, ...]  # names of the devices, [devices]
-    submodel_us: NDArray[np.float64]  # time of a submodel's call beyond the time of its nodes, µs, float64 [devices]
-    # fixed time of a transfer from the row's device to the column's, µs, float64 [devices, devices]
-    transfer_us: NDArray[np.float64]
-    # time of each byte beyond that, µs, float64 [devices, devices]
-    transfer_us_per_byte: NDArray[np.float64]
+    costs: Mapping[str, NDArray[np.float64]]  # the terms of boundaries (`BOUNDARY_TERMS`) by name, shaped as they say
 
 
 def _without_zero(name: str) -> str:
+    """The device name without ".0" at its end, because "GPU.0" and "GPU" are the same device."""
     return name.removesuffix(".0")
 
 
@@ -180,18 +174,13 @@ class ModelCosts:
         if self.boundaries is None or set(measured_names) != set(map(_without_zero, names)):
             return None
         order = [measured_names.index(_without_zero(name)) for name in names]
-        grid = np.ix_(order, order)
-        return BoundaryCosts(
-            tuple(names),
-            self.boundaries.submodel_us[order],
-            self.boundaries.transfer_us[grid],
-            self.boundaries.transfer_us_per_byte[grid],
-        )
+        costs = self.boundaries.costs
+        return BoundaryCosts(tuple(names), {key: us[np.ix_(*[order] * us.ndim)] for key, us in costs.items()})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the costs as JSON, atomically.
 
-        Some keys are names of the first release: "borders" for `boundaries`, and "torn_us" for `fusion_penalty_us`.
+        Some keys are names of the first release: "borders" for `boundaries`, and those of terms (`CostTerm.key`).
 
         Raises:
             UserError: the file cannot be written.
@@ -200,15 +189,13 @@ class ModelCosts:
             name: {
                 "identity": dict(costs.identity),
                 "measured": costs.measured,
-                "node_us": np.round(costs.node_us, 3).tolist(),
-                "fused_with": costs.fused_with.tolist(),
-                "torn_us": np.round(costs.fusion_penalty_us, 3).tolist(),
+                **{term.file_key: np.round(costs.costs[term.name], 3).tolist() for term in NODE_TERMS},
             }
             for name, costs in self.devices.items()
         }
         document: dict[str, Any] = {"version": FORMAT_VERSION, "graph": self.graph, "devices": entries}
         if self.boundaries is not None:
-            arrays = {key: getattr(self.boundaries, key).tolist() for key in _BOUNDARY_KEYS}
+            arrays = {term.file_key: self.boundaries.costs[term.name].tolist() for term in BOUNDARY_TERMS}
             document["borders"] = {"names": list(self.boundaries.names), **arrays}
         write_json(path, document)
 
@@ -237,32 +224,40 @@ class ModelCosts:
 
 _LONGEST_US = 1e15  # longest accepted time, µs, as in profiles; sums of such times are finite
 
-# Keys of the costs of boundaries in a file, and attributes of `BoundaryCosts`.
-_BOUNDARY_KEYS = ("submodel_us", "transfer_us", "transfer_us_per_byte")
-
 
 def _read_boundaries(entry: Mapping[str, Any] | None) -> BoundaryCosts | None:
     """Reads the entry "borders" of a file; None where it is absent. Raises ValueError, KeyError or TypeError."""
     if entry is None:
         return None
     names = tuple(map(str, entry["names"]))
-    arrays = [np.array(entry[key], np.float64) for key in _BOUNDARY_KEYS]
-    shapes = [(len(names),), (len(names), len(names)), (len(names), len(names))]
-    if [array.shape for array in arrays] != shapes or not all(map(_are_times, arrays)):
+    costs = _read_terms(entry, BOUNDARY_TERMS)
+    if any(costs[term.name].shape != (len(names),) * len(term.axes) for term in BOUNDARY_TERMS if term.name in costs):
         raise ValueError("arrays that do not fit together")
-    return BoundaryCosts(names, *arrays)
+    return BoundaryCosts(names, costs)
 
 
 def _read_device(entry: Mapping[str, Any]) -> DeviceCosts:
     """Reads the costs on one device. Raises ValueError, KeyError or TypeError where they are unsound."""
-    us, penalty = (np.array(entry[key], np.float64) for key in ("node_us", "torn_us"))
-    fused = np.array(entry["fused_with"], np.int32)
-    sound = us.ndim == 1 and us.shape == penalty.shape == fused.shape
-    if not sound or not (_are_times(us) and _are_times(penalty)) or not ((fused >= -1) & (fused < len(us))).all():
+    costs = _read_terms(entry, NODE_TERMS)
+    nodes = len(costs["node_us"])
+    if any(values.shape != (nodes,) for values in costs.values()):
         raise ValueError("arrays that do not fit together")
-    return DeviceCosts(dict(entry["identity"]), str(entry["measured"]), us, fused, penalty)
+    return DeviceCosts(dict(entry["identity"]), str(entry["measured"]), costs)
 
 
-def _are_times(us: NDArray[np.float64]) -> bool:
-    """Whether all values are times whose sums are finite."""
-    return bool(((us >= 0) & (us <= _LONGEST_US)).all())
+def _read_terms(entry: Mapping[str, Any], terms: Sequence[CostTerm]) -> dict[str, NDArray[Any]]:
+    """Reads the arrays of some terms, by name; files of releases before a term lack it (`CostTerm.later`).
+
+    Raises ValueError, KeyError or TypeError where a value is neither a time nor the number of a node.
+    """
+    costs = {
+        term.name: np.array(entry[term.file_key], term.dtype)
+        for term in terms
+        if term.file_key in entry or not term.later
+    }
+    for term in terms:
+        values = costs.get(term.name, np.zeros(0))
+        least, most = (-1, len(values) - 1) if term.unit == "node" else (0, _LONGEST_US)
+        if not ((values >= least) & (values <= most)).all():
+            raise ValueError(f"values out of range in '{term.file_key}'")
+    return costs

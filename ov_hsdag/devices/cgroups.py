@@ -1,4 +1,7 @@
-"""Limits of the control groups that this process is in (Linux, versions 1 and 2), such as those of a container."""
+"""Reads the limits of the control groups that this process is in (Linux, versions 1 and 2), such as a container's.
+
+A process is in one group for each resource (controller), and in all groups around that one. The tightest limit holds.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ _GROUPS, _PROCESS_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def cpu_limit(groups: Path = _GROUPS, own: Path = _PROCESS_GROUPS) -> float:
-    """Number of CPUs whose time the process may use; inf without a limit.
+    """Returns the number of CPUs whose time the process may use, which may be fractional; inf without a limit.
 
     Args:
         groups: folder of the control groups.
-        own: file with the groups of this process, see cgroups(7).
+        own: file that lists the groups of this process, see cgroups(7).
     """
     limits = [math.inf]
     for folder in _folders("cpu", groups, own):
@@ -29,17 +32,20 @@ def cpu_limit(groups: Path = _GROUPS, own: Path = _PROCESS_GROUPS) -> float:
 
 
 def memory_limit(groups: Path = _GROUPS, own: Path = _PROCESS_GROUPS) -> float:
-    """Bytes that the process may use; inf without a limit. The arguments are those of `cpu_limit`."""
+    """Returns the bytes that the process may use; inf without a limit. The arguments are those of `cpu_limit`."""
     return min((limit for limit, _ in _memory(groups, own)), default=math.inf)
 
 
 def free_memory(groups: Path = _GROUPS, own: Path = _PROCESS_GROUPS) -> float:
-    """Bytes that the process may still use; inf without a limit. Files that the kernel would drop count as free."""
+    """Returns the bytes that the process may still use; inf without a limit.
+
+    Cached files that the kernel would drop count as free. The arguments are those of `cpu_limit`.
+    """
     return min((free for _, free in _memory(groups, own)), default=math.inf)
 
 
 def _memory(groups: Path, own: Path) -> Iterator[tuple[float, float]]:
-    """Yields the limit of each control group that has one, and its free memory, in bytes."""
+    """Yields (limit, free) in bytes for each control group with a memory limit; free is inf if its use is not known."""
     for folder in _folders("memory", groups, own):
         for names in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             limit, used = (_numbers(folder / name, 1) for name in names)
@@ -48,7 +54,7 @@ def _memory(groups: Path, own: Path) -> Iterator[tuple[float, float]]:
 
 
 def _reclaimable_bytes(folder: Path) -> float:
-    """Bytes of inactive files in memory, which the kernel drops when needed; 0 if not known."""
+    """Returns the bytes of a group's inactive files in memory, which the kernel drops when needed; 0 if not known."""
     try:
         entries = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         return float(entries.get("total_inactive_file", entries.get("inactive_file", "0")))
@@ -57,9 +63,14 @@ def _reclaimable_bytes(folder: Path) -> float:
 
 
 def _folders(controller: str, groups: Path, own: Path) -> Iterator[Path]:
-    """Yields the folders of the process's control group and of those around it; the tightest limit holds.
+    """Yields the folders of the process's control group and of the groups around it.
 
-    A container sees its own group as the root, and its path in the host may not be there.
+    A container sees its own group as the root, and its path in the host may not be there. So a folder may not exist.
+
+    Args:
+        controller: the resource, "cpu" or "memory".
+        groups: folder of the control groups.
+        own: file that lists the groups of this process.
     """
     try:
         lines = own.read_text().splitlines()
@@ -76,7 +87,11 @@ def _folders(controller: str, groups: Path, own: Path) -> Iterator[Path]:
 
 
 def _numbers(file: Path, count: int) -> tuple[float, ...]:
-    """The numbers of a file, inf for "max"; () if there is no such file, or it does not have `count` numbers."""
+    """Reads the numbers of a file, "max" as inf.
+
+    Returns:
+        The numbers; () if there is no such file, or it does not have exactly `count` numbers.
+    """
     try:
         numbers = tuple(math.inf if word == "max" else float(word) for word in file.read_text().split())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""CPU cores that several devices share: virtual devices, or the CPU itself with more threads than cores."""
+"""Finds out whether CPU devices share cores: virtual devices, or the CPU itself with more threads than cores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,14 @@ class SharedCores:
         return cls(threads, usable) if sum(threads.values()) > usable else None
 
     def shares(self, names: Sequence[str]) -> NDArray[np.float64]:
-        """Share of the usable cores that each device takes while it works, 0 for other devices, float64 [devices]."""
+        """Computes the share of the usable cores that each device takes while it works.
+
+        Args:
+            names: names of devices.
+
+        Returns:
+            Shares from 0 to 1, float64 [devices]; 0 for devices that are not in `threads`.
+        """
         return np.array([min(self.threads.get(name, 0), self.usable) / self.usable for name in names])
 
     def describe(self) -> str:

@@ -1,4 +1,7 @@
-"""The machine's CPU: the cores that this process may use, and their capabilities."""
+"""Finds out which CPU cores of the machine this process may use, how busy they are, and what they can compute.
+
+A CPU here is what Linux numbers as one: a hyper-thread. A core is a physical one, with one or several hyper-threads.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from ov_hsdag.devices import cgroups
 
 
 def usable_cores() -> int:
-    """Number of physical CPU cores that this process may use, at least one.
+    """Counts the physical CPU cores that this process may use, at least one.
 
     loky counts physical cores within the CPU affinity; OpenVINO uses one hyper-thread of each for a single request. Two
     things differ from loky's own count. The affinity is that of all threads of the process together, because a library
@@ -29,20 +32,23 @@ def usable_cores() -> int:
 
 
 def busy_cores() -> float:
-    """Number of usable cores that have worked in the last minute, on average; 0 if the system does not report it."""
+    """Estimates how many usable cores worked in the last minute, from the system's load average; 0 if it has none."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return min(load, float(usable_cores()))
 
 
 def processor_seconds(cpus: Collection[int]) -> float:
-    """Processor time that programs have used on these CPUs since the system started, in seconds.
+    """Computes the processor time that programs have used on these CPUs since the system started.
 
     It is computed from the idle time. Linux counts that to the microsecond (and reports hundredths of a second), while
     it only samples running programs every few milliseconds.
 
+    Args:
+        cpus: numbers of the CPUs.
+
     Returns:
-        The time; 0 if the system does not report it, or if a control group limits this process to fewer CPUs, because
-        the time of other programs does not matter to it then.
+        Seconds, all CPUs together; 0 if the system does not report it, or if a control group limits this process to
+        fewer CPUs, because the time of other programs does not matter to it then.
     """
     idle, counted = 0, 0
     with contextlib.suppress(OSError, ValueError), open("/proc/stat", encoding="ascii") as file:
@@ -55,7 +61,7 @@ def processor_seconds(cpus: Collection[int]) -> float:
 
 
 def _physical_cores() -> int:
-    """Physical cores within the affinity of all threads. Widens the affinity of the calling thread to that."""
+    """Counts the physical cores within the affinity of all threads; sets the calling thread's affinity to that."""
     # Imported here, because that takes 40 ms.
     from loky import cpu_count
 
@@ -69,7 +75,7 @@ def _physical_cores() -> int:
 
 
 def alike() -> bool:
-    """Whether all cores of the machine are of one kind and near one memory, as Linux reports it; False elsewhere."""
+    """Whether Linux reports that all cores are of one kind and near one memory; False on other systems."""
     devices = Path("/sys/devices")
     nodes = list((devices / "system/node").glob("node[0-9]*"))
     return len(nodes) == 1 and not (devices / "cpu_atom").exists()

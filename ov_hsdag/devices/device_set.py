@@ -1,4 +1,4 @@
-"""Device names, and lists of devices such as "HETERO:GPU,CPU"."""
+"""Reads names of devices, and device strings such as "HETERO:GPU,CPU"."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class DeviceSet:
 
 
 def _check_distinct(text: str, names: Sequence[str]) -> None:
-    """Raises UserError where a device is there twice. text: the device string of the names."""
+    """Raises UserError if two names are of one device; `text` is the device string, for the message."""
     seen: dict[str, str] = {}
     for name in names:
         first = seen.setdefault(name.removesuffix(".0"), name)
@@ -93,6 +93,7 @@ def in_upper_case(text: str) -> str:
     """Converts HETERO and the names of CPUs, GPUs and NPUs in a device string to upper case, as OpenVINO knows them."""
 
     def known(part: str) -> str:
+        """Returns the name in upper case if only that is the name of a CPU, GPU or NPU."""
         name = part.strip().upper()
         return part.upper() if kind_of(part.strip()) is None and kind_of(name) else part
 
@@ -110,7 +111,7 @@ def closest_names(name: str, known: Collection[str]) -> str:
 
 
 def kind_of(name: str) -> str | None:
-    """Kind of a device, from its name: "CPU" (including virtual devices), "GPU", "NPU" or None."""
+    """Returns the kind of a device by its name: "CPU" (also for virtual devices), "GPU", "NPU", or None for others."""
     base = name.partition(".")[0]
     if base in ("GPU", "NPU"):
         return base

@@ -53,29 +53,32 @@ def available(core: ov.Core) -> list[DeviceInfo]:
 
 
 def absent(core: ov.Core, names: Iterable[str]) -> list[str]:
-    """Selects the devices that are not on this machine."""
+    """Returns those of the named devices that the Core does not have."""
     return [name for name in names if full_name(core, name) is None]
 
 
 def full_name(core: ov.Core, name: str) -> str | None:
-    """FULL_DEVICE_NAME, or None if the Core does not have the device."""
+    """Reads a device's FULL_DEVICE_NAME; None if the Core does not have the device."""
     value = _property(core, name, "FULL_DEVICE_NAME")
     return None if value is None else str(value)
 
 
 def capabilities(core: ov.Core, name: str) -> tuple[str, ...]:
-    """OPTIMIZATION_CAPABILITIES ("FP32", "BF16", "INT8", …); empty if the device does not report them."""
+    """Reads a device's OPTIMIZATION_CAPABILITIES ("FP32", "BF16", "INT8", …); () if it does not report them."""
     return tuple(str(item) for item in _property(core, name, "OPTIMIZATION_CAPABILITIES") or ())
 
 
 def inference_precision(core: ov.Core, name: str) -> str | None:
-    """The precision that a device infers in ("f32", "f16", "bf16"), or None if it does not report it."""
+    """Reads the precision that a device infers in ("f32", "f16", "bf16"); None if it does not report it."""
     text = property_text(core, name, "INFERENCE_PRECISION_HINT")
     return text if text in PRECISIONS else None
 
 
 def memory_bytes(core: ov.Core, name: str) -> int | None:
-    """Memory of a device: reported by GPUs and NPUs, the machine's or container's for CPUs; None if not known."""
+    """Returns the size of a device's memory in bytes; None if not known.
+
+    GPUs and NPUs report it. A CPU has the memory of the machine or container, a virtual device what it declares.
+    """
     if (declared := virtual.declared_memory(name)) is not None:
         return declared
     if kind_of(name) == "CPU":
@@ -88,7 +91,7 @@ def memory_bytes(core: ov.Core, name: str) -> int | None:
 
 
 def free_bytes(core: ov.Core, name: str) -> int | None:
-    """Memory of a device that can still be used, in bytes; None if nothing is known.
+    """Returns the memory of a device that can still be used, in bytes; None if not known.
 
     For a CPU (and virtual ones) it is the free memory of the machine or container. A GPU or NPU does not report the
     memory that other processes use, so it counts as free as a whole; one that computes in the machine's memory has at
@@ -113,7 +116,7 @@ USABLE = 0.9
 
 
 def usable_bytes(core: ov.Core, name: str, most: int) -> int | None:
-    """Memory that a model may have on a device.
+    """Returns the memory that a model may take on a device: a share of what is free.
 
     Args:
         core: the Core.
@@ -135,18 +138,20 @@ def uses_host_memory(core: ov.Core, name: str) -> bool:
 
 
 def memory_of(core: ov.Core, name: str) -> str:
-    """Names the memory that a device computes in: "CPU" for this machine's, else the device's name."""
+    """Returns a name for the memory that a device computes in: "CPU" for this machine's, else the device's name."""
     return "CPU" if kind_of(name) == "CPU" or uses_host_memory(core, name) else name
 
 
 def inference_threads(core: ov.Core, name: str) -> int | None:
-    """The thread limit of a CPU device, or None if it has or reports none."""
+    """Returns the largest number of threads that a CPU device computes with; None if it has or reports no limit."""
     value = _property(core, name, "INFERENCE_NUM_THREADS")
     return int(value) if value else None
 
 
 def request_cores() -> int:
-    """Number of CPU cores that one request runs on: the usable cores, but at most the threads that OpenVINO gives it.
+    """Returns the number of CPU cores that one request runs on.
+
+    These are the usable cores, but at most as many as the threads that OpenVINO gives a request.
 
     OpenVINO leaves out hyper-threads on every system, and all sockets but one. Where cores are alike and near one
     memory, all usable ones remain; elsewhere OpenVINO is asked.
@@ -173,7 +178,7 @@ _THREADS_PROGRAM_SECONDS = 60.0  # seconds after which that program is stopped
 
 @cache
 def _threads_of_a_request(cpus: tuple[int, ...]) -> int | None:
-    """Number of threads that OpenVINO gives a request on the CPU; None if it does not report it.
+    """Asks OpenVINO in another process how many threads it gives a request on the CPU; None if it does not say.
 
     Args:
         cpus: numbers of the CPUs that this process may use; the result is cached by them.
@@ -205,6 +210,7 @@ def property_text(core: ov.Core, name: str, key: str) -> str | None:
 
 
 def _property(core: ov.Core, name: str, key: str) -> Any:
+    """Reads the property `key` of the device `name`; None if the device does not report it."""
     try:
         return core.get_property(name, key)
     except (RuntimeError, TypeError):

@@ -1,4 +1,4 @@
-"""Libraries of custom operations that were added to a Core; processes that measure its models load them as well."""
+"""Adds libraries of custom operations to a Core, and remembers them for the processes that measure its models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EXTENSIONS_ATTRIBUTE = "_ov_hsdag_extensions"
 
 
 def add(core: ov.Core, path: str) -> None:
-    """Loads a library of custom operations.
+    """Loads a library of custom operations into a Core, and remembers it.
 
     Raises:
         UserError: it cannot be loaded.
@@ -27,7 +27,7 @@ def add(core: ov.Core, path: str) -> None:
 
 
 def note(core: ov.Core, extension: object) -> None:
-    """Remembers the argument of ``Core.add_extension`` if it is a path; other processes cannot load anything else."""
+    """Remembers an argument of ``Core.add_extension`` if it is a path; other processes cannot load anything else."""
     if isinstance(extension, str | os.PathLike):
         path = os.path.abspath(os.fspath(extension))
         if path not in of(core):
@@ -35,5 +35,5 @@ def note(core: ov.Core, extension: object) -> None:
 
 
 def of(core: ov.Core) -> tuple[str, ...]:
-    """Paths of the libraries that were added to a Core."""
+    """Returns the absolute paths of the libraries that were added to a Core."""
     return getattr(core, _EXTENSIONS_ATTRIBUTE, ())

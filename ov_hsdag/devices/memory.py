@@ -48,6 +48,10 @@ def parse_memory(text: str, devices: Collection[str]) -> dict[str, int]:
 def memory_limits(memory: Mapping[str, int | str], devices: Collection[str]) -> dict[str, int]:
     """Reads memory limits that are numbers of bytes or texts such as "8GiB".
 
+    Args:
+        memory: limits by device.
+        devices: names of the devices.
+
     Returns:
         Bytes by device.
 
@@ -68,10 +72,14 @@ def memory_limits(memory: Mapping[str, int | str], devices: Collection[str]) -> 
 
 
 def parse_amount(amount: str, shown: str) -> int:
-    """Reads the bytes of "8GiB".
+    """Reads an amount such as "8GiB" as bytes, at most `MOST`.
+
+    Args:
+        amount: a number and a unit. The unit may be left out from 1 MiB on.
+        shown: the user's text, for messages.
 
     Raises:
-        UserError: it is no such amount; the message quotes `shown`.
+        UserError: it is no such amount, or zero.
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", amount)
     number, unit = (match[1], match[2] or "B") if match else ("", "")
@@ -86,6 +94,7 @@ def parse_amount(amount: str, shown: str) -> int:
 
 
 def _unreadable_limit(shown: str) -> UserError:
+    """Makes the error for a memory limit that cannot be read; `shown` is the user's text."""
     return UserError(
         f"memory limit '{shown}' is not DEVICE=AMOUNT: give one like GPU=2GiB ({', '.join(_UNITS)}), or a number of"
         f" bytes of {_SMALLEST_WITHOUT_UNIT} and more"

@@ -22,9 +22,13 @@ def plain(value: Any) -> Any:
 
 
 def text(config: Mapping[str, Any] | None, key: str) -> str:
-    """Returns a property of a configuration as OpenVINO writes it; "" if it is not there.
+    """Returns a property of a configuration as the text that OpenVINO uses; "" if it is not there.
 
-    An enumeration's value is written without its class.
+    An enumeration's value is its name without the class.
+
+    Args:
+        config: values by property; None for an empty one.
+        key: name of the property.
     """
     value = plain((config or {}).get(key, ""))
     return str(getattr(value, "name", value))
@@ -36,7 +40,7 @@ def listed_devices(config: Mapping[str, Any] | None) -> tuple[str, ...]:
 
 
 def names_in(listed: str) -> tuple[str, ...]:
-    """Splits "GPU,CPU" into names; OpenVINO ends its own lists with a comma."""
+    """Splits a list of devices such as "GPU,CPU" into names. OpenVINO ends its lists with a comma, which is skipped."""
     return tuple(name.strip() for name in listed.split(",") if name.strip())
 
 

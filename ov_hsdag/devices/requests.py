@@ -1,4 +1,4 @@
-"""The number of requests that keeps the devices of a split model busy."""
+"""Computes the number of requests that keeps the devices of a split model busy."""
 
 # Requests for each device and for each submodel, see `requests_in_flight`.
 PER_DEVICE = 3

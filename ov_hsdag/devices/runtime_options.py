@@ -1,4 +1,4 @@
-"""The runtime_options of a model, which are properties for the devices that run it, and which HETERO loses.
+"""Hands the runtime_options of a model on to the devices below HETERO, which loses them.
 
 optimum-intel writes options such as KV_CACHE_PRECISION into a model's rt_info, and a device that compiles the model
 takes them as properties. HETERO compiles submodels, which have no such entry. Unless it gets the options as properties,
@@ -67,7 +67,16 @@ def compile_properties(
 def _options_set_on_core(
     core: ov.Core, devices: Sequence[str], options: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Selects the options that were set on the Core for a device: their values differ from those of a new Core."""
+    """Finds the options that were set on the Core for a device: those whose values differ from those of a new Core.
+
+    Args:
+        core: the Core.
+        devices: names of the devices.
+        options: the model's options, by property.
+
+    Returns:
+        Values by property, by device; devices without such options are left out.
+    """
     set_values: dict[str, dict[str, Any]] = {}
     new_core: ov.Core | None = None
     for device in devices:

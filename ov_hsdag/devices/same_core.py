@@ -1,4 +1,7 @@
-"""Makes a Core in another process like the caller's: libraries, plugins, properties of devices, usable CPUs."""
+"""Makes a Core in another process like the caller's.
+
+The two have the same libraries of custom operations, registered plugins, properties of devices, and usable CPUs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,15 @@ _HETERO = "HETERO"
 
 
 def describe(core: ov.Core, names: Sequence[str]) -> dict[str, Any]:
-    """Describes a Core for `like`, JSON-able; `names` are those of the used devices."""
+    """Describes a Core, so that `like` can make one like it in another process.
+
+    Args:
+        core: the Core.
+        names: names of the devices that are used; others are left out.
+
+    Returns:
+        The description, of JSON's types.
+    """
     return {
         "extensions": list(extensions.of(core)),
         "plugins": {name: plugin for name, plugin in registered(core).items() if name in names},
@@ -29,7 +40,10 @@ def describe(core: ov.Core, names: Sequence[str]) -> dict[str, Any]:
 
 
 def like(description: Mapping[str, Any]) -> ov.Core:
-    """Makes a Core in this process as `describe` found it; {} makes a new one.
+    """Makes a Core like the described one, and lets the calling thread use the same CPUs.
+
+    Args:
+        description: as `describe` returns it; {} for a new Core.
 
     Raises:
         RuntimeError: OpenVINO cannot load a library.
@@ -53,7 +67,7 @@ def like(description: Mapping[str, Any]) -> ov.Core:
 
 
 def _settable_properties(core: ov.Core, name: str) -> dict[str, str]:
-    """The properties of a device that can be set, as text by name; {} if there is no such device."""
+    """Reads the properties of a device that can be set, as text by name; {} if there is no such device."""
     values: dict[str, str] = {}
     with contextlib.suppress(RuntimeError, TypeError, AttributeError):
         for key, access in core.get_property(name, "SUPPORTED_PROPERTIES").items():

@@ -1,4 +1,4 @@
-"""Virtual CPU devices: OpenVINO's CPU plugin registered again under other names, with their own properties.
+"""Registers virtual CPU devices: OpenVINO's CPU plugin under further names, each with its properties.
 
 So a machine with one CPU has several really different devices (threads, precision). They are declared in the
 environment variable ``OV_HSDAG_VIRTUAL_DEVICES``::
@@ -73,6 +73,7 @@ def virtual_devices(text: str | None = None) -> dict[str, dict[str, str]]:
 
 
 def _parse(text: str) -> dict[str, dict[str, str]]:
+    """Reads a declaration, see `virtual_devices`. Raises ValueError if it is malformed, UserError for a bad MEMORY."""
     if not (text.isascii() and text.isprintable()) or len(text) > _LONGEST_DECLARATION:
         raise ValueError(
             f"expected at most {_LONGEST_DECLARATION} printable ASCII characters, such as CPU_A:INFERENCE_NUM_THREADS=1"
@@ -92,6 +93,7 @@ def _parse(text: str) -> dict[str, dict[str, str]]:
 
 
 def _parse_properties(name: str, text: str) -> dict[str, str]:
+    """Reads "KEY=VALUE,…", the properties of the device `name`. Raises the errors of `_parse`."""
     properties: dict[str, str] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = (part.strip() for part in item.partition("="))
@@ -112,7 +114,7 @@ def _parse_properties(name: str, text: str) -> dict[str, str]:
 
 
 def declared_memory(name: str) -> int | None:
-    """Bytes of memory of a declared virtual device; None if its declaration has none."""
+    """Returns the bytes of memory that a virtual device declares; None if it declares none, or for other devices."""
     amount = virtual_devices().get(name, {}).get(MEMORY)
     return None if amount is None else parse_amount(amount, MEMORY)
 
@@ -123,7 +125,7 @@ def _openvino_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def definition(names: Collection[str]) -> str:
-    """Formats the declarations of the declared virtual devices with these names; "" if there are none."""
+    """Formats the declaration of those declared virtual devices that are among `names`; "" if there are none."""
     selected = {name: properties.items() for name, properties in virtual_devices().items() if name in names}
     return ";".join(f"{name}:{','.join(map('='.join, properties))}" for name, properties in selected.items())
 
@@ -202,7 +204,7 @@ def register(core: ov.Core, declared: Mapping[str, Mapping[str, str]] | None = N
 
 
 def note_plugin(core: ov.Core, plugin: str, name: str) -> None:
-    """Remembers the arguments of ``Core.register_plugin``, because OpenVINO does not report them.
+    """Remembers a registered plugin on the Core, because OpenVINO does not report the registered ones.
 
     Args:
         core: the Core.
@@ -213,7 +215,7 @@ def note_plugin(core: ov.Core, plugin: str, name: str) -> None:
 
 
 def registered(core: ov.Core) -> dict[str, str]:
-    """Plugins that were registered on a Core, by the names of their devices."""
+    """Returns the plugins that were registered on a Core (name or path of the library), by the device's name."""
     return dict(getattr(core, _PLUGINS_ATTRIBUTE, {}))
 
 
@@ -240,7 +242,14 @@ def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> 
 
     Every virtual device of a HETERO device string, or of MULTI_DEVICE_PRIORITIES, gets an entry in DEVICE_PROPERTIES
     with its declared limits and EXCLUSIVE_ASYNC_REQUESTS off. The caller's configuration takes precedence: a property
-    for the device first, then one for all devices. A configuration without such a device is returned as it is.
+    for the device first, then one for all devices. Without such a device, the result equals the configuration.
+
+    Args:
+        device: device string to compile for.
+        config: the caller's configuration, which is not changed; None for an empty one.
+
+    Returns:
+        The completed configuration: values by property.
     """
     completed = dict(config or {})
     names = hetero_names(device, completed)
@@ -259,9 +268,11 @@ def compile_properties(device: str, config: Mapping[str, Any] | None = None) -> 
 
 
 def hetero_names(device: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of the devices of a HETERO device string, as they are written there; () for any other device string.
+    """Returns the names of the devices in a HETERO device string as written there; () for any other device string.
 
-    "HETERO" alone has those of MULTI_DEVICE_PRIORITIES in `config`. Virtual devices keep their names.
+    Args:
+        device: the device string. "HETERO" without a list has the devices of MULTI_DEVICE_PRIORITIES in `config`.
+        config: the configuration for compiling.
     """
     head, _, tail = device.partition(":")
     if head != HETERO:

@@ -1,4 +1,8 @@
-"""Finds the bottleneck of a placement for throughput that leaves devices empty or gains little from them."""
+"""Names the bottleneck of a placement for throughput that leaves devices empty or gains little from them.
+
+The bottleneck is either one long co-location group, which no split can divide, or the costs of splitting itself. The
+result is a line of text, which begins with "bound:".
+"""
 
 from __future__ import annotations
 
@@ -49,7 +53,7 @@ def describe_bound(explained: Explanation) -> str:
 
 
 def _empty_devices(explained: Explanation) -> list[str]:
-    """Devices without an operation."""
+    """Lists the names of the devices that have no operation to compute; constants do not count."""
     problem = explained.problem
     operations = np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK)) & ~problem.graph.legality.constant
     used = set(explained.device[operations].tolist())
@@ -57,14 +61,14 @@ def _empty_devices(explained: Explanation) -> list[str]:
 
 
 def _longest_group(problem: PlacementProblem) -> tuple[int, float]:
-    """The colocation group with the longest time on its fastest device, and that time in µs."""
+    """Finds the co-location group with the longest time on its fastest device; returns its number and that time, µs."""
     least: NDArray[np.float64] = problem.group_us.min(axis=1)
     group = int(least.argmax())
     return group, float(least[group])
 
 
 def _as_subject(explained: Explanation, group: int) -> str:
-    """A colocation group as the subject of a sentence, with the verb "takes" or "take"."""
+    """Describes a co-location group as the subject of a sentence, followed by the verb "takes" or "take"."""
     graph = explained.problem.graph
     operations = (graph.kinds == NodeKind.OP) & ~graph.legality.constant
     members = np.flatnonzero((explained.problem.groups == group) & operations)
@@ -75,7 +79,16 @@ def _as_subject(explained: Explanation, group: int) -> str:
 
 
 def _bound_of_split(explained: Explanation, where: str) -> str:
-    """The line for placements without a long group: the shares of the busiest device's time that splitting costs."""
+    """Writes the line for a placement without a long group: what splitting costs the busiest device.
+
+    Args:
+        explained: the placement.
+        where: clause about empty devices, which the line begins with; "" without any.
+
+    Returns:
+        The line, with the shares of the device's time that calls, transfers and broken fusions take; "" where each of
+        them takes less than 5%.
+    """
     problem = explained.problem
     by_device = explained.breakdown.busy_us[0]
     total = by_device.sum(axis=1)

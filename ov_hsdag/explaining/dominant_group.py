@@ -1,4 +1,7 @@
-"""The dominant colocation group: it has more than half of a model's operations and prevents a useful split."""
+"""Finds and describes the dominant co-location group of a model, which prevents a useful split.
+
+A co-location group is dominant if it has more than half of the model's operations, and at least two.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,15 @@ from ov_hsdag.utils.lazy import ov
 
 
 def dominant_group(graph: ComputationGraph, groups: NDArray[np.int32]) -> tuple[NDArray[np.int64], int]:
-    """The operations of the dominant colocation group, and the number of all operations.
+    """Finds the dominant co-location group.
 
-    The first is an empty array where no group has more than half of the operations, and at least two.
+    Args:
+        graph: the graph of the model.
+        groups: co-location group of each node, int32 [nodes].
+
+    Returns:
+        Numbers of the dominant group's operations, int64, empty where no group is dominant; and the number of all
+        operations of the model.
     """
     operations = np.flatnonzero((graph.kinds == NodeKind.OP) & ~graph.legality.constant)
     if not len(operations):
@@ -33,7 +42,7 @@ def describe_dominant_group(
     model: ov.Model | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> str:
-    """A line about the dominant colocation group: its size, why its operations belong together, and a remedy.
+    """Writes a line about the dominant co-location group: its size, why its operations belong together, and a remedy.
 
     Args:
         graph: the graph of the model.
@@ -61,9 +70,15 @@ def describe_dominant_group(
 
 
 def _remedy(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None, share: float) -> str:
-    """The advice to convert the model with fixed sizes, as ovc takes them; "" where that does not shrink the group.
+    """Tries whether fixed input sizes make the dominant group smaller, on a copy of the model.
 
-    share: the dominant group's share of the operations as the model is.
+    Args:
+        model: the model.
+        shapes: example shapes of its inputs, by input name; the others are assumed.
+        share: the dominant group's share of the operations with the present sizes.
+
+    Returns:
+        The advice to convert the model with fixed sizes, as an option of ovc; "" where that does not help.
     """
     fixed = model.clone()
     sizes = counted_input_shapes(model, shapes)

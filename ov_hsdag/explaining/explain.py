@@ -1,8 +1,7 @@
-"""The entry point of explanations: prices a model and its placement, and returns an `ExplainedModel`."""
+"""The entry point of explanations: `explain` computes the costs of a placed model and returns an `ExplainedModel`."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike
 
@@ -27,6 +26,7 @@ from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.errors import UserError, listed
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.warn import warn_caller
 
 
 def explain(  # noqa: PLR0913 settings, all by keyword
@@ -83,10 +83,9 @@ def explain(  # noqa: PLR0913 settings, all by keyword
     made_with = placement.settings or {}
     register_defined(core, made_with.get("virtual_devices", ""), names)
     if profile is None and "profile" in made_with:
-        warnings.warn(
+        warn_caller(
             f"the placement was made with the profile {made_with['profile']}, and here the built-in ones count:"
-            " --profile (in Python, profile=) gives others",
-            stacklevel=2,
+            " --profile (in Python, profile=) gives others"
         )
     limits = {name: limit for name, limit in made_with.get("memory", {}).items() if name in names}
     session = Session.of(devices, core, profile, memory=limits | memory_limits(memory or {}, names))
@@ -104,7 +103,7 @@ def explain(  # noqa: PLR0913 settings, all by keyword
     known_names = original.union(analysis.graph.names)
     if affinity is None and not known_names.isdisjoint(placement.affinity):
         if gone := placement.missing(known_names):
-            warnings.warn(f"the placement names operations that are gone from the model: {listed(gone)}", stacklevel=2)
+            warn_caller(f"the placement names operations that are gone from the model: {listed(gone)}")
     else:
         placement.check_nodes(known_names)
     problem = session.price(analysis, objective or placement.objective, costs, phases).problem
@@ -118,9 +117,17 @@ def explain(  # noqa: PLR0913 settings, all by keyword
 
 
 def _pins_kept(problem: PlacementProblem, affinity: Mapping[str, str], pins: Sequence[str]) -> dict[int, str]:
-    """The pins of a placement by the numbers of their nodes, without those that it does not satisfy.
+    """Finds the nodes of pins, and leaves out the nodes that are not on the device of their pin.
 
     A pin may be violated because the model has changed, other devices are given, or the file was edited.
+
+    Args:
+        problem: the problem.
+        affinity: device of each node, by friendly name.
+        pins: texts of the pins, "PATTERN=DEVICE"; texts that cannot be read or match no node are ignored.
+
+    Returns:
+        Text of the pin by the number of each node that it keeps.
     """
     kept: dict[int, str] = {}
     for text in pins:
@@ -134,7 +141,7 @@ def _pins_kept(problem: PlacementProblem, affinity: Mapping[str, str], pins: Seq
 
 
 def placement_of(model: ov.Model) -> Placement | None:
-    """The placement that a model carries, or one made of its nodes' affinities; None where it has neither."""
+    """Reads the placement that a model carries, else makes one of its nodes' affinities; None where it has neither."""
     carried = Placement.of(model)
     if carried is not None:
         return carried
@@ -143,4 +150,5 @@ def placement_of(model: ov.Model) -> Placement | None:
 
 
 def _by_name(affinity: Mapping[str, str]) -> Placement | None:
+    """Makes a placement of affinities by friendly name, on the devices that they name; None where there are none."""
     return Placement(devices=tuple(dict.fromkeys(affinity.values())), affinity=dict(affinity)) if affinity else None

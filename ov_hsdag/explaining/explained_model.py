@@ -1,4 +1,8 @@
-"""The explanation of a placed model as objects in JSON's types: operations, submodels, cuts and moves."""
+"""The explanation of a placed model as objects in JSON's types: operations, submodels, cuts and moves.
+
+A cut here is one tensor that is transferred between two devices (`Cut`), and a move the change of a placement by which
+one co-location group goes to another device (`Move`).
+"""
 
 from __future__ import annotations
 
@@ -44,24 +48,27 @@ class ExplainedModel:
         return {name: self.profile.device(name).builtin for name in self.explanation.problem.devices}
 
     def __repr__(self) -> str:
-        """The headline, as in the output of the command."""
+        """The headline, as in the output of `ov-hsdag explain`."""
         return self.headline("the model")
 
     def headline(self, model: str) -> str:
-        """One line with the times of a request. model: the name to begin with."""
-        problem, found = self.explanation.problem, self.explanation.evaluation
-        latency, period = (f"{float(us[0]) / 1e3:,.3f} ms" for us in (found.latency_us, found.period_us))
+        """One line with the devices, the objective, and the times of a request; `model` is the name to begin with."""
+        problem, result = self.explanation.problem, self.explanation.evaluation
+        latency, period = (f"{float(us[0]) / 1e3:,.3f} ms" for us in (result.latency_us, result.period_us))
         return (
             f"{model} on HETERO:{','.join(problem.devices)} ({problem.objective}):"
             f" {self.request} {latency}, a result every {period} with many in flight"
         )
 
     def summary(self, moves: bool = True) -> dict[str, Any]:
-        """The model as a whole: devices, submodels, cuts, gains and the best moves, in JSON's types; times in µs.
+        """Summarizes the model as a whole: devices, submodels, cuts, gains and the best moves.
 
-        "together" is the line of `describe_dominant_group`, and "bound" that of `describe_bound`.
+        Args:
+            moves: whether the best moves are computed, which simulates each group on each other device.
 
-        moves: whether the best moves are computed, which simulates each group on each other device; None otherwise.
+        Returns:
+            An object of JSON's types; times in µs. "together" is the line of `describe_dominant_group`, and "bound"
+            that of `describe_bound`. "closest_moves" is None where moves are not computed.
         """
         explained, problem = self.explanation, self.explanation.problem
         result = explained.evaluation
@@ -95,10 +102,16 @@ class ExplainedModel:
         }
 
     def operation(self, node: int) -> dict[str, Any]:
-        """One node: its device, its costs there and elsewhere, its submodel, and the reason for its device.
+        """Describes one node: its device, its costs there and elsewhere, its submodel, and the reason for its device.
 
-        "us" is its time on its device, µs; "share" that time as a share of the time of one request, all terms together
-        (`Parts`); "us_on" its time on each device, None where the device does not run it.
+        Args:
+            node: number of the node in the graph.
+
+        Returns:
+            An object of JSON's types. "us" is the node's time on its device, µs; "share" that time as a share of the
+            time of one request, all terms together (`Parts`); "us_on" its time on each device, None where the device
+            does not run it; "submodel" -1 for a node in none; "moves_with" the number of other nodes in its co-location
+            group; "because_of" the name of the node that the reason refers to, or None.
         """
         explained, problem = self.explanation, self.explanation.problem
         reason: Reason = explained.reason(node)
@@ -123,9 +136,17 @@ class ExplainedModel:
         }
 
     def nodes(self, names: Sequence[str] = (), types: Sequence[str] = ()) -> list[int]:
-        """The nodes that match one of the names or types, in the order of the graph; without any, all operations.
+        """Finds the nodes that match one of the names or types.
 
-        Names and types may have `*` and `?`, as in file names. Raises UserError where one matches no node.
+        Args:
+            names: friendly names; they may have `*` and `?`, as in file names.
+            types: types of operations, with the same wildcards.
+
+        Returns:
+            Numbers of the nodes, ascending; those of all operations where neither names nor types are given.
+
+        Raises:
+            UserError: a name or type matches no node.
         """
         graph = self.explanation.problem.graph
         if not names and not types:
@@ -140,7 +161,10 @@ class ExplainedModel:
         return sorted(matched)
 
     def _gains(self) -> dict[str, float | None]:
-        """The gain over each single device and over copies, as a ratio; None where a device cannot run the model."""
+        """Predicted gain over each single device and over copies, by name, as a ratio.
+
+        It is None for a device that cannot run the model.
+        """
         explained, problem = self.explanation, self.explanation.problem
         gains: dict[str, float | None] = {
             name: float(score / explained.score_us) if np.isfinite(score) else None
@@ -152,6 +176,11 @@ class ExplainedModel:
         return gains
 
     def _submodels(self) -> list[dict[str, Any]]:
+        """Describes each submodel, by its number.
+
+        "us" is its time in a request, µs; "order" its place in the order of execution, from 1; "first" and "last" the
+        names of its first and last operation, None without operations; "types" its most frequent types with counts.
+        """
         explained, problem = self.explanation, self.explanation.problem
         operations = problem.graph.kinds == NodeKind.OP
         us, places = submodel_us(explained), {one: place for place, one in enumerate(execution_order(explained), 1)}
@@ -172,6 +201,7 @@ class ExplainedModel:
         return submodels
 
     def _experts(self) -> list[dict[str, Any]]:
+        """Describes each block of routed experts: its device, sizes ("chosen" of "all" experts), time and weights."""
         explained, problem = self.explanation, self.explanation.problem
         return [
             {
@@ -186,6 +216,7 @@ class ExplainedModel:
         ]
 
     def _cut(self, cut: Cut) -> dict[str, Any]:
+        """A cut with the names of its tensor's producer and of the two devices; bytes, and time in µs."""
         problem = self.explanation.problem
         return {
             "tensor": problem.graph.names[cut.node],
@@ -196,6 +227,10 @@ class ExplainedModel:
         }
 
     def _move(self, move: Move) -> dict[str, Any]:
+        """A move with the name of the group's first operation and of the new device.
+
+        "moves" is the number of nodes in the group; "cost_us" the change of the objective, None where it is infeasible.
+        """
         problem = self.explanation.problem
         members = np.flatnonzero(problem.groups == move.group)
         first = members[(problem.graph.kinds[members] == NodeKind.OP).argmax()]  # operation, or node where none is one

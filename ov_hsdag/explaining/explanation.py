@@ -1,6 +1,7 @@
 """Explains a placement by the costs of its operations, and by the change of the objective when groups move.
 
-All figures come from the simulator, which evaluates the placement again for each move.
+A move gives one co-location group to another device. All figures come from the simulator, which evaluates the placement
+again for each move. A cut here is one tensor that is transferred between two devices.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ov_hsdag.costs.terms import PARTS
 from ov_hsdag.devices.cpu import usable_cores
 from ov_hsdag.explaining.dominant_group import dominant_group
 from ov_hsdag.model.graph import NodeKind
@@ -97,12 +99,15 @@ class Reason:
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """A placement of a problem, feasible or not, with everything that can be derived about it on demand."""
+    """A placement of a problem, feasible or not, with everything that can be derived about it on demand.
+
+    Results are computed when they are first asked for, and kept: properties and methods fill caches of the object.
+    """
 
     problem: PlacementProblem
     placement: NDArray[np.uint8]  # device numbers, uint8 [groups]
     pinned: Mapping[int, str] = field(default_factory=dict)  # pins, as people type them, by the numbers of their nodes
-    # Caches: moves by group and device, results of `_evaluate_move` alike, and of `_separated_by` by group.
+    # Caches: results of `move` and of `_evaluate_move` by group and device, and of `_separated_by` by group.
     _moves: dict[tuple[int, int], Move] = field(default_factory=dict, init=False, repr=False)
     _outcomes: dict[tuple[int, int], tuple[float, int, int]] = field(default_factory=dict, init=False, repr=False)
     _parted: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, repr=False)
@@ -157,7 +162,15 @@ class Explanation:
         return Parts(*self.breakdown.latency_us[0].tolist())
 
     def move(self, group: int, device: int) -> Move:
-        """Evaluates the move of a colocation group to another device. Raises ValueError for its present device."""
+        """Evaluates the move of a co-location group to another device, once for each such move.
+
+        Args:
+            group: number of the group.
+            device: number of the device.
+
+        Raises:
+            ValueError: the group is on that device already.
+        """
         if self.placement[group] == device:
             raise ValueError(f"group {group} is on device {device} already")
         if (group, device) in self._moves:
@@ -185,12 +198,17 @@ class Explanation:
         return cost
 
     def _try_moves(self, groups: NDArray[np.int64], devices: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Change of the objective for moves of single groups, µs, inf where infeasible, float64 [moves].
+        """Simulates moves of single groups as one batch, and caches the results for `_evaluate_move`.
 
         Where a move makes so many submodels with cycles that separating them takes too long, it counts as one that
         HETERO cannot order. In a decoder of thousands of operations nearly every move does.
 
-        groups, devices: int64 [moves].
+        Args:
+            groups: number of the group of each move, int64 [moves].
+            devices: number of its new device, int64 [moves].
+
+        Returns:
+            Change of the objective for each move alone, µs, inf where it is infeasible, float64 [moves].
         """
         problem = self.problem
         moved = np.repeat(self.placement[None], len(groups), axis=0)
@@ -204,15 +222,30 @@ class Explanation:
         return cost
 
     def _evaluate_move(self, group: int, device: int) -> tuple[float, int, int]:
-        """Evaluates a move: change of the objective in µs, bits of infeasibility, and bytes above a memory limit."""
+        """Looks up or simulates a move.
+
+        Args:
+            group: number of the group.
+            device: number of its new device.
+
+        Returns:
+            Change of the objective, µs, inf where infeasible; `Evaluation.infeasible`; and the bytes by which a device
+            exceeds its memory limit, the largest of all devices.
+        """
         if (group, device) not in self._outcomes:
             self._try_moves(np.array([group]), np.array([device]))
         return self._outcomes[group, device]
 
     def closest_moves(self, count: int = 3) -> list[Move]:
-        """The feasible moves of single groups with the smallest cost, best first.
+        """Finds the feasible moves of single groups that cost least or gain most.
 
-        Groups that are pinned, or have no operation, are left out. count: moves, at most.
+        Groups that are pinned, or have no operation, are left out.
+
+        Args:
+            count: largest number of moves.
+
+        Returns:
+            The moves, best first.
         """
         operations = np.zeros(self.problem.group_count, bool)
         operations[self.problem.groups[self.problem.graph.kinds == NodeKind.OP]] = True
@@ -275,11 +308,11 @@ class Explanation:
 
     @cached_property
     def _pinned_groups(self) -> dict[int, int]:
-        """The first pinned node of each colocation group that has one."""
+        """The first pinned node of each co-location group that has one, by the group's number."""
         return {int(self.problem.groups[node]): node for node in sorted(self.pinned, reverse=True)}
 
     def _pinned_by(self, node: int, first: int) -> Reason:
-        """The reason for a node that is pinned, or shares a colocation group with the pinned node `first`."""
+        """The reason for a node that is pinned itself, or shares a co-location group with the pinned node `first`."""
         if node in self.pinned:
             return Reason(
                 "pinned", f"the pin {self.pinned[node]} keeps it on {self.problem.devices[self.device[node]]}"
@@ -289,21 +322,27 @@ class Explanation:
 
     @cached_property
     def _together(self) -> frozenset[int]:
-        """The operations of the dominant colocation group; empty where there is none."""
+        """The operations of the dominant co-location group (`dominant_group`); empty where there is none."""
         return frozenset(dominant_group(self.problem.graph, self.problem.groups)[0].tolist())
 
     @property
     def _objective(self) -> str:
+        """The objective as texts name it."""
         return "latency" if self.problem.objective == "latency" else "time between results"
 
     @cached_property
     def _split(self) -> dict[str, Any]:
+        """The submodels of the placement, see `PlacementProblem.split`."""
         return self.problem.split(self.placement)
 
     def _infeasible(self, node: int, group: int, device: int, infeasible: int) -> Reason:
-        """The reason for a node whose group can go to no other device.
+        """Gives the reason for a node whose group can go to no other device.
 
-        device: the one that comes closest; infeasible: why it cannot, as in `Evaluation.infeasible`.
+        Args:
+            node: number of the node.
+            group: its co-location group.
+            device: number of the device that the group comes closest to being able to go to.
+            infeasible: why it cannot go there, as in `Evaluation.infeasible`.
         """
         problem, there = self.problem, self.problem.devices[device]
         if infeasible & 1:
@@ -327,7 +366,7 @@ class Explanation:
         return Reason("memory", f"{text} (and {saved:,.1f} µs less)" if saved > 0 else text, move=move)
 
     def _separated_by(self, group: int, device: int) -> tuple[int, int]:
-        """Two nodes that must share a submodel, and would not if the group were on `device`."""
+        """Finds two nodes that must share a submodel, and would not if `group` were on `device`."""
         if group not in self._parted:
             submodel = self.problem.split(self._with(group, device))["submodel"]
             pairs = self.problem.same_submodel
@@ -344,7 +383,6 @@ class Explanation:
 
 def describe_parts(parts: Parts) -> str:
     """The changes of a move for people: "operations +3.0 µs, transfers -1.2 µs"; unchanged terms are left out."""
-    names = ("operations", "broken fusions", "calls of submodels", "transfers")
-    changes = zip(names, astuple(parts), strict=True)
+    changes = zip(PARTS.values(), astuple(parts), strict=True)
     texts = [f"{name} {value:+,.1f} µs" for name, value in changes if abs(value) >= 0.05]
     return ", ".join(texts) if texts else "less than 0.1 µs in all"

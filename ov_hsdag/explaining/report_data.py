@@ -1,7 +1,8 @@
 """Collects the data of a report as one object in JSON's types.
 
 Nodes are stored as columns, and repeated texts as numbers in a table of texts, so that the file stays small enough to
-send even with 20,000 operations.
+send even with 20,000 operations. In this file `done` is a mapping of further facts about how a placement was made, and
+`tell` a function that gets lines of progress.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class ReportSource:
         return describe_bound(self.explanation)
 
     def image(self, placement: Placement) -> str:
-        """The picture of the split as an HTML element, for notebooks."""
+        """Draws the split of `placement` as an HTML element, for notebooks."""
         return image(picture_data(self.explanation, placement, "model"))
 
 
@@ -85,7 +86,7 @@ def write(
     done: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Writes a report in the format of the file's suffix. Raises what `write_report` raises.
+    """Writes a report in the format of the file's suffix.
 
     Args:
         path: an .html for the whole report, or an .svg or .png for the picture of the split.
@@ -93,6 +94,10 @@ def write(
         title: name of the model.
         done: see `report_data`.
         tell: called with a line of progress now and then.
+
+    Raises:
+        UserError: see `write_report`.
+        RunError: see `write_report`.
     """
     check_report(path)
     if Path(path).suffix.lower() == ".html":
@@ -102,7 +107,7 @@ def write(
 
 
 def picture_data(explained: Explanation, placement: Placement, title: str) -> dict[str, Any]:
-    """The data for pictures, the part of a report that takes a single simulation.
+    """Collects the data for pictures, the part of a report that takes a single simulation.
 
     Args:
         explained: the explanation of the placement.
@@ -148,7 +153,7 @@ def report_data(
     done: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """The data of a whole report.
+    """Collects the data of a whole report.
 
     Constants, and nodes that are computed from constants alone, are not listed; their bytes count for the first node
     that reads them.
@@ -204,6 +209,19 @@ def report_data(
 def _nodes(
     explained: Explanation, drawn: NDArray[np.int64], texts: dict[str, int], tell: Callable[[str], None]
 ) -> dict[str, Any]:
+    """Collects the figures of the nodes of a report as columns, and explains the device of each.
+
+    Args:
+        explained: the placement.
+        drawn: numbers of the nodes in the report, ascending, int64 [drawn].
+        texts: number of each text; it gets the types, shapes and reasons of the nodes.
+        tell: called with a line of progress for each thousand nodes.
+
+    Returns:
+        Columns with a value for each node of the report. "type", "output", "why" and "reason" are numbers of texts;
+        "other" is the place in the report of the node that a reason refers to, -1 for none; "us_on" and "move_us" have
+        a column for each device, µs, inf where the device does not run the node or the move is infeasible.
+    """
     problem, graph = explained.problem, explained.problem.graph
     why, kinds, other = [], [], []
     position = {node: number for number, node in enumerate(drawn.tolist())}
@@ -233,7 +251,7 @@ def _nodes(
 
 
 def _output(graph: ComputationGraph, node: int) -> str:
-    """Type and shape of a node's first output: "f32[1,128,768]"; "" where there is none."""
+    """Writes type and shape of a node's first output: "f32[1,128,768]"; "" for a node without outputs."""
     output = int(graph.output_ptr[node])
     if output == graph.output_ptr[node + 1]:
         return ""
@@ -241,7 +259,15 @@ def _output(graph: ComputationGraph, node: int) -> str:
 
 
 def _edges(explained: Explanation, position: NDArray[np.int64]) -> dict[str, Any]:
-    """Tensors between nodes of the report as columns, each pair of nodes once."""
+    """Collects the tensors between nodes of the report, each pair of nodes once.
+
+    Args:
+        explained: the placement.
+        position: place of each node in the report, -1 for nodes that it leaves out, int64 [nodes].
+
+    Returns:
+        Columns "from" and "to", places of the two nodes in the report, and "bytes" that a transfer would move.
+    """
     graph, problem = explained.problem.graph, explained.problem
     moved = graph.output_bytes if problem.moved_bytes is None else problem.moved_bytes
     source, target = position[graph.input_source], position[graph.input_node]
@@ -251,7 +277,11 @@ def _edges(explained: Explanation, position: NDArray[np.int64]) -> dict[str, Any
 
 
 def _stored_bytes(explained: Explanation) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bytes of weights (of Constants) and of states that the device of each node stores for it, int64 [nodes]."""
+    """Computes the bytes that the device of each node stores for it.
+
+    Returns:
+        Bytes of weights (of Constants), and bytes of states, each int64 [nodes].
+    """
     problem = explained.problem
     nodes = np.arange(problem.graph.nodes)
     held = problem.node_held[nodes, explained.device].astype(np.float64)
@@ -264,7 +294,16 @@ def _stored_bytes(explained: Explanation) -> tuple[NDArray[np.int64], NDArray[np
 def _bytes_by_reader(
     graph: ComputationGraph, weights: NDArray[np.int64], drawn: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Bytes of constants for each node of the report, those for which it is the first reader, int64 [drawn]."""
+    """Counts the bytes of nodes that a report leaves out for the first node that reads them.
+
+    Args:
+        graph: the graph of the model.
+        weights: bytes of weights of each node, int64 [nodes].
+        drawn: numbers of the nodes in the report, ascending, int64 [drawn].
+
+    Returns:
+        Bytes of each node of the report, with those of the constants that it reads first, int64 [drawn].
+    """
     bytes_ = weights.copy()
     reader = np.full(graph.nodes, -1)
     order = np.argsort(graph.input_node, kind="stable")[::-1]
@@ -276,7 +315,10 @@ def _bytes_by_reader(
 
 
 def _memory(explained: Explanation) -> list[dict[str, Any]]:
-    """Bytes on each device of weights, of states, of tensors at the peak, and in total; with the limit or None."""
+    """Lists the memory of each device, bytes: weights, states, tensors at the peak, their total, and the limit.
+
+    The limit is None where there is none.
+    """
     problem = explained.problem
     total = problem.stored_bytes(explained.evaluation.memory_bytes[0])
     weights, states = _stored_bytes(explained)
@@ -290,7 +332,11 @@ def _memory(explained: Explanation) -> list[dict[str, Any]]:
 
 
 def _runs(explained: Explanation) -> dict[str, Any]:
-    """Runs of operations on one device in the order of the model, as columns: device, operations and time in µs."""
+    """Lists the runs of the placement: consecutive operations, in the order of the model, on the same device.
+
+    Returns:
+        Columns with a value for each run: "device" number, number of "operations", and time "us", µs.
+    """
     graph = explained.problem.graph
     nodes = np.flatnonzero((graph.kinds == NodeKind.OP) & ~graph.legality.constant)
     device = explained.device[nodes]

@@ -1,4 +1,8 @@
-"""Schedules the submodels and transfers of a placement in time, with the costs and rules of the simulator."""
+"""Schedules the submodels and transfers of a placement in time, with the costs and rules of the simulator.
+
+A stage is one step of a request, a submodel or a transfer. The period is the time between two results with many
+requests in flight.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +30,12 @@ class Stage:
 
 
 def submodel_us(explained: Explanation) -> list[float]:
-    """Time of one request in each submodel, including the call and without transfers, µs, [submodels]."""
+    """Computes the time of one request in each submodel, with its call and without transfers, µs, [submodels]."""
     return list(_busy_us(explained).sum(axis=1).tolist())
 
 
 def _busy_us(explained: Explanation) -> NDArray[np.float64]:
-    """Time that each submodel keeps each device busy, µs, float64 [submodels, devices].
+    """Computes how long each submodel keeps each device busy, µs, float64 [submodels, devices].
 
     Nearly all of it is on the submodel's device. A Result may have another one, which HETERO ignores.
     """
@@ -44,7 +48,7 @@ def _busy_us(explained: Explanation) -> NDArray[np.float64]:
 
 
 def stages(explained: Explanation) -> list[Stage]:
-    """The stages of one request in sequence: each submodel, preceded by the transfers of tensors that it reads.
+    """Lists the stages of one request in sequence: each submodel, preceded by the transfers of tensors that it reads.
 
     The durations sum to the simulator's latency, and the times in `busy` to the busy time of each device.
     """
@@ -69,18 +73,23 @@ def stages(explained: Explanation) -> list[Stage]:
 
 
 def one_request(stages: list[Stage]) -> list[float]:
-    """Begin of each stage of a single request, µs, [stages]; a stage begins when the one before it ends."""
+    """Computes when each stage of a single request begins, µs, [stages]: as soon as the stage before it ends."""
     return list(accumulate((stage.us for stage in stages[:-1]), initial=0.0)) if stages else []
 
 
 def pipelined(stages: list[Stage], requests: int) -> list[list[float]]:
-    """Begin of each stage of requests that follow each other in a steady state, µs, [requests][stages].
+    """Computes when each stage begins if requests follow each other in a steady state.
 
     Each stage has a fixed slot in a repeating period, and a request waits for the slots of its stages, so that no
     device works on two stages at once. With two devices the period equals the simulator's, the work of the busiest
     device; with more, transfers between different pairs of devices may make it slightly longer.
 
-    requests: number of requests.
+    Args:
+        stages: the stages of one request, see `stages`.
+        requests: number of requests.
+
+    Returns:
+        Begin of each stage of each request, µs, [requests][stages].
     """
     slots, period = _slots(stages)
     begins: list[float] = []
@@ -96,7 +105,15 @@ _ROUNDING = 1e-9  # share of a period that counts as rounding error of summed ti
 
 
 def _slots(stages: list[Stage]) -> tuple[list[float | None], float]:
-    """Begin of each stage within the period in µs, None for one that keeps no device busy; and the period."""
+    """Gives each stage a slot in a repeating period, so that no device has two stages at once.
+
+    Args:
+        stages: the stages of one request, see `stages`.
+
+    Returns:
+        Begin of each stage's slot within the period, µs, [stages], None for a stage that keeps no device busy; and the
+        length of the period, µs.
+    """
     slots: list[float | None] = [None] * len(stages)
     end: dict[int, float] = defaultdict(float)
     gaps: dict[int, list[tuple[float, float]]] = defaultdict(list)
@@ -121,7 +138,11 @@ def _slots(stages: list[Stage]) -> tuple[list[float | None], float]:
 
 
 def execution_order(explained: Explanation) -> list[int]:
-    """An order in which the submodels can run; ties, and cycles, go by the first node in the order of the model."""
+    """Finds an order in which the submodels can run, as numbers of submodels.
+
+    Among submodels that could run next, the one whose first node comes first in the model runs first. Submodels that
+    wait for each other in a cycle, and those that wait for these, come last, in the order of their first nodes.
+    """
     graph, submodel = explained.problem.graph, explained.submodel
     source, target = submodel[graph.input_source], submodel[graph.input_node]
     between = (source >= 0) & (target >= 0) & (source != target)

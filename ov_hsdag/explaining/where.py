@@ -1,4 +1,8 @@
-"""The device of each operation in a compiled model, as its plugins report it, however the devices were chosen."""
+"""The device of each operation in a compiled model, as its plugins report it, however the devices were chosen.
+
+A layer is a node of the runtime model that a plugin makes of the operations; it names the operations that it computes.
+An operation that no layer names is called folded.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from ov_hsdag.utils.errors import one_line
 from ov_hsdag.utils.lazy import ov
 
 HOMES = "_ov_hsdag_homes"
-"""Attribute of a compiled model: the affinity of each operation, by name, that our compile_model passed to HETERO."""
+"""Attribute of a compiled model: the affinity of each operation, by name, that ov-hsdag's compile_model set."""
 
 _SUBMODEL = re.compile(r"subgraph(\d+): ")
 _DEVICE = re.compile(rb'<compiled_submodel device="([^"]*)"')
@@ -34,7 +38,7 @@ class Operation:
         name: friendly name of the node.
         device: name of the device; "GPU.0 or CPU" where requests are distributed; None where it is folded or unknown.
         submodel: HETERO's number of its submodel, in execution order; None where that is not known.
-        folded: no layer names the operation: it was computed while compiling, removed, or merged into others.
+        folded: whether no layer names the operation: it was computed while compiling, removed, or merged into others.
     """
 
     name: str
@@ -49,8 +53,8 @@ class Where:
 
     Attributes:
         operations: all operations in the order of the model.
-        submodels: devices of HETERO's submodels in their order, () where that is not known.
-        notes: for people: facts that could not be determined, and how they could be.
+        submodels: device of each submodel of HETERO, in execution order; () where that is not known.
+        notes: sentences for users about facts that could not be determined, and how they could be.
     """
 
     operations: tuple[Operation, ...]
@@ -69,11 +73,11 @@ class Where:
         return {name: homes.count(name) for name in dict.fromkeys((*self.submodels, *homes)) if name is not None}
 
     def on(self, device: str) -> int:
-        """Number of counted operations that always run on a device. "GPU" includes GPU.0, GPU.1 and so on."""
+        """Counts the operations (`counted`) that always run on a device. "GPU" includes GPU.0, GPU.1 and so on."""
         return sum(count for name, count in self.devices.items() if re.fullmatch(rf"{re.escape(device)}(\.\w+)*", name))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in JSON's types, names in the order of the model."""
+        """Converts everything to JSON's types; names are in the order of the model."""
         return {
             "operations": {one.name: one.device for one in self.counted if one.device is not None},
             "folded": [one.name for one in self.operations if one.folded],
@@ -84,6 +88,7 @@ class Where:
         }
 
     def __str__(self) -> str:
+        """A table of devices, the runs of operations in the order of the model, and the notes, for the terminal."""
         counted, devices = self.counted, self.devices
         width = max(map(len, ["device", *devices]))
         lines = [f"{'device':<{width}}  operations   share" + "  submodels" * bool(self.submodels)]
@@ -130,14 +135,15 @@ def where(compiled: ov.CompiledModel, model: ov.Model | None = None) -> Where:
     if model is None and not homes:
         names = [*(layers or ())]
         notes.append("the model was not given: names are the plugin's, and what it folded is not known")
-    told = compiled.get_property("EXECUTION_DEVICES")
-    devices = [name.strip("()") for name in told]
-    if devices != list(told):
+    reported = compiled.get_property("EXECUTION_DEVICES")
+    devices = [name.strip("()") for name in reported]
+    if devices != list(reported):
         notes.append("AUTO runs it there for as long as it compiles for another device: ask again")
     hetero = "HETERO_NUMBER_OF_SUBMODELS" in compiled.get_property("SUPPORTED_PROPERTIES")
     numbers, submodels = _submodels(compiled, devices, homes, notes) if hetero else ({}, ())
 
     def home(name: str) -> Operation:
+        """Finds the device of the operation `name`."""
         if layers is not None and name not in layers:
             return Operation(name, None, None, folded=True)
         submodel_numbers = numbers.get(name) or set().union(
@@ -153,21 +159,29 @@ def where(compiled: ov.CompiledModel, model: ov.Model | None = None) -> Where:
 
 
 def homes_of(model: ov.Model) -> dict[str, str]:
-    """The value of `HOMES` for a model whose nodes have affinities: the device of each operation by name."""
+    """Reads the device of each operation, by name, from a model whose nodes have affinities; see `HOMES`."""
     return {node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str) for node in _operations(model)}
 
 
 def _operations(model: ov.Model) -> list[ov.Node]:
+    """Lists the operations of a model, without those that ov-hsdag adds to relax shapes."""
     return [node for node in operations_of(model) if not is_relaxing(node.get_friendly_name())]
 
 
 def _layers(compiled: ov.CompiledModel, names: Sequence[str]) -> dict[str, set[str]]:
-    """The executed layers of each operation, by its name, in execution order.
+    """Finds the layers that execute each operation.
 
-    Layers that read only constants are left out: plugins list them, but have computed them while compiling. Raises
-    RuntimeError where there is no runtime model.
+    Layers that read only constants are left out: plugins list them, but have computed them while compiling.
 
-    names: operations to look for; [] for all that layers name.
+    Args:
+        compiled: the compiled model.
+        names: names of operations to look for; [] for all that layers name.
+
+    Returns:
+        Names of layers by the operation's name, in execution order; operations without a layer are left out.
+
+    Raises:
+        RuntimeError: there is no runtime model.
     """
     layers: dict[str, set[str]] = {}
     wanted_names, commas = frozenset(names), [name for name in names if "," in name]
@@ -190,7 +204,19 @@ def _layers(compiled: ov.CompiledModel, names: Sequence[str]) -> dict[str, set[s
 def _submodels(
     compiled: ov.CompiledModel, devices: Sequence[str], homes: Mapping[str, str], notes: list[str]
 ) -> tuple[dict[str, set[int]], tuple[str, ...]]:
-    """Numbers of HETERO's submodels by names of their layers, and the devices of the submodels; empty if unknown."""
+    """Finds HETERO's submodels by profiling information, affinities or, where these do not suffice, by exporting.
+
+    Args:
+        compiled: a model compiled for HETERO.
+        devices: devices that execute it.
+        homes: affinity of each operation, by name; empty where it is not known.
+        notes: gets a sentence for each thing that cannot be determined.
+
+    Returns:
+        Numbers of the submodels that contain each layer, by the layer's name; and the device of each submodel, in the
+        order of their numbers. Both are empty where a device does not list its layers; the second is also empty where
+        the devices are not known.
+    """
     numbers: dict[str, set[int]] = {}
     try:
         for item in compiled.create_infer_request().profiling_info:
@@ -214,5 +240,5 @@ def _submodels(
         notes.append(f"devices of submodels are not known: the model cannot be exported ({one_line(error)})")
     stream.seek(0)
     # The blob begins with the list of submodels, so that its first 16 MiB suffice.
-    told = _DEVICE.findall(stream.read(1 << 24).partition(b"</compiled_submodels>")[0])
-    return numbers, tuple(name.decode() for name in told) if len(told) >= len(every) else ()
+    exported = _DEVICE.findall(stream.read(1 << 24).partition(b"</compiled_submodels>")[0])
+    return numbers, tuple(name.decode() for name in exported) if len(exported) >= len(every) else ()

@@ -29,25 +29,31 @@ if TYPE_CHECKING:
     from ov_hsdag.model.placement import Placement
 
 _REQUEST = "__ov_hsdag_request__"
+"""Attribute of a parser: the `_Request` of the command line that it parsed; None without ``--placement``."""
 
 
 @dataclass(frozen=True)
 class _Request:
     """The placement options of a command line, checked."""
 
-    device: str
-    options: PlaceOptions
-    report: str | None
+    device: str  # value of --placement
+    options: PlaceOptions  # of the other options
+    report: str | None  # file of the report; None for no report
 
 
 Output = Callable[[argparse.Namespace], str]
-"""The .xml file that a converter will write with these options."""
+"""Returns the path of the .xml file that a converter will write with these options."""
 
 
 def wrap_parser(
     original: Callable[..., argparse.ArgumentParser], output: Output
 ) -> Callable[..., argparse.ArgumentParser]:
-    """Wraps the function that makes a converter's parser; the parser then has our options and checks them."""
+    """Wraps the function that makes a converter's parser; the parser then has our options and checks them.
+
+    Args:
+        original: the function.
+        output: returns the file that the converter will write.
+    """
 
     @functools.wraps(original)
     def get_all_cli_parser(*args: Any, **kwargs: Any) -> argparse.ArgumentParser:
@@ -61,6 +67,7 @@ def wrap_parser(
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--placement``, ``--placement_report`` and an option for each flag that converters have (`Flag`)."""
     group = parser.add_argument_group("placement (ov-hsdag)")
     group.add_argument(
         "--placement",
@@ -83,7 +90,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _check_when_parsed(parser: argparse.ArgumentParser, output: Output) -> None:
     """Makes a parser check our options right after parsing, as the conversion can take minutes.
 
-    The options are removed from the namespace: converters print and store in the IR all options that they find there.
+    The parser keeps the request that they make in its attribute `_REQUEST`. The options are removed from the namespace:
+    converters print and store in the IR all options that they find there.
     """
     parse_args = parser.parse_args
 
@@ -99,7 +107,7 @@ def _check_when_parsed(parser: argparse.ArgumentParser, output: Output) -> None:
 
 
 def _source(namespace: argparse.Namespace) -> str | None:
-    """The file that a converter reads; None where it reads a folder, or another option names it."""
+    """Finds the file that a converter reads; None where it reads a folder, or another option names it."""
     given = getattr(namespace, "input_model", None)
     names = given if isinstance(given, list | tuple) else [given]
     return next((os.fspath(one) for one in names if isinstance(one, str | os.PathLike) and os.path.isfile(one)), None)
@@ -153,9 +161,11 @@ def _checked(output: Callable[[], str], source: str | None, values: dict[str, An
 
 
 def wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Callable[..., Any]:
-    """Wraps a converter's ``_convert(parser, …) → (model, …)``: the model is placed afterwards.
+    """Wraps a converter's ``_convert(parser, …) → (model, …)``: the model is placed in place afterwards.
 
-    placed: the list to which placed models are appended, see `wrap_save`.
+    Args:
+        original: the function.
+        placed: the list to which placed models are appended, see `wrap_save`.
     """
 
     @functools.wraps(original)
@@ -191,6 +201,7 @@ def wrap_convert(original: Callable[..., Any], placed: list[ov.Model]) -> Callab
 
 
 def _place(model: ov.Model, request: _Request, core: ov.Core) -> Placement:
+    """Places a model in place, and prints lines of progress."""
     from ov_hsdag.placing.place import place
     from ov_hsdag.utils.progress import lines
 
@@ -249,9 +260,10 @@ def _errors_end_the_command() -> Iterator[None]:
 def patch(module: Any) -> None:
     """Replaces the functions that a converter calls; a second call does nothing.
 
-    module: openvino.tools.ovc.main or openvino.tools.mo.convert_impl. The latter is the first import of mo's main.py,
-    which runs as a script in a second process; the functions that this script imports are replaced where they are
-    defined.
+    Args:
+        module: openvino.tools.ovc.main or openvino.tools.mo.convert_impl. The latter is the first import of mo's
+            main.py, which runs as a script in a second process; the functions that this script imports are replaced
+            where they are defined.
     """
     if getattr(module._convert, "__ov_hsdag__", False):
         return
@@ -274,6 +286,7 @@ def patch(module: Any) -> None:
 
 
 def _output_of_ovc(namespace: argparse.Namespace) -> str:
+    """Returns the .xml that ovc will write with these options. Raises UserError where they name none."""
     from openvino.tools.ovc.cli_parser import get_model_name_from_args
     from openvino.tools.ovc.error import Error
 
@@ -284,6 +297,7 @@ def _output_of_ovc(namespace: argparse.Namespace) -> str:
 
 
 def _output_of_mo(namespace: argparse.Namespace) -> str:
+    """Returns the .xml that mo will write with these options."""
     from openvino.tools.mo.utils.cli_parser import get_model_name_from_args
 
     # The function stores the name in the namespace, and mo would take it for an option of the user; so it gets a copy.
@@ -292,7 +306,12 @@ def _output_of_mo(namespace: argparse.Namespace) -> str:
 
 
 def _noting(original: Callable[..., Any], compressed: list[bool]) -> Callable[..., Any]:
-    """Wraps mo's ``_convert`` so that ``compressed`` holds whether FP16 weights were asked for in the latest call."""
+    """Wraps mo's ``_convert``, so that each call notes whether FP16 weights were asked for.
+
+    Args:
+        original: the function.
+        compressed: its contents are replaced by that one value.
+    """
 
     @functools.wraps(original)
     def _convert(*args: Any, **kwargs: Any) -> Any:

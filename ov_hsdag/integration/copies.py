@@ -104,7 +104,7 @@ class Copies:
 
 
 def _refuse_states(request: ov.InferRequest) -> None:
-    """Raises UserError where requests of a compiled model keep states."""
+    """Checks that an infer request keeps no states. Raises UserError where it does."""
     try:
         states = request.query_state()
     except RuntimeError:  # requests of AUTO have no states to query (src/plugins/auto/src/infer_request.cpp)

@@ -7,7 +7,11 @@ The device string decides which devices are used, as it does without a placement
 Where the placement has other devices, or the machine lacks one, the nodes of these devices go to the remaining ones
 (see :meth:`ov_hsdag.model.placement.Placement.mapped`), with a warning. "HETERO" alone means the placement's devices.
 
-Warnings are issued after the model is compiled: a filter that turns them into errors must not change the result.
+Warnings are issued after the model is compiled: a filter that turns them into errors must not change the result. Until
+then functions collect them in a list, `notes`.
+
+A load on HSDAG, or on HETERO with ``OV_HSDAG_AUTO``, is automatic: it places the model first. A model is partly placed
+where only some of its nodes have affinities; HETERO refuses such a model.
 
 The module is imported while openvino itself is being imported, so it imports neither openvino nor large packages at the
 top.
@@ -20,7 +24,6 @@ import functools
 import inspect
 import os
 import shlex
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -32,6 +35,7 @@ from ov_hsdag.integration import device_name, requests
 from ov_hsdag.storage.ir_text import file_carries, has_entry
 from ov_hsdag.utils.errors import DoesNotFitError, PlacementNotFollowedWarning, UserError, one_line
 from ov_hsdag.utils.lazy import opset13, ov
+from ov_hsdag.utils.warn import warn_caller
 
 if TYPE_CHECKING:
     from ov_hsdag.integration.device_name import AutomaticLoad
@@ -60,6 +64,8 @@ def patch(module: ModuleType) -> None:
 
 
 def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
+    """Wraps ``Core.__init__``, so that each Core has the virtual devices of the environment."""
+
     @functools.wraps(original)
     def __init__(self: ov.Core, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
@@ -72,6 +78,8 @@ def _wrap_init(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _wrap_add_extension(original: Callable[..., None]) -> Callable[..., None]:
+    """Wraps ``Core.add_extension``, so that processes which measure can load the same extensions."""
+
     @functools.wraps(original)
     def add_extension(self: ov.Core, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
@@ -84,6 +92,8 @@ def _wrap_add_extension(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _wrap_query_model(original: Callable[..., dict[str, str]]) -> Callable[..., dict[str, str]]:
+    """Wraps ``Core.query_model``, so that it answers for HSDAG with the placement that a load would follow."""
+
     @functools.wraps(original)
     def query_model(self: ov.Core, *args: Any, **kwargs: Any) -> dict[str, str]:
         arguments = dict(zip(("model", "device_name", "config"), args, strict=False)) | kwargs
@@ -97,6 +107,8 @@ def _wrap_query_model(original: Callable[..., dict[str, str]]) -> Callable[..., 
 
 
 def _wrap_register_plugin(original: Callable[..., None]) -> Callable[..., None]:
+    """Wraps ``Core.register_plugin``, so that processes which measure can register the same plugins."""
+
     @functools.wraps(original)
     def register_plugin(self: ov.Core, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
@@ -111,6 +123,7 @@ def _wrap_register_plugin(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[..., ov.CompiledModel]:
+    """Wraps ``Core.compile_model``, so that loads on HETERO and HSDAG follow placements."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
@@ -119,24 +132,24 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
         with contextlib.suppress(TypeError):
             arguments = signature.bind(self, *args, **kwargs).arguments
         device = arguments.get("device_name")
-        as_it_came: Callable[[], ov.CompiledModel] = functools.partial(original, self, *args, **kwargs)
+        call_as_is: Callable[[], ov.CompiledModel] = functools.partial(original, self, *args, **kwargs)
         if not isinstance(device, str) or not ("HETERO" in device or device_name.is_hsdag(device)):
-            return as_it_came()
+            return call_as_is()
         call = _Call(self, original, arguments["model"], arguments.get("weights"), device, arguments.get("config"))
         if disabled() and call.is_hetero and has_virtual_devices():
             return call.compile(call.model, _with_limits(device, call.config))
         if device_name.is_hsdag(device):
-            call, as_it_came = _on_hetero(call)
+            call, call_as_is = _on_hetero(call)
         elif disabled():
-            return as_it_came()
+            return call_as_is()
         elif device_name.is_automatic(device):
             call = _automatic(call)
         notes: list[Warning] = []
         compiled = (
-            _compile_on_hetero(call, as_it_came, notes) if call.is_hetero else _compile_on_auto(call, as_it_came, notes)
+            _compile_on_hetero(call, call_as_is, notes) if call.is_hetero else _compile_on_auto(call, call_as_is, notes)
         )
         for note in notes:
-            warnings.warn(note, stacklevel=2)
+            warn_caller(note)
         return compiled
 
     setattr(compile_model, _PATCHED, True)
@@ -145,15 +158,15 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
 
 @dataclass(frozen=True)
 class _Call:
-    """The arguments of a call of Core.compile_model whose device string contains HETERO."""
+    """The arguments of a call of Core.compile_model whose device string contains HETERO or HSDAG."""
 
     core: ov.Core
-    original: Callable[..., ov.CompiledModel]
-    model: Any
-    weights: bytes | None
-    device: str
-    config: Mapping[str, Any] | None
-    automatic: AutomaticLoad | None = None  # None: the model is not placed where it carries no placement
+    original: Callable[..., ov.CompiledModel]  # compile_model as OpenVINO has it, a method without its Core
+    model: Any  # the model, in any form that compile_model takes
+    weights: bytes | None  # weights of a model that is given as the text of an IR; None for others
+    device: str  # device string
+    config: Mapping[str, Any] | None  # properties
+    automatic: AutomaticLoad | None = None  # settings of an automatic load; None for others, which place nothing
 
     @property
     def is_hetero(self) -> bool:
@@ -161,7 +174,7 @@ class _Call:
         return self.device.partition(":")[0] == "HETERO"
 
     def compile(self, model: object, config: Mapping[str, Any] | None) -> ov.CompiledModel:
-        """Makes the call with another model, of the same weights, and another configuration."""
+        """Calls OpenVINO's compile_model with another model, which has the same weights, and other properties."""
         rest = {} if self.weights is None else {"weights": self.weights}
         return self.original(self.core, model, self.device, config, **rest)
 
@@ -169,7 +182,14 @@ class _Call:
 def _on_hetero(call: _Call) -> tuple[_Call, Callable[[], ov.CompiledModel]]:
     """Translates a call for HSDAG into one for HETERO that places the model.
 
-    Returns that call, and a function that makes it without a placement. Raises RuntimeError for a wrong property.
+    Args:
+        call: the call for HSDAG.
+
+    Returns:
+        The call for HETERO, and a function that makes it without a placement.
+
+    Raises:
+        RuntimeError: a property has no valid value.
     """
     if disabled():
         on_hetero = replace(call, device=device_name.hetero_device(call.core, call.device, call.config))
@@ -183,17 +203,22 @@ def _on_hetero(call: _Call) -> tuple[_Call, Callable[[], ov.CompiledModel]]:
 
 
 def _automatic(call: _Call) -> _Call:
-    """A call for HETERO that also places an unplaced model, with the settings of environment variables."""
+    """Completes a call for HETERO by the settings of an automatic load; unchanged, with a warning, if one is wrong."""
     try:
         load = device_name.automatic_load(call.core, call.device, call.config, _source(call.model, call.weights))
     except UserError as error:
-        warnings.warn(f"ov_hsdag: no model is placed: {error}", stacklevel=3)
+        warn_caller(f"ov_hsdag: no model is placed: {error}")
         return call
     return replace(call, device=load.device, config=load.config, automatic=load)
 
 
 def _source(model: object, weights: object) -> str | None:
-    """The absolute path of a model's file; None where it is not known."""
+    """The absolute path of the file of a call's model; None where it is not known.
+
+    Args:
+        model: the model, in any form that compile_model takes.
+        weights: weights of the call; None if it has none.
+    """
     if isinstance(model, str | bytes | os.PathLike):
         return None if weights is not None else os.path.abspath(os.fsdecode(model))
     source = getattr(model, device_name.SOURCE, None)
@@ -201,14 +226,19 @@ def _source(model: object, weights: object) -> str | None:
 
 
 def _compile_on_hetero(
-    call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]
+    call: _Call, call_as_is: Callable[[], ov.CompiledModel], notes: list[Warning]
 ) -> ov.CompiledModel:
     """Compiles a model on HETERO, with its placement if it has one.
 
+    Where the placement cannot be followed, the model is compiled without it, with a warning.
+
     Args:
         call: the call for HETERO.
-        as_it_came: makes the user's call unchanged.
+        call_as_is: makes the user's call unchanged.
         notes: gets the warnings to issue afterwards.
+
+    Returns:
+        The compiled model.
 
     Raises:
         RuntimeError: OpenVINO's error, or no placement fits into memory.
@@ -232,11 +262,11 @@ def _compile_on_hetero(
         return compiled
     if failure is not None:
         return _compiled_without_placement(call, failure, notes)
-    return _compiled_unplaced(call, as_it_came, notes)
+    return _compiled_unplaced(call, call_as_is, notes)
 
 
 def _compiled_unplaced(
-    call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]
+    call: _Call, call_as_is: Callable[[], ov.CompiledModel], notes: list[Warning]
 ) -> ov.CompiledModel:
     """Compiles a model that carries no placement on HETERO; completes affinities that only some nodes have.
 
@@ -244,13 +274,19 @@ def _compiled_unplaced(
     5,000 nodes, so HETERO is tried first. This does not work where the library for C++ is loaded: it completes
     the copies that HETERO makes (transformations/src/hetero_copy.hpp), so nodes are looked at first.
 
-    notes: gets a warning where affinities are completed.
+    Args:
+        call: the call for HETERO.
+        call_as_is: makes the user's call unchanged.
+        notes: gets a warning where affinities are completed.
+
+    Raises:
+        RuntimeError: OpenVINO's error.
     """
     refusal = completed = failure = None
     if not _library_is_loaded():
         try:
             return (
-                call.compile(call.model, _properties_without_placement(call)) if has_virtual_devices() else as_it_came()
+                call.compile(call.model, _properties_without_placement(call)) if has_virtual_devices() else call_as_is()
             )
         except RuntimeError as error:
             refusal = error
@@ -264,11 +300,11 @@ def _compiled_unplaced(
         return call.compile(completed, _properties_without_placement(call))
     if refusal is not None:
         raise refusal
-    return call.compile(call.model, _properties_without_placement(call)) if has_virtual_devices() else as_it_came()
+    return call.compile(call.model, _properties_without_placement(call)) if has_virtual_devices() else call_as_is()
 
 
 def _library_is_loaded() -> bool:
-    """Whether this process has loaded the library for C++.
+    """Whether this process has loaded the extension library, which makes C++ programs follow placements.
 
     False where the system does not list loaded files, as on Windows; there the library does not touch HETERO's copies.
     """
@@ -280,7 +316,13 @@ def _library_is_loaded() -> bool:
 
 
 def _compiled_without_placement(call: _Call, failure: str, notes: list[Warning]) -> ov.CompiledModel:
-    """Compiles a model as if it had no affinities. notes: gets the reason as the only warning."""
+    """Compiles a model as if it had no affinities.
+
+    Args:
+        call: the call for HETERO.
+        failure: the reason why its placement cannot be followed; it is also logged for an automatic load.
+        notes: all warnings in it are replaced by one with the reason.
+    """
     without = "its placement" if call.automatic is None else "a placement"
     text = f"ov_hsdag: the model was compiled without {without}: {failure[:300]}"
     notes[:] = [PlacementNotFollowedWarning(text)]
@@ -295,10 +337,17 @@ def _compiled_without_placement(call: _Call, failure: str, notes: list[Warning])
 
 
 def _as_hetero_chooses(call: _Call) -> ov.Model | None:
-    """A copy of a model with an input that nothing reads, with HETERO's own choice as affinities; None for others.
+    """Copies a model that has an input which nothing reads, and gives the copy HETERO's own choice as affinities.
 
     Without affinities HETERO turns such an input into an additional first output and changes the order of inputs.
-    Raises RuntimeError, and what `Placement.apply` raises.
+
+    Returns:
+        The copy; None for a model without such an input.
+
+    Raises:
+        RuntimeError: the model cannot be read, or a device does not say what it supports.
+        UserError: see `Placement.apply`.
+        RunError: see `Placement.apply`.
     """
     from ov_hsdag.model.affinities import remove_affinities
     from ov_hsdag.model.placement import Placement
@@ -316,15 +365,18 @@ def _as_hetero_chooses(call: _Call) -> ov.Model | None:
     return copy
 
 
-def _compile_on_auto(call: _Call, as_it_came: Callable[[], ov.CompiledModel], notes: list[Warning]) -> ov.CompiledModel:
+def _compile_on_auto(call: _Call, call_as_is: Callable[[], ov.CompiledModel], notes: list[Warning]) -> ov.CompiledModel:
     """Compiles a model on AUTO, MULTI or BATCH, which pass it to HETERO with the affinities of its placement.
 
     HETERO's devices come from the properties of the call for HETERO, else from the Core, else from the placement.
 
     Args:
         call: the call for AUTO, MULTI or BATCH.
-        as_it_came: makes the user's call unchanged.
+        call_as_is: makes the user's call unchanged.
         notes: gets the warnings to issue afterwards.
+
+    Returns:
+        The compiled model; without the placement, and with a warning, where it cannot be followed.
     """
     compiled = failure = None
     try:
@@ -341,23 +393,23 @@ def _compile_on_auto(call: _Call, as_it_came: Callable[[], ov.CompiledModel], no
     if failure is not None:
         text = f"ov_hsdag: {call.device} was compiled without the model's placement: {failure[:300]}"
         notes[:] = [PlacementNotFollowedWarning(text)]
-    return as_it_came()
+    return call_as_is()
 
 
 @dataclass(frozen=True)
 class _Placed:
     """Arguments with which OpenVINO follows a placement, and the means to reduce it to fewer devices."""
 
-    model: ov.Model
-    device: str
-    config: Mapping[str, Any] | None
-    placement: Placement
-    supports: Callable[[str, str], bool] | None
+    model: ov.Model  # a copy of the call's model, with affinities
+    device: str  # HETERO's device string
+    config: Mapping[str, Any] | None  # properties
+    placement: Placement  # that the affinities come from
+    supports: Callable[[str, str], bool] | None  # whether a node (name) runs on a device; None on a single device
     path: str  # the model's file, "MODEL" where it is in memory
     loaded: LoadedPlacement | None = None  # of an automatic load; None where the model carried its placement
 
     def on(self, devices: Sequence[str]) -> _Placed:
-        """The same model on some of its devices; nodes of the others are moved."""
+        """Moves the nodes of all other devices to `devices`: changes the affinities of `model` in place."""
         placement, _ = self.placement.mapped(devices, self.supports)
         placement.apply(self.model)
         return replace(self, device=placement.hetero, placement=placement)
@@ -377,11 +429,15 @@ def _compiled(
         placed: the model and its placement.
         notes: gets the warning.
 
+    Returns:
+        The compiled model, with the attribute `HOMES` of `ov_hsdag.explaining.where`.
+
     Raises:
         RuntimeError: OpenVINO's first error, where no set of devices compiles the model.
     """
 
     def tried(attempt: _Placed) -> ov.CompiledModel:
+        """Compiles the model once. Raises RuntimeError where OpenVINO does."""
         from ov_hsdag.explaining.where import HOMES, homes_of
 
         compiled = compile_model(attempt.model, attempt.device, attempt.config)
@@ -423,7 +479,13 @@ def _compiled(
 def _refuses_property(
     compile_model: Callable[..., ov.CompiledModel], device: str, config: Mapping[str, Any] | None
 ) -> bool:
-    """Whether a device refuses the properties: it compiles a model of one operation without them, and not with them."""
+    """Whether a device refuses properties: it compiles a model of one operation without them, and not with them.
+
+    Args:
+        compile_model: the original method of a Core.
+        device: name of the device.
+        config: the properties; None for none, which no device refuses.
+    """
     if not config or _compiles_anything(compile_model, device, config):
         return False
     return _compiles_anything(compile_model, device, None)
@@ -460,7 +522,8 @@ def _placed(
         device: HETERO's device string.
         config: properties of the call.
         notes: gets the warnings to issue afterwards.
-        automatic: settings for placing a model that carries no placement for these devices; None to leave it alone.
+        automatic: settings of an automatic load, which places a model that carries no placement for these devices;
+            None for other loads, which do not place it.
 
     Returns:
         Arguments for compiling; None where there is no placement to follow.
@@ -517,8 +580,15 @@ def _placed_at_load(
 ) -> LoadedPlacement | None:
     """Finds the placement of a model in the cache, or makes it.
 
-    None for a single device, and for a model without a placement whose nodes have affinities, which the user has set.
-    A placement for other devices is removed from `model`. notes: gets warnings.
+    Args:
+        core: the Core of the call.
+        model: a copy of the call's model. A placement for other devices is removed from it.
+        automatic: settings of the load.
+        notes: gets the warnings to issue afterwards.
+
+    Returns:
+        The placement; None for a single device, and for a model without a placement whose nodes have affinities, which
+        the user has set.
     """
     from ov_hsdag.model.affinities import affinities_of
     from ov_hsdag.model.placement import Placement
@@ -538,10 +608,19 @@ def _placed_at_load(
 
 
 def _affinities_at_load(core: ov.Core, model: ov.Model, automatic: AutomaticLoad) -> dict[str, str]:
-    """The device of each node of a model after an automatic load, by friendly name; the model is not changed.
+    """Finds the device that an automatic load would give each node of a model.
 
-    Nodes that exist only in the normalized copy, which would be compiled, are left out. Raises what
-    `placement_at_load` raises.
+    Args:
+        core: the Core of the call.
+        model: the model; it is not changed.
+        automatic: settings of the load.
+
+    Returns:
+        Device by friendly name. Nodes that exist only in the normalized copy, which would be compiled, are left out.
+
+    Raises:
+        UserError: see `placement_at_load`.
+        RunError: see `placement_at_load`.
     """
     from ov_hsdag.model.affinities import affinities_of
 
@@ -552,7 +631,16 @@ def _affinities_at_load(core: ov.Core, model: ov.Model, automatic: AutomaticLoad
 
 
 def _private_copy(core: ov.Core, model_or_path: object, weights: bytes | None) -> ov.Model:
-    """A copy of the model of a call, in any form that compile_model takes. RuntimeError: it cannot be read."""
+    """Copies or reads the model of a call.
+
+    Args:
+        core: the Core of the call.
+        model_or_path: the model, in any form that compile_model takes.
+        weights: weights of a model that is given as the text of an IR; None for others.
+
+    Raises:
+        RuntimeError: the model cannot be read.
+    """
     from openvino._pyopenvino import Model as NativeModel
 
     if isinstance(model_or_path, ov.Model | NativeModel):
@@ -565,7 +653,10 @@ def _private_copy(core: ov.Core, model_or_path: object, weights: bytes | None) -
 
 
 def _carrier(core: ov.Core, model_or_path: object, weights: bytes | None) -> ov.Model | None:
-    """A copy of the model of a call if it carries a placement, whether an object, an IR file or an IR in memory."""
+    """Copies or reads the model of a call if it carries a placement; None if it carries none.
+
+    For the arguments see `_private_copy`.
+    """
     from openvino._pyopenvino import Model as NativeModel
 
     if isinstance(model_or_path, ov.Model | NativeModel):  # openvino.compile_model hands over the latter
@@ -590,18 +681,19 @@ def _make_names_unique(model: ov.Model) -> None:
 
 
 def _with_affinities_of_nodes(placement: Placement, model: ov.Model) -> Placement:
-    """The placement, overridden by the affinities on the nodes: these differ only where the user has changed them."""
+    """Overrides a placement by the affinities of the model's nodes: these differ only where the user changed them."""
     from ov_hsdag.model.affinities import affinities_of
 
-    own = affinities_of(model)
-    devices = tuple(dict.fromkeys([*placement.devices, *own.values()]))
-    return replace(placement, devices=devices, affinity={**placement.affinity, **own})
+    affinity = affinities_of(model)
+    devices = tuple(dict.fromkeys([*placement.devices, *affinity.values()]))
+    return replace(placement, devices=devices, affinity={**placement.affinity, **affinity})
 
 
 def _is_for_model(placement: Placement, model: ov.Model, notes: list[Warning]) -> bool:
-    """Whether the placement has any node of this model; warns where it has less than half of them.
+    """Whether the placement has any node of this model.
 
-    The model may be a part of the placed one, or contain it, so the share is of the smaller of the two.
+    A warning goes to `notes` where the two have less than half of their nodes in common. The model may be a part of the
+    placed one, or contain it, so the share is of the smaller of the two.
     """
     names = [node.get_friendly_name() for node in model.get_ops()]
     common = len(placement.affinity.keys() & names)
@@ -614,7 +706,16 @@ def _is_for_model(placement: Placement, model: ov.Model, notes: list[Warning]) -
 
 
 def _emptied_devices(placement: Placement, model: ov.Model) -> list[Warning]:
-    """A warning where a device has lost all of its nodes because the model was changed after placing; else []."""
+    """Checks that each device of a placement still has nodes in a model whose affinities were completed.
+
+    Args:
+        placement: the placement.
+        model: the model with affinities.
+
+    Returns:
+        A warning that names the devices that lost all of their nodes because the model was changed after placing; []
+        where there are none.
+    """
     placed = set(placement.used())
     if len(placed) < 2:
         return []
@@ -632,7 +733,7 @@ def _emptied_devices(placement: Placement, model: ov.Model) -> list[Warning]:
 
 
 def _requested(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The devices that the call, its properties or the Core name for HETERO; () where none of them does."""
+    """Finds the devices that the device string, the properties or the Core list for HETERO; () where none does."""
     listed = names_in(device.partition(":")[2]) or listed_devices(config)
     if not listed:
         with contextlib.suppress(Exception):  # not every release has this property
@@ -641,9 +742,14 @@ def _requested(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> 
 
 
 def _usable(core: ov.Core, requested: Sequence[str], placement: Placement, notes: list[Warning]) -> tuple[str, ...]:
-    """The requested devices that the machine has. Warns of each missing one that the placement does not use.
+    """Selects the requested devices that the machine has.
 
-    `Placement.mapped` warns of the missing ones that it uses.
+    Args:
+        core: the Core of the call.
+        requested: names of devices.
+        placement: the placement to follow.
+        notes: gets a warning for each missing device that the placement does not use. `Placement.mapped` warns of those
+            that it uses.
     """
     from ov_hsdag.devices.discovery import absent
 
@@ -656,23 +762,31 @@ def _usable(core: ov.Core, requested: Sequence[str], placement: Placement, notes
 
 
 def _support_query(core: ov.Core, model: ov.Model) -> Callable[[str, str], bool]:
-    """A function ``supports(node, device)`` that calls Core.query_model once per device, when it is first needed."""
+    """Makes a function ``supports(node, device)``, which says whether the node of that name runs on the device.
+
+    The function calls Core.query_model once per device, when it first needs the answer.
+    """
     # Every device supports constants, inputs and outputs.
     kinds = {node.get_friendly_name(): node.get_type_name() for node in model.get_ops()}
     computing = {name for name, kind in kinds.items() if kind not in ("Constant", "Parameter", "Result")}
 
     @functools.cache
     def supported(device: str) -> frozenset[str]:
+        """Names of the nodes that a device runs."""
         return frozenset(core.query_model(model, device))
 
     def supports(name: str, device: str) -> bool:
+        """Whether the node `name` runs on a device."""
         return name not in computing or name in supported(device)
 
     return supports
 
 
 def _without_affinities(model_or_path: object) -> object:
-    """The model of a call without affinities, as a copy where it has any: HETERO refuses a partly placed model."""
+    """Removes affinities from a copy of a call's model, as HETERO refuses a partly placed model.
+
+    A model without affinities, and one that is given as a file or text, is returned as it is.
+    """
     from openvino._pyopenvino import Model as NativeModel
 
     from ov_hsdag.model.affinities import remove_affinities
@@ -687,9 +801,16 @@ def _without_affinities(model_or_path: object) -> object:
 
 
 def _completed(call: _Call, notes: list[Warning]) -> ov.Model | None:
-    """A copy of a partly placed model, in which the remaining nodes follow their neighbours; None for all others.
+    """Copies a partly placed model, and gives the remaining nodes of the copy the devices of their neighbours.
 
     Programs make such models of parts of a placed one. HETERO refuses them.
+
+    Args:
+        call: the call for HETERO.
+        notes: gets a warning.
+
+    Returns:
+        The copy; None for a model that is not partly placed, and for one that is given as a file or text.
     """
     from openvino._pyopenvino import Model as NativeModel
 
@@ -715,7 +836,7 @@ def _completed(call: _Call, notes: list[Warning]) -> ov.Model | None:
 
 
 def _properties_without_placement(call: _Call) -> Mapping[str, Any] | None:
-    """The properties for compiling a model without a placement, completed by those that HETERO would drop."""
+    """Completes the properties of a call by those that HETERO would drop, for compiling without a placement."""
     with contextlib.suppress(Exception):  # compiling afterwards raises OpenVINO's error for a model that is wrong
         model = _carrier(call.core, call.model, call.weights)
         if model is not None:
@@ -726,7 +847,7 @@ def _properties_without_placement(call: _Call) -> Mapping[str, Any] | None:
 
 
 def _with_limits(device: str, config: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The properties completed by those of virtual devices, which HETERO would drop in a split model."""
+    """Completes properties by those of virtual devices, which HETERO would drop in a split model."""
     if not has_virtual_devices():
         return config
     from ov_hsdag.devices import virtual

@@ -165,6 +165,7 @@ def record_failure(model: str, failure: str) -> None:
 
 
 def _log(entry: Mapping[str, Any]) -> None:
+    """Appends a line of JSON to the file of `LOG_VARIABLE`; does nothing where that is not set or not writable."""
     path = os.environ.get(LOG_VARIABLE)
     if not path:
         return
@@ -191,6 +192,8 @@ def patch(core: Any) -> None:
 
 
 def _wrap_read_model(original: Callable[..., ov.Model]) -> Callable[..., ov.Model]:
+    """Wraps ``Core.read_model``, so that models remember the file that they come from (`SOURCE`)."""
+
     @functools.wraps(original)
     def read_model(self: ov.Core, *args: Any, **kwargs: Any) -> ov.Model:
         model = original(self, *args, **kwargs)
@@ -208,6 +211,8 @@ _LONGEST_PATH = 4096
 
 
 def _wrap_get_property(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps ``Core.get_property``: HSDAG has the properties of HETERO and `PROPERTIES`."""
+
     @functools.wraps(original)
     def get_property(self: ov.Core, *args: Any, **kwargs: Any) -> Any:
         device = args[0] if args else kwargs.get("device_name")
@@ -215,14 +220,14 @@ def _wrap_get_property(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         key = args[1] if len(args) > 1 else kwargs.get("property", kwargs.get("name", ""))
         key = str(key() if callable(key) else key)
-        given = getattr(self, _SET, {})
-        if key in given:
-            return plain(given[key])
+        set_before = getattr(self, _SET, {})
+        if key in set_before:
+            return plain(set_before[key])
         if key == "FULL_DEVICE_NAME":
             return NAME
         if key == "SUPPORTED_PROPERTIES":
-            own = dict.fromkeys((*PROPERTIES, "PERFORMANCE_HINT", "CACHE_DIR"), "RW")
-            return {**original(self, HETERO, key), **own}
+            more = dict.fromkeys((*PROPERTIES, "PERFORMANCE_HINT", "CACHE_DIR"), "RW")
+            return {**original(self, HETERO, key), **more}
         if key in PROPERTIES:
             return os.environ.get(f"OV_{key}", "")
         return original(self, HETERO, key)
@@ -231,6 +236,8 @@ def _wrap_get_property(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_set_property(original: Callable[..., None]) -> Callable[..., None]:
+    """Wraps ``Core.set_property``: those of HSDAG are kept in the Core (`_SET`)."""
+
     @functools.wraps(original)
     def set_property(self: ov.Core, *args: Any, **kwargs: Any) -> None:
         device = args[0] if args else kwargs.get("device_name")
@@ -246,6 +253,8 @@ def _wrap_set_property(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _wrap_import_model(original: Callable[..., ov.CompiledModel]) -> Callable[..., ov.CompiledModel]:
+    """Wraps ``Core.import_model``: a blob for HSDAG is imported on HETERO."""
+
     @functools.wraps(original)
     def import_model(self: ov.Core, *args: Any, **kwargs: Any) -> ov.CompiledModel:
         arguments = dict(zip(("model_stream", "device_name", "config"), args, strict=False)) | kwargs
@@ -261,6 +270,8 @@ def _wrap_import_model(original: Callable[..., ov.CompiledModel]) -> Callable[..
 
 
 def _wrap_get_versions(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps ``Core.get_versions``: the versions of HSDAG are those of HETERO and its devices."""
+
     @functools.wraps(original)
     def get_versions(self: ov.Core, device_name: str) -> Any:
         if not is_hsdag(device_name) or disabled():
@@ -271,7 +282,13 @@ def _wrap_get_versions(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _listed(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The devices in a device string, else in the property MULTI_DEVICE_PRIORITIES, else all of the machine."""
+    """Finds the devices of a call: those of the device string, else of a property, else all of the machine, NPUs last.
+
+    Args:
+        core: lists the devices of the machine.
+        device: device string, such as "HSDAG:GPU,CPU".
+        config: properties; MULTI_DEVICE_PRIORITIES lists devices.
+    """
     names = names_in(device.partition(":")[2]) or names_in(str(plain((config or {}).get(PRIORITIES, ""))))
     if names:
         return names
@@ -285,11 +302,12 @@ def _listed(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> tup
 
 
 def _objective(config: Mapping[str, Any], hint_counts: bool) -> str:
-    """The objective of a load.
+    """Finds the objective of a load: HSDAG_OBJECTIVE, else PERFORMANCE_HINT or `AUTO_VARIABLE`, else "latency".
 
     Args:
         config: properties of the call and of the device.
-        hint_counts: whether PERFORMANCE_HINT goes before the environment, as it does where a program names HSDAG.
+        hint_counts: whether PERFORMANCE_HINT precedes `AUTO_VARIABLE`, as it does where a program names HSDAG;
+            otherwise it comes after it.
 
     Raises:
         UserError: the objective is neither "latency" nor "throughput".
@@ -305,5 +323,5 @@ def _objective(config: Mapping[str, Any], hint_counts: bool) -> str:
 
 
 def _setting(config: Mapping[str, Any], name: str) -> str:
-    """The value of one of `PROPERTIES`, else of its environment variable; "" where neither is set."""
+    """Reads one of `PROPERTIES` from the properties of a call, else from the environment; "" where neither has it."""
     return str(plain(config.get(name, os.environ.get(f"OV_{name}", ""))))

@@ -67,6 +67,7 @@ def build() -> Path:
 
 
 def _openvino() -> Path:
+    """Finds the folder of the installed package openvino. Raises UserError where it is not installed."""
     spec = importlib.util.find_spec("openvino")
     if spec is None or spec.origin is None:
         raise UserError("there is no extension library without OpenVINO: pip install openvino")
@@ -74,7 +75,10 @@ def _openvino() -> Path:
 
 
 def _folders() -> tuple[Path, ...]:
-    """The folders where a library may be: one in the installed package, and the one that ``build`` writes to."""
+    """Lists the folders where a library may be: one in the installed package, and the one that ``build`` writes to.
+
+    The second is left out where there is no cache folder, or others can write to it.
+    """
     installed = PACKAGE / "lib"
     try:
         cache = _cache()

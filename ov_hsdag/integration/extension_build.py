@@ -54,7 +54,11 @@ def release(openvino: Path) -> str:
 
 
 def sources(root: Path) -> list[Path]:
-    """The C++ files of the library, those of the core first. root: the folder with cpp_ext/ and transformations/."""
+    """Lists the C++ files of the library, those of the core first.
+
+    Args:
+        root: the folder with cpp_ext/ and transformations/.
+    """
     core = [root / "cpp_ext" / f"{name}.{kind}" for name in CORE_FILES for kind in ("cpp", "hpp")]
     own = [path for folder in ("include", "src") for path in (root / "transformations" / folder).rglob("*.[ch]pp")]
     return [*core, *sorted(own)]
@@ -115,6 +119,7 @@ def build(root: Path, openvino: Path, target: Path, options: Sequence[str] = ())
 
 
 def _library(openvino: Path) -> Path:
+    """Finds OpenVINO's own library, libopenvino.so.RELEASE, in the folder of the package. Raises BuildError."""
     libraries = [path for path in (openvino / "libs").glob("libopenvino.so.*") if path.suffix[1:].isdigit()]
     if not libraries:
         raise BuildError(f"there is no OpenVINO library in {openvino / 'libs'} (install openvino with pip)")
@@ -122,7 +127,10 @@ def _library(openvino: Path) -> Path:
 
 
 def _abi(openvino: Path) -> str:
-    """The macro _GLIBCXX_USE_CXX11_ABI of the release: "0" for older wheels, which use libstdc++'s old interface."""
+    """Reads the value of the macro _GLIBCXX_USE_CXX11_ABI from OpenVINO's CMake files, "1" where they have none.
+
+    It is "0" for older wheels, which use libstdc++'s old interface.
+    """
     for config in (openvino / "cmake").glob("OpenVINOConfig.cmake"):
         match = re.search(r'OpenVINO_GLIBCXX_USE_CXX11_ABI "?([01])', config.read_text(encoding="utf-8"))
         if match:
@@ -131,6 +139,7 @@ def _abi(openvino: Path) -> str:
 
 
 def _run(command: list[str]) -> None:
+    """Runs the compiler. Raises BuildError with the first line of its errors where it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines() or [""]

@@ -49,7 +49,7 @@ class HSDAGPlacement(passes.ModelPass):  # type: ignore[misc]
             core: Asked what the devices support, where it has them. A new one by default.
             report: Called with a few words whenever a phase begins or something else is measured.
             options: Options of `ov_hsdag.place`.
-            given: Options by name, such as objective="throughput"; they go before those of `options`.
+            given: Options by name, such as objective="throughput"; they override those of `options`.
 
         Raises:
             TypeError: There is no such option.

@@ -5,6 +5,9 @@ benchmark_app) would keep one device busy at a time. No property of OpenVINO cha
 compiled model returns the number that the placement needs, and AsyncInferQueue, which asks in C++, gets it as an
 argument. The blob of an exported model has the number as an attribute of its header, which OpenVINO ignores.
 
+In Python the number is an attribute (`_REQUESTS`) of the compiled model and of the objects that wrap the same model.
+Models that follow no placement for throughput lack it, and nothing changes for these.
+
 The module is imported while openvino itself is being imported, so it imports neither openvino nor large packages at the
 top.
 """
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 OPTIMAL_NUMBER = "OPTIMAL_NUMBER_OF_INFER_REQUESTS"
 
 _REQUESTS = "_ov_hsdag_requests"
+"""Attribute of compiled models and infer requests: number of requests that the placement needs."""
 
 _HEADER = b"<hetero "
 _HEADER_BYTES = 256
@@ -50,6 +54,8 @@ def patch(module: ModuleType) -> None:
 
 
 def _wrap_compiled_init(original: Callable[..., None]) -> Callable[..., None]:
+    """Wraps ``CompiledModel.__init__``, which wraps another object of the same model: the number is copied."""
+
     @functools.wraps(original)
     def __init__(self: ov.CompiledModel, other: Any, *args: Any, **kwargs: Any) -> None:
         original(self, other, *args, **kwargs)
@@ -71,12 +77,14 @@ def _wrap_handing_on(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _hand_on(source: object, target: object) -> None:
-    """Copies our number of requests from one object to another that wraps the same compiled model."""
+    """Copies the number of requests, if there is one, from one object to another of the same compiled model."""
     if wanted := getattr(source, _REQUESTS, 0):
         setattr(target, _REQUESTS, wanted)
 
 
 def _wrap_export_model(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps ``CompiledModel.export_model``, so that the header of the blob has the number of requests."""
+
     @functools.wraps(original)
     def export_model(self: ov.CompiledModel, *args: Any, **kwargs: Any) -> Any:
         wanted = getattr(self, _REQUESTS, 0)
@@ -100,6 +108,8 @@ def _wrap_export_model(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_import_model(original: Callable[..., ov.CompiledModel]) -> Callable[..., ov.CompiledModel]:
+    """Wraps ``Core.import_model``, so that the compiled model gets the number in the header of the blob."""
+
     @functools.wraps(original)
     def import_model(self: ov.Core, *args: Any, **kwargs: Any) -> ov.CompiledModel:
         wanted = 0 if disabled() else _exported_requests(next(iter((*args, *kwargs.values())), None))
@@ -113,9 +123,10 @@ def _wrap_import_model(original: Callable[..., ov.CompiledModel]) -> Callable[..
 
 
 def _exported_requests(blob: Any) -> int:
-    """The number in the header of a blob, in any form that import_model takes; 0 without one.
+    """Reads the number of requests from the header of a blob; 0 where it has none.
 
-    The position of a stream does not change.
+    Args:
+        blob: the blob, in any form that import_model takes. The position of a stream does not change.
     """
     if isinstance(blob, io.BytesIO):
         at = blob.tell()
@@ -131,6 +142,8 @@ def _exported_requests(blob: Any) -> int:
 
 
 def _wrap_get_property(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps ``CompiledModel.get_property``, so that the optimal number of requests is at least the needed one."""
+
     @functools.wraps(original)
     def get_property(self: ov.CompiledModel, *args: Any, **kwargs: Any) -> Any:
         value = original(self, *args, **kwargs)
@@ -141,6 +154,8 @@ def _wrap_get_property(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_queue_init(original: Callable[..., None]) -> Callable[..., None]:
+    """Wraps ``AsyncInferQueue.__init__``, so that a queue without a number of requests gets the needed one."""
+
     @functools.wraps(original)
     def __init__(self: ov.AsyncInferQueue, model: ov.CompiledModel, jobs: int = 0) -> None:
         original(self, model, jobs or getattr(model, _REQUESTS, 0))
@@ -170,7 +185,13 @@ def ask_for_requests(compiled: ov.CompiledModel, placement: Placement, config: M
 
 
 def _set_requests(compiled: ov.CompiledModel, wanted: int, config: Mapping[str, Any] | None) -> None:
-    """Sets the number of requests of a compiled model, within the limits of the call's properties."""
+    """Sets the number of requests of a compiled model, if OpenVINO's own number is smaller.
+
+    Args:
+        compiled: the compiled model.
+        wanted: number of requests that its placement needs.
+        config: properties of the call. A latency hint forbids more requests, PERFORMANCE_HINT_NUM_REQUESTS limits them.
+    """
     if "LATENCY" in _hints(config, "PERFORMANCE_HINT"):
         return
     limits = [int(limit) for limit in _hints(config, "PERFORMANCE_HINT_NUM_REQUESTS") if limit.isdecimal()]
@@ -191,7 +212,7 @@ def _known_submodels(placement: Placement) -> int:
 
 
 def advice(placement: Placement) -> str | None:
-    """A line about the number of requests that a placement for throughput needs; None for any other placement."""
+    """Writes a line about the number of requests that a split for throughput needs; None for any other placement."""
     devices = len(placement.used())
     if placement.objective != "throughput" or devices < 2:
         return None

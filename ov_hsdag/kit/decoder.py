@@ -1,4 +1,8 @@
-"""Builds a stateful decoder like Llama in the form that optimum-intel exports: beams, rotary positions, a mask."""
+"""Builds a stateful decoder like Llama in the form that optimum-intel exports: beams, rotary positions, a mask.
+
+Methods add operations of OpenVINO to the model and return their outputs; comments and docstrings give the shapes. In
+shapes, `shared` is the number of heads of keys and values, and `head` the width of a head.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +63,7 @@ class DecoderWeights(Protocol):
 
 
 def decoder(size: DecoderSize, weights: DecoderWeights) -> ov.Model:
-    """Builds the model.
+    """Builds the model of a decoder.
 
     Its inputs are input_ids, attention_mask and position_ids, i64 [batch, tokens], and beam_idx, i32 [batch]. The input
     of each layer but the first has a friendly name: "into_layer_1" and so on.
@@ -88,7 +92,7 @@ def decoder(size: DecoderSize, weights: DecoderWeights) -> ov.Model:
 
 
 class _Decoder:
-    """The inputs of a decoder, what all its layers read, and the parts that layers consist of.
+    """A decoder under construction: its inputs, the nodes that all layers read, and the parts that layers consist of.
 
     Attributes:
         ids: the input input_ids.
@@ -100,6 +104,7 @@ class _Decoder:
     """
 
     def __init__(self, size: DecoderSize, weights: DecoderWeights) -> None:
+        """Makes the inputs, the embeddings, and the sines and cosines of the rotary positions."""
         self.size, self.weights = size, weights
         self.heads, self.hidden, self.shared = size.heads, size.hidden, size.shared or size.heads
         self.ids = ops.parameter([-1, -1], ov.Type.i64, name="input_ids")
@@ -122,13 +127,21 @@ class _Decoder:
         self._repeated_shapes: list[ov.Node] = []
 
     def norm(self, x: ov.Node) -> ov.Node:
-        """Divides by the root mean square over the last axis, and multiplies by factors of its own."""
+        """Adds an RMS norm over the last axis, with new weights."""
         mean = ops.reduce_mean(ops.power(x, np.float32(2)), np.array([-1]), True)
         normalized = ops.divide(x, ops.sqrt(ops.add(mean, np.float32(1e-6))))
         return ops.multiply(normalized, self.weights.scale(self.hidden))
 
     def attention(self, entered: ov.Node, layer: int) -> ov.Node:
-        """Attention to all tokens so far, [batch, tokens, hidden]. layer: its number, which names its states."""
+        """Adds the attention of a layer to all tokens so far.
+
+        Args:
+            entered: input of the attention, f32 [batch, tokens, hidden].
+            layer: number of the layer, which names its states.
+
+        Returns:
+            f32 [batch, tokens, hidden].
+        """
         linear, hidden, width = self.weights.linear, self.hidden, self.shared * self.size.head
         query = self._rotated(self._split_heads(linear(entered, hidden, hidden), self.heads))
         keys = self._rotated(self._split_heads(linear(entered, hidden, width), self.shared))
@@ -144,13 +157,13 @@ class _Decoder:
         return linear(joined, hidden, hidden)
 
     def feed_forward(self, entered: ov.Node, inner: int) -> ov.Node:
-        """A gated feed-forward network, [batch, tokens, hidden]. inner: width inside it."""
+        """Adds a gated feed-forward network from and to f32 [batch, tokens, hidden]; `inner` is the width inside it."""
         linear, hidden = self.weights.linear, self.hidden
         gate = ops.swish(linear(entered, hidden, inner))
         return linear(ops.multiply(gate, linear(entered, hidden, inner)), inner, hidden)
 
     def experts(self, entered: ov.Node) -> ov.Node:
-        """Feed-forward networks of which each token chooses some, [batch, tokens, hidden]."""
+        """Adds a mixture of experts, of which each token chooses some, from and to f32 [batch, tokens, hidden]."""
         size, table, hidden = self.size, self.weights.table, self.hidden
         count = size.experts
         tokens = ops.reshape(entered, np.array([-1, hidden]), False)
@@ -174,7 +187,7 @@ class _Decoder:
         return ops.add(added, self.feed_forward(entered, size.common)) if size.common else added
 
     def _rotated(self, x: ov.Node) -> ov.Node:
-        """Applies the rotary positions to queries or keys, [batch, heads, tokens, head]."""
+        """Applies the rotary positions to queries or keys, f32 [batch, heads, tokens, head]."""
         first, second = ops.split(x, np.int64(3), 2).outputs()
         turned = ops.concat([ops.multiply(second, np.float32(-1)), first], 3)
         return ops.add(ops.multiply(x, self._cosine), ops.multiply(turned, self._sine))
@@ -203,7 +216,14 @@ class _Decoder:
         return joined, read
 
     def _repeated(self, x: ov.Node) -> ov.Node:
-        """Repeats keys or values for each query; all layers read the length from the first, as traced models do."""
+        """Repeats keys or values, f32 [batch, shared, all tokens, head], so that each head of queries has its own.
+
+        The first call makes the nodes that compute the new shapes from the number of tokens. All later layers read
+        them, as in traced models.
+
+        Returns:
+            f32 [batch, heads, all tokens, head].
+        """
         heads, shared, head = self.heads, self.shared, self.size.head
         if shared == heads:
             return x
@@ -218,10 +238,15 @@ class _Decoder:
         return ops.reshape(wide, self._repeated_shapes[1], False)
 
     def _new_bias(self, past_keys: ov.Node) -> ov.Node:
-        """The bias of attention, f32 [batch, 1, tokens, all tokens]: 0 for what a token sees, else -10,000.
+        """Makes the bias of attention: 0 for tokens that a token sees, -10,000 for others.
 
-        A token sees itself and those before it that the mask keeps. past_keys: the state that has the number of past
-        tokens, f32 [batch, shared, past tokens, head].
+        A token sees itself and those before it that the mask keeps.
+
+        Args:
+            past_keys: state whose shape has the number of past tokens, f32 [batch, shared, past tokens, head].
+
+        Returns:
+            The bias, f32 [batch, 1, tokens, all tokens].
         """
         past = ops.gather(ops.shape_of(past_keys), np.int64(2), np.int64(0))
         columns = ops.range(np.int64(0), ops.add(past, self._tokens), np.int64(1), "i64")

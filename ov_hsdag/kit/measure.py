@@ -1,4 +1,8 @@
-"""Measures the kit's models on the devices of a machine, with every way to run them, for `ov-hsdag bench --kit`."""
+"""Measures the kit's models on the devices of a machine, with every way to run them, for `ov-hsdag bench --kit`.
+
+A comparison is one model on one device list for one objective. In it, all ways to run the model (single devices,
+HETERO's own choice, copies, placements) are measured in turns.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import getpass
 import os
 import platform
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +26,8 @@ from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.model.names import name_generated
 from ov_hsdag.placing.candidates import policy_placers
 from ov_hsdag.placing.first_load import LoadRequest, limits_of, placement_without_cache
-from ov_hsdag.placing.rivals import Rival, contenders, measure
+from ov_hsdag.placing.improvement import completed_affinity
+from ov_hsdag.placing.rivals import Rival, contenders, mark_twins, measure
 from ov_hsdag.policy.bundle import DEFAULT, ships
 from ov_hsdag.problem.pricing import Session
 from ov_hsdag.utils.errors import RunError, UserError, one_line
@@ -39,8 +45,13 @@ BY_PREDICTION = "HSDAG:"
 
 OBJECTIVES = ("throughput", "latency")
 
-_ROUNDS = 6
-"""Trials of each candidate, at most: enough for intervals of a few per cent; differences are larger here."""
+_MOST_ROUNDS = 60
+"""Largest number of rounds; each has a trial of every candidate that may still be the best.
+
+On shared cores that change their speed by a third within half a second, so many trials tell rates apart by 5%."""
+
+_FEWEST_ROUNDS = 6
+"""Number of rounds that the length of a trial leaves time for, where all candidates stay."""
 
 _TRIAL_SECONDS = (0.03, 0.25)
 """Least and greatest length of a trial, s: an inference of the slowest model takes 0.3 s, of the fastest 0.01 s."""
@@ -51,7 +62,7 @@ _COMPILING_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Cell:
-    """One comparison: a model on a device list, for an objective."""
+    """One comparison to make: a model on a device list, for "latency" or "throughput"."""
 
     model: KitModel
     devices: DeviceSet
@@ -129,7 +140,17 @@ def _pairs(lists: Sequence[DeviceSet], models: Sequence[KitModel]) -> Iterator[t
 
 
 def _compared(core: ov.Core, cell: Cell, seconds: float, deadline: Deadline) -> dict[str, Any]:
-    """Measures one comparison, and returns it in JSON's types. seconds: its time, about."""
+    """Measures one comparison.
+
+    Args:
+        core: Core of the devices.
+        cell: the comparison.
+        seconds: about the time for it, seconds.
+        deadline: end of the time for the whole kit; once it is over nothing is measured.
+
+    Returns:
+        The comparison in JSON's types, see `run_kit`; where it fails, the reason is under "failed".
+    """
     entry: dict[str, Any] = {
         "model": cell.model.name,
         "operations": 0,
@@ -139,6 +160,7 @@ def _compared(core: ov.Core, cell: Cell, seconds: float, deadline: Deadline) -> 
         "predicted_gain": None,
         "failed": "",
     }
+    begin = time.monotonic()
     if deadline.left <= 0:
         return {**entry, "failed": "left out: the time was over"}
     try:
@@ -147,10 +169,17 @@ def _compared(core: ov.Core, cell: Cell, seconds: float, deadline: Deadline) -> 
         entry["operations"] = len(model.get_ops())
         rivals, gain = _rivals(core, cell, model)
         least, most = _TRIAL_SECONDS
-        trial = min(max((1 - _COMPILING_SHARE) * seconds / (_ROUNDS * len(rivals)), least), most)
-        shapes = dict(cell.model.shapes) or None
+        trial = min(max((1 - _COMPILING_SHARE) * seconds / (_FEWEST_ROUNDS * len(rivals)), least), most)
         results = measure(
-            model, cell.devices, cell.objective, core, rivals, rounds=_ROUNDS, seconds=trial, shapes=shapes
+            model,
+            cell.devices,
+            cell.objective,
+            core,
+            rivals,
+            rounds=_MOST_ROUNDS,
+            seconds=trial,
+            total_seconds=seconds - (time.monotonic() - begin),
+            shapes=dict(cell.model.shapes) or None,
         )
     except (RunError, UserError) as error:
         return {**entry, "failed": anonymous(one_line(error))}
@@ -161,9 +190,16 @@ def _compared(core: ov.Core, cell: Cell, seconds: float, deadline: Deadline) -> 
 
 
 def _rivals(core: ov.Core, cell: Cell, model: ov.Model) -> tuple[list[Rival], float | None]:
-    """All candidates for running a model, the one of `HSDAG:` last, and the predicted gain of that one.
+    """Places a model, and lists all ways to run it.
 
-    model: normalized in place.
+    Args:
+        core: Core of the devices.
+        cell: the comparison.
+        model: the model, which is normalized in place.
+
+    Returns:
+        The ways to run the model, the placement of `BY_PREDICTION` last; and that placement's predicted gain over the
+        best single device, as a ratio, None where it is not known.
     """
     request = LoadRequest(cell.devices.names, objective=cell.objective)
     chosen = placement_without_cache(core, model, request)  # like a first load, which has no example shapes
@@ -172,8 +208,11 @@ def _rivals(core: ov.Core, cell: Cell, model: ov.Model) -> tuple[list[Rival], fl
     problem = session.price(analysis, cell.objective).problem
     policies = policy_placers(DEFAULT) if ships(DEFAULT) else []
     rivals, _ = contenders(problem, cell.devices, policies, by_hand=False)
-    candidate = Candidate.placed(cell.devices, chosen.affinity)
-    return [*rivals, Rival(BY_PREDICTION, candidate, predicted=chosen.predicted)], chosen.predicted_gain(chosen.chosen)
+    affinity = completed_affinity(problem, model, chosen)
+    by_prediction = Rival(
+        BY_PREDICTION, Candidate.placed(cell.devices, affinity), problem.placement_of(affinity), chosen.predicted
+    )
+    return mark_twins([*rivals, by_prediction]), chosen.predicted_gain(chosen.chosen)
 
 
 def anonymous(text: str) -> str:
@@ -190,6 +229,7 @@ def anonymous(text: str) -> str:
 
 
 def _machine() -> dict[str, Any]:
+    """Describes this machine in JSON's types, without its name."""
     return {
         "system": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
@@ -200,6 +240,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _device(core: ov.Core, name: str) -> dict[str, Any]:
+    """Describes a device in JSON's types: names, driver, memory, precision of inference, and threads."""
     properties = ("GPU_DRIVER_VERSION", "NPU_DRIVER_VERSION")
     drivers = (discovery.property_text(core, name, key) for key in properties)
     return {

@@ -80,6 +80,7 @@ class _KitBuilder(Builder):
         op, inner = self.op, out // 4
 
         def entering(x: Any) -> Any:
+            """The input of a convolution, quantized if `quantize` is set."""
             return self.quantized(x) if quantize else x
 
         branch = op.relu(self.biased(entering(source), channels, inner))
@@ -147,22 +148,27 @@ class _DecoderWeights:
     """Random weights of a decoder from a seed; implements `ov_hsdag.kit.decoder.DecoderWeights`."""
 
     def __init__(self) -> None:
+        """Starts the random numbers with the seed of `Builder`."""
         self._builder = Builder()
 
     def table(self, *shape: int) -> ov.Node:
+        """Makes an embedding or the matrices of all experts, see `DecoderWeights.table`."""
         node: ov.Node = self._builder.weights(*shape)
         return node
 
     def linear(self, x: ov.Node, inputs: int, outputs: int) -> ov.Node:
+        """Applies a linear layer with new weights, see `DecoderWeights.linear`."""
         node: ov.Node = self._builder.matrix_product(x, inputs, outputs)
         return node
 
     def scale(self, width: int) -> ov.Node:
+        """Makes the factors of a norm, f32 [width]."""
         node: ov.Node = self._builder.weights(width)
         return node
 
 
 def _convolutional(*, quantize: bool = False) -> ov.Model:
+    """Builds an image classifier like ResNet-50; `quantize` inserts a FakeQuantize before each convolution."""
     builder = _KitBuilder()
     op = builder.op
     image = builder.image()
@@ -176,6 +182,7 @@ def _convolutional(*, quantize: bool = False) -> ov.Model:
 
 
 def _mobile() -> ov.Model:
+    """Builds an image classifier like MobileNet-v2, of inverted residual blocks."""
     builder = _KitBuilder()
     image = builder.image()
     node, channels = builder.biased(image, 3, 32, 3, 2), 32
@@ -188,7 +195,10 @@ def _mobile() -> ov.Model:
 
 
 def _detector() -> ov.Model:
-    """A detector: a backbone, heads at two scales, and non-maximum suppression with an output of dynamic length."""
+    """Builds an object detector: a backbone, heads at two scales, and non-maximum suppression.
+
+    The output of the suppression has a dynamic length.
+    """
     builder = _KitBuilder()
     op = builder.op
     image = builder.image()
@@ -212,7 +222,7 @@ def _detector() -> ov.Model:
 
 
 def _encoder(*, tokens: int) -> ov.Model:
-    """A text encoder of six layers. tokens: length of its text, -1 for a dynamic one."""
+    """Builds a text encoder like BERT of six layers; `tokens` is the length of its text, -1 for a dynamic one."""
     builder, width = _KitBuilder(), 384
     op = builder.op
     ids = op.parameter([1, tokens], np.int64, name="input_ids")
@@ -225,7 +235,7 @@ def _encoder(*, tokens: int) -> ov.Model:
 
 
 def _decoder(*, experts: int = 0) -> ov.Model:
-    """A stateful language model. experts: number of experts in each layer, two for each token; 0 for none."""
+    """Builds a stateful language model; `experts` is their number in each layer, two for each token, 0 for none."""
     size = DecoderSize(
         layers=6 if experts == 0 else 4,
         heads=8,

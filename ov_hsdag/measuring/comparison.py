@@ -24,11 +24,11 @@ from ov_hsdag.devices import discovery, same_core
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.agreement import disagreement, finite, tolerance
+from ov_hsdag.measuring.co_running import CoRunningModels
 from ov_hsdag.measuring.evaluator import Measurement, in_unit
 from ov_hsdag.measuring.other_programs import corrections
-from ov_hsdag.measuring.process import PATIENCE, Candidate, StartWorker, Worker, WorkerError, WorkerTimeout, Workshop
+from ov_hsdag.measuring.process import PATIENCE, Candidate, StartWorker, Worker, WorkerError, WorkerPool, WorkerTimeout
 from ov_hsdag.measuring.runner import TrialLoad
-from ov_hsdag.measuring.together import Beside
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.samples import Samples
 from ov_hsdag.model.workload import Phase
@@ -91,7 +91,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         limit: float = math.inf,
         report: Callable[[str], None] | None = None,
         start_worker: StartWorker | None = None,
-        beside: Beside | None = None,
+        co_running: CoRunningModels | None = None,
     ) -> None:
         """Compiles as many of the candidates as memory and time allow.
 
@@ -111,7 +111,7 @@ class Comparison(AbstractContextManager["Comparison"]):
             limit: time limit, seconds; compiling a candidate, or a trial, may take a third of it.
             report: called with a few words at each step.
             start_worker: starts a worker process; by default a local one.
-            beside: other models that run at the same time as an application; rates are then of its runs.
+            co_running: models that run in the same trials; rates are then those of their common runner.
 
         Raises:
             RunError: the model cannot be written, its inputs cannot be made up, or no process can be started.
@@ -123,23 +123,21 @@ class Comparison(AbstractContextManager["Comparison"]):
         self.busy_us: dict[str, list[list[float]]] = {}
         self._candidates, self._devices = dict(candidates), devices
         self._simple = [name for name in candidates if name in simple]
-        together = len(beside.counts) if beside else 1  # number of models, which compile one after the other
-        self._usual_patience = together * PATIENCE
-        self._patience = self._usual_patience if math.isinf(limit) else max(limit / 3, together * _LEAST_PATIENCE)
-        self._is_application = beside is not None
+        models = [model, *(co_running.models if co_running else ())]  # they compile one after the other
+        self._usual_patience = len(models) * PATIENCE
+        self._patience = self._usual_patience if math.isinf(limit) else max(limit / 3, len(models) * _LEAST_PATIENCE)
+        self._trials_are_whole = co_running is not None
         begin = time.monotonic()
         self._end, self._compiling_ends = begin + limit, begin + COMPILING * limit
         self._report = report or (lambda text: None)
-        self._tolerance = max(
-            tolerance(core, devices.names, one) for one in (model, *(beside.models if beside else ()))
-        )
-        self._room = Room(core, needs or {})
+        self._tolerance = max(tolerance(core, devices.names, one) for one in models)
+        self._memory_budget = MemoryBudget(core, needs or {})
         self._reference: tuple[str, list[NDArray[Any]]] | None = None
         self._workers: dict[str, Worker] = {}  # workers in memory by candidate, the most recently used one last
         self._waiting: list[str] = []
         inputs = timed_inputs(model, shapes, phases, samples)
         like = same_core.describe(core, devices.names)
-        self._workshop = Workshop(model, inputs, objective, start_worker, like, beside)
+        self._pool = WorkerPool(model, inputs, objective, start_worker, like, co_running)
         try:
             order = [*(name for name in first if name in candidates), *(n for n in candidates if n not in first)]
             self._compile_what_fits(order)
@@ -166,7 +164,7 @@ class Comparison(AbstractContextManager["Comparison"]):
             needs: bytes that it needs on each device, as the simulator counts them.
         """
         self._candidates[name] = candidate
-        self._room.add(name, needs)
+        self._memory_budget.add(name, needs)
 
     def renew(self, name: str, candidate: Candidate) -> None:
         """Replaces the candidate of a name, and compiles the new one at once, in the same worker if possible.
@@ -176,7 +174,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         self._candidates[name] = candidate
         for of_before in (self.failed, self.phase_rates, self.busy_us):
             of_before.pop(name, None)
-        self._room.most = math.inf  # the candidate that was too much may have been the replaced one
+        self._memory_budget.most = math.inf  # the candidate that was too much may have been the replaced one
         try:
             self._check({name: self._compile(name, self._end)})
         except WorkerError as error:
@@ -266,7 +264,7 @@ class Comparison(AbstractContextManager["Comparison"]):
 
     def close(self) -> None:
         """Ends the workers and removes their folder."""
-        self._workshop.close()
+        self._pool.close()
 
     def __exit__(self, *_: object) -> None:
         """Ends the workers."""
@@ -276,12 +274,12 @@ class Comparison(AbstractContextManager["Comparison"]):
 
     def _compile_what_fits(self, order: Sequence[str]) -> None:
         """Compiles the candidates that fit into memory, in this order, and compares their outputs; the others wait."""
-        together = self._room.together(order)
+        together = self._memory_budget.together(order)
         self._waiting = [name for name in order if name not in together]
         # All workers import OpenVINO at once. They compile one after the other, as each may use the whole machine.
-        self._workers[together[0]] = self._workshop.start(together[0])
+        self._workers[together[0]] = self._pool.start(together[0])
         with suppress(WorkerError):  # a worker that cannot start for too many processes starts before it compiles
-            self._workers.update((name, self._workshop.start(name)) for name in together[1:])
+            self._workers.update((name, self._pool.start(name)) for name in together[1:])
         outputs: dict[str, list[NDArray[Any]]] = {}
         for name in together:
             if len(outputs) >= 2 and not self._has_time_for_one_more(outputs):
@@ -312,7 +310,7 @@ class Comparison(AbstractContextManager["Comparison"]):
             if begin >= until:
                 raise WorkerTimeout(NO_TIME_TO_COMPILE, FailureKind.OUT_OF_TIME)
             if name not in self._workers:
-                self._workers[name] = self._workshop.start(name)
+                self._workers[name] = self._pool.start(name)
             worker = self._workers[name]
             return worker.compile(self._candidates[name], min(self._patience, until - begin))
         except WorkerTimeout as error:
@@ -354,7 +352,7 @@ class Comparison(AbstractContextManager["Comparison"]):
             self._workers[name] = self._workers.pop(name)  # the most recently used one is last
             return worker
         self.evict(name)
-        while self._workers and not self._room.fits(name, self._workers):
+        while self._workers and not self._memory_budget.fits(name, self._workers):
             self.evict(next(iter(self._workers)))
         residents = list(self._workers)
         try:
@@ -365,7 +363,7 @@ class Comparison(AbstractContextManager["Comparison"]):
             for other in (*residents, name):
                 self.evict(other)
             outputs = self._compile(name, self._end)
-            self._room.most = len(residents)  # with this one, they were too many for the memory
+            self._memory_budget.most = len(residents)  # with this one, they were too many for the memory
         self._check({name: outputs})
         if name in self.failed:
             raise WorkerError(self.failed[name], self.failed[name].kind)
@@ -439,7 +437,7 @@ class Comparison(AbstractContextManager["Comparison"]):
                 self.evict(name)
         batch = [anchor] if anchor else []
         joined = 0
-        while waiting and (not joined or self._room.fits(waiting[0], self._workers)):
+        while waiting and (not joined or self._memory_budget.fits(waiting[0], self._workers)):
             name = waiting.pop(0)
             self._waiting.remove(name)
             if time.monotonic() >= self._end:
@@ -462,8 +460,8 @@ class Comparison(AbstractContextManager["Comparison"]):
     def rate(self, name: str, seconds: float) -> float:
         """Runs a trial of a candidate.
 
-        No long trial begins after the time limit. A trial of an application runs whole workloads, so it does not begin
-        where it would end after the limit.
+        No long trial begins after the time limit. A trial of co-running models runs whole workloads, so it does not
+        begin where it would end after the limit.
 
         Args:
             name: name of the candidate.
@@ -478,7 +476,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         worker = self._admit(name)
         if (
             worker.shortest_trial > SECONDS
-            and time.monotonic() + self._is_application * worker.shortest_trial >= self._end
+            and time.monotonic() + self._trials_are_whole * worker.shortest_trial >= self._end
         ):
             raise WorkerTimeout(NO_TIME_TO_MEASURE, FailureKind.OUT_OF_TIME)
         residents = [other for other in self._workers if other != name]
@@ -491,7 +489,7 @@ class Comparison(AbstractContextManager["Comparison"]):
             for other in (*residents, name):
                 self.evict(other)
             rate = self._trial(self._admit(name), name, seconds)
-            self._room.most = len(residents)
+            self._memory_budget.most = len(residents)
             return rate
 
     def _trial(self, worker: Worker, name: str, seconds: float) -> float:
@@ -563,7 +561,7 @@ _TIMES = 1.5
 _PROCESS = 256 * 2**20
 
 
-class Room:
+class MemoryBudget:
     """The memory of the devices, as far as it is known, and the memory that candidates need.
 
     Attributes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -35,7 +36,7 @@ class Measurer:
         singles: measurements of the reference and of the single devices that were compared with it, by name.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 settings, all by keyword
         self,
         model: ov.Model,
         devices: DeviceSet,
@@ -46,6 +47,7 @@ class Measurer:
         shapes: Mapping[str, Sequence[int]] | None = None,
         rounds: int = 3,
         seconds: float = TRIAL_SECONDS,
+        reference_seconds: float = math.inf,
         start_worker: StartWorker | None = None,
     ) -> None:
         """Compiles the reference, and finds it by measuring the single devices where none is given.
@@ -59,6 +61,7 @@ class Measurer:
             shapes: example shapes of dynamic inputs, by input name.
             rounds: default number of rounds; each has a trial of the reference and one of the placement.
             seconds: time of a trial, seconds.
+            reference_seconds: time, seconds, for finding the reference, after which no further round of it begins.
             start_worker: starts a worker process; by default a local one.
 
         Raises:
@@ -66,12 +69,13 @@ class Measurer:
         """
         self._devices, self._objective = devices, objective
         self._rounds, self._seconds = rounds, seconds
+        until = time.monotonic() + reference_seconds
         simple = {name: simple_candidate(name, devices) for name in ([reference] if reference else devices)}
         comparison = Comparison(model, devices, simple, objective, core, shapes=shapes, start_worker=start_worker)
         self._comparison = comparison
         if reference is None and not comparison.ready:
             comparison.renew(HETERO_DEFAULT, simple_candidate(HETERO_DEFAULT, devices))
-        rounds_run = comparison.trials(rounds=rounds if reference is None else 1, seconds=seconds)
+        rounds_run = comparison.trials(rounds=rounds if reference is None else 1, seconds=seconds, until=until)
         if not comparison.ready:
             self.close()
             why = "; ".join(f"{name}: {error}" for name, error in comparison.failed.items())

@@ -1,10 +1,10 @@
 """The parent's side of worker processes: it starts them, sends commands with time limits, and ends them.
 
-A `Workshop` is a model in a temporary folder, with workers that compile and run it (`ov_hsdag.measuring.worker`).
+A `WorkerPool` is a model in a temporary folder, with workers that compile and run it (`ov_hsdag.measuring.worker`).
 Whatever a worker does, its parent gets an answer, or a `WorkerError` with the reason in one line.
 
 Nothing is left behind. Workers end when the pipe from their parent closes, however the parent ended. The folder is
-removed by the parent, else by a worker, else by the next workshop on the machine.
+removed by the parent, else by a worker, else by the next pool on the machine.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import worker
+from ov_hsdag.measuring.co_running import CoRunningModels
 from ov_hsdag.measuring.runner import TrialLoad
-from ov_hsdag.measuring.together import Beside
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.storage.files import save_model
@@ -55,13 +55,13 @@ class Candidate:
             these devices; the copies are compiled separately, with the same properties as on a single device.
         affinity: device of each node, by friendly name; None where HETERO decides.
         properties: properties for `compile_model`, beside those that virtual devices need.
-        beside: candidates of the other models of an application.
+        co_running: candidates of the models that run in the same trials, see `CoRunningModels`.
     """
 
     device: str
     affinity: Mapping[str, str] | None = None
     properties: Mapping[str, Any] = field(default_factory=dict)
-    beside: Sequence[Candidate] = ()
+    co_running: Sequence[Candidate] = ()
 
     def way(self) -> dict[str, Any]:
         """The part of a worker's command that says how one model runs, JSON-able."""
@@ -87,7 +87,7 @@ class WorkerTimeout(WorkerError, ChildTimeout):
     """A worker did not answer within the time limit of a command."""
 
 
-class Workshop(contextlib.AbstractContextManager["Workshop"]):
+class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
     """A temporary folder with a model and its inputs, and the workers that use it.
 
     It ends with `close`, at the end of a `with` block, or when it is garbage-collected.
@@ -103,7 +103,7 @@ class Workshop(contextlib.AbstractContextManager["Workshop"]):
         objective: str,
         start_worker: StartWorker | None = None,
         like: Mapping[str, Any] | None = None,
-        beside: Beside | None = None,
+        co_running: CoRunningModels | None = None,
     ) -> None:
         """Writes the folder; no worker is started yet.
 
@@ -114,7 +114,7 @@ class Workshop(contextlib.AbstractContextManager["Workshop"]):
             objective: "latency" or "throughput".
             start_worker: starts a worker process; by default a local one.
             like: description of the Core that workers make (`ov_hsdag.devices.same_core`); a new Core by default.
-            beside: other models that run at the same time as an application.
+            co_running: models that run in the same trials; None for none.
 
         Raises:
             RunError: there is no temporary folder, or the model cannot be written.
@@ -124,13 +124,12 @@ class Workshop(contextlib.AbstractContextManager["Workshop"]):
         self._start_worker = start_worker or Worker
         self._workers: list[Worker] = []
         self._end = weakref.finalize(self, _close, self.folder, self._workers, os.getpid())
-        parts = [(model, inputs), *zip(beside.models, beside.inputs, strict=True)] if beside else [(model, inputs)]
-        settings = {
-            "core": dict(like or {}),
-            "counts": list(beside.counts) if beside else [1.0],
-            "after": [list(one) for one in beside.after] if beside else [[]],
-            "order": list(beside.order) if beside else [0],
-        }
+        parts = [(model, inputs)]
+        settings: dict[str, Any] = {"core": dict(like or {})}
+        if co_running is not None:
+            parts += zip(co_running.models, co_running.inputs, strict=True)
+            settings["runner"] = {"factory": co_running.factory, "arguments": dict(co_running.arguments)}
+        settings["models"] = len(parts)
         try:
             for number, (one, timed) in enumerate(parts):
                 copy = one.clone()
@@ -183,7 +182,7 @@ class Worker(Child):
         """Starts the process, which imports OpenVINO and reads the model meanwhile.
 
         Args:
-            folder: the workshop's folder.
+            folder: the pool's folder.
             objective: "latency" or "throughput".
             name: name of the candidate that it is started for.
             entry: function that the process calls with folder and objective, "module:function".
@@ -223,7 +222,7 @@ class Worker(Child):
         ways, outputs = (self._folder / f"worker-{self._number}.{suffix}" for suffix in ("json", "npz"))
         try:
             # Data go through files: writing much to a pipe would block where the worker hangs.
-            ways.write_text(json.dumps([one.way() for one in (candidate, *candidate.beside)]), encoding="utf-8")
+            ways.write_text(json.dumps([one.way() for one in (candidate, *candidate.co_running)]), encoding="utf-8")
             answer = self._ask({"do": "compile", "ways": str(ways), "outputs": str(outputs)}, limit, "compiling")
             self.submodels, self.shortest_trial = int(answer["submodels"]), float(answer["shortest_trial"])
             arrays = list(read_arrays(outputs).values())

@@ -26,18 +26,18 @@ from numpy.typing import NDArray
 from ov_hsdag.devices import same_core
 from ov_hsdag.devices.device_set import kind_of
 from ov_hsdag.devices.requests import requests_in_flight
+from ov_hsdag.measuring.co_running import TrialRunner, runner_factory
 from ov_hsdag.measuring.runner import Copies, Runner, submodels_of, thread_ids
-from ov_hsdag.measuring.together import Together
 from ov_hsdag.model.inputs import TimedInputs
 from ov_hsdag.utils.child import serve, write_frame
 from ov_hsdag.utils.errors import one_line
 
 SETTINGS = "settings.json"
-"""File in the workers' folder that describes their Core and, for an application, its counts and order."""
+"""File in the workers' folder that describes their Core, the number of models and, of several, their runner factory."""
 
 
 def files(number: int) -> tuple[str, str]:
-    """Names of the files of a model and of its inputs in the workers' folder, by its number in an application."""
+    """Names of the files of a model and of its inputs in the workers' folder, by its number; 0 is the first model."""
     return f"{number or 'model'}.xml", f"{number or 'inputs'}.npz"
 
 
@@ -82,7 +82,7 @@ def read_inputs(path: Path) -> list[TimedInputs]:
     return [TimedInputs(**entry) for entry in about]
 
 
-class Station:
+class WorkerServer:
     """The state of a worker, and its answers to commands."""
 
     def __init__(self, folder: Path, objective: str) -> None:
@@ -90,10 +90,11 @@ class Station:
         self._objective = objective
         self._settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         self._core = same_core.like(self._settings["core"])
-        names = [files(number) for number in range(len(self._settings["counts"]))]
+        self._make_runner = runner_factory(self._settings["runner"]["factory"]) if "runner" in self._settings else None
+        names = [files(number) for number in range(self._settings["models"])]
         self._models = [self._core.read_model(folder / model) for model, _ in names]
         self._inputs = [read_inputs(folder / inputs) for _, inputs in names]
-        self._runner: Runner | Copies | Together | None = None
+        self._runner: TrialRunner | None = None
 
     def answer(self, command: Mapping[str, Any]) -> dict[str, Any]:
         """Executes a command and returns the answer. Raises the errors of OpenVINO."""
@@ -105,10 +106,10 @@ class Station:
             time.sleep(_LAST_CALLBACK_SECONDS)
         self._runner = None  # frees the memory before the next candidate is compiled
         ways = json.loads(Path(command["ways"]).read_text(encoding="utf-8"))
-        runners = [self._runners(number, way) for number, way in enumerate(ways)]
-        runner: Runner | Copies | Together = runners[0]
-        if self._settings["counts"] != [1.0]:
-            runner = Together(runners, self._objective, *(self._settings[key] for key in ("counts", "after", "order")))
+        runners: list[TrialRunner] = [self._runners(number, way) for number, way in enumerate(ways)]
+        runner = runners[0]
+        if self._make_runner is not None:
+            runner = self._make_runner(runners, self._objective, self._settings["runner"]["arguments"])
         # Arrays of strings would need pickles. They are left out for all candidates, so outputs still correspond.
         np.savez(command["outputs"], *(array for array in self.outputs(runner) if array.dtype.kind in "biuf"))
         self._runner = runner
@@ -126,7 +127,7 @@ class Station:
         """Compiles a model on a device or on HETERO, and warms it up (in `Runner`).
 
         Args:
-            number: number of the model in the application.
+            number: number of the model; 0 is the first one.
             device: the device, or "HETERO:GPU,CPU".
             way: "properties" for compiling, and "affinity", the device of each node by name, or None.
         """
@@ -152,7 +153,7 @@ class Station:
         requests = requests_in_flight(reported=least, devices=len(names), submodels=submodels_of(compiled))
         return Runner(compiled, self._inputs[number], self._objective, requests, threads[_HETERO_THREADS:])
 
-    def outputs(self, runner: Runner | Copies | Together) -> list[NDArray[Any]]:
+    def outputs(self, runner: TrialRunner) -> list[NDArray[Any]]:
         """The outputs of a compiled candidate: a method of its own, which tests replace to simulate faults."""
         return runner.outputs()
 
@@ -164,35 +165,35 @@ class Station:
         load = self._runner.load
         return {
             "rate": rate,
-            "rates": self._runner.rates,
+            "rates": dict(self._runner.rates),
             "busy_us": list(self._runner.busy_us),
             "load": None if load is None else asdict(load),
         }
 
 
-def main(folder: str, objective: str, station: Callable[[Path, str], Station] = Station) -> None:
+def main(folder: str, objective: str, make_server: Callable[[Path, str], WorkerServer] = WorkerServer) -> None:
     """Answers commands until the parent ends this process or is gone.
 
     Args:
-        folder: the workshop's folder.
+        folder: the folder of the `WorkerPool`.
         objective: "latency" or "throughput".
-        station: makes the object that answers commands, from folder and objective.
+        make_server: makes the object that answers commands, from folder and objective.
 
     Raises:
         SystemExit: OpenVINO could not be imported, or the model could not be read; the answer says why.
     """
     # Where the parent has died, no other process removes the folder.
     commands, stdout = serve(lambda: shutil.rmtree(folder, ignore_errors=True))
-    working: Station | None = None
+    server: WorkerServer | None = None
     while True:
         try:
-            if working is None:
-                working = station(Path(folder), objective)
+            if server is None:
+                server = make_server(Path(folder), objective)
                 answer: dict[str, Any] = {}
             else:
-                answer = working.answer(commands.get())
+                answer = server.answer(commands.get())
         except Exception as error:
             answer = {"error": one_line(error)}
         write_frame(stdout, answer)
-        if working is None:
+        if server is None:
             raise SystemExit(1)

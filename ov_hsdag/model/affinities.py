@@ -1,4 +1,8 @@
-"""The affinities of a model's nodes, which HETERO follows."""
+"""Reads, sets and removes the affinities of a model's nodes.
+
+The affinity of a node is the name of a device in its `rt_info["affinity"]`. OpenVINO's HETERO plugin runs the node
+there.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from ov_hsdag.utils.lazy import ov
 
 
 def affinities_of(model: ov.Model) -> dict[str, str]:
-    """The affinity of each node that has one, by friendly name."""
+    """Reads the affinities of a model: device by friendly name, without nodes that have no affinity."""
     affinity = {}
     for node in model.get_ops():
         rt_info = node.get_rt_info()
@@ -20,10 +24,16 @@ def affinities_of(model: ov.Model) -> dict[str, str]:
 
 
 def set_affinities(model: ov.Model, affinity: Mapping[str, str]) -> dict[str, str]:
-    """Sets the "affinity" of every node, in place, and relaxes the shapes of tensors that HETERO could not hand over.
+    """Sets the affinity of every node, and inserts the nodes that HETERO needs to hand over some dynamic tensors.
+
+    `relax_crossing_shapes` inserts these nodes, each behind a tensor that crosses from one submodel to another.
+
+    Args:
+        model: the model; changed in place.
+        affinity: device by friendly name, for every node of the model.
 
     Returns:
-        The device of each node by friendly name, including the nodes that were inserted.
+        The device of each node by friendly name, including the inserted nodes.
 
     Raises:
         RunError: `affinity` lacks a node of the model, which is then left as it was.
@@ -38,7 +48,7 @@ def set_affinities(model: ov.Model, affinity: Mapping[str, str]) -> dict[str, st
 
 
 def remove_affinities(model: ov.Model) -> None:
-    """Undoes `set_affinities`, in place, so that HETERO decides again."""
+    """Removes all affinities and the nodes that `set_affinities` inserted, in place. HETERO then decides by itself."""
     restore_shapes(model)
     for node in model.get_ops():
         rt_info = node.get_rt_info()

@@ -1,4 +1,7 @@
-"""OpenVINO's common transformations, which placing begins with, and the restored model where they fail."""
+"""Applies OpenVINO's common transformations (MOC) to a model before it is placed.
+
+Where they fail, the model is restored from a copy.
+"""
 
 from __future__ import annotations
 
@@ -14,25 +17,27 @@ _UNFOLDED = frozenset({"can_be_folded", "DisableConstantFolding_0"})
 
 
 def clean_up(model: ov.Model, placed: bool = False) -> tuple[Excerpt | None, Nodes | None]:
-    """Applies OpenVINO's common transformations to `model`, in place: static shape arithmetic is folded.
+    """Applies OpenVINO's common transformations to `model`, in place. They fold shape arithmetic of static shapes.
 
     The transformations first forget all dimensions of the inputs, and some operations cannot infer their shapes then:
     Col2Im of 2026.4 ends with "to_shape was called on a dynamic shape". Placing does not depend on the transformations.
 
-    Transforming all of a large model takes a time that grows faster than the model. So an excerpt is transformed first.
-    Where the excerpt stays as it was, as with models that OpenVINO's converter wrote, the model stays as it is, too.
+    Transforming all of a large model takes a time that grows faster than the model. So an excerpt, a small model with
+    the same kinds of nodes (`ov_hsdag.model.excerpt`), is transformed first. Where the excerpt stays as it was, as with
+    models that OpenVINO's converter wrote, the model stays as it is, too.
 
     Nodes with generated names get names that are the same in every process (`name_generated`), before and after.
 
     Args:
         model: any model; changed in place.
-        placed: the model carries a placement, so it was transformed before and is not transformed again: that would
-            merge the nodes that placing has copied.
+        placed: whether the model carries a placement. Then it was transformed before and is not transformed again: that
+            would merge the nodes that placing has copied.
 
     Returns:
-        The excerpt of a large model that was not transformed, else None; and the nodes of any model that was not
-        transformed, else None. Where the transformations fail, both are None and the model computes what it did before,
-        with the same Parameters and Results.
+        (excerpt, nodes) for use by the caller. If the model was not transformed, `nodes` are its nodes, and `excerpt`
+        is its excerpt, or None for a small model or one without an excerpt. If it was transformed, both are None. Both
+        are also None where the transformations failed: the model then computes what it did before, with the same
+        Parameters and Results.
     """
     from openvino._offline_transformations import apply_moc_transformations
 
@@ -82,7 +87,10 @@ def fold_static_shapes(model: ov.Model) -> None:
 
 
 def _widen_weights(model: ov.Model) -> None:
-    """Undoes the compression of a file's weights to f16, as the transformations do."""
+    """Replaces weights that a file has in f16 by constants of the type that they are converted to, in place.
+
+    The transformations do the same.
+    """
     for node in model.get_ordered_ops():
         source = node.input_value(0).get_node() if node.get_type_name() == "Convert" else None
         if "decompression_0" in node.get_rt_info() and isinstance(source, op.Constant):
@@ -92,16 +100,17 @@ def _widen_weights(model: ov.Model) -> None:
 
 
 def _remove_folding_marks(node: ov.Node) -> None:
+    """Removes the marks that keep OpenVINO from folding a node, in place."""
     info = node.get_rt_info()
     for mark in [key for key in info if key in _UNFOLDED]:
         del info[mark]
 
 
 def _let_u1_conversions_fold(model: ov.Model) -> None:
-    """Lets plugins fold conversions of u1 constants.
+    """Removes the marks that keep plugins from folding conversions of u1 constants, in place.
 
-    The transformations mark them as weights to decompress at run time, and the CPU plugin, which cannot compute with
-    u1, then writes outside of its memory (2026.4).
+    The transformations mark these conversions as weights to decompress at run time. The CPU plugin, which cannot
+    compute with u1, then writes outside of its memory (2026.4).
     """
     for node in model.get_ops():
         if node.get_type_name() == "Convert" and node.get_input_element_type(0).get_type_name() == "u1":
@@ -109,7 +118,15 @@ def _let_u1_conversions_fold(model: ov.Model) -> None:
 
 
 def _changes_nothing(model: ov.Model, *, folding: bool) -> bool:
-    """Whether the transformations keep the operations of `model`, which itself is not changed."""
+    """Whether the common transformations would keep the operations of `model`; they are applied to a copy.
+
+    Args:
+        model: the model, which stays as it is.
+        folding: whether the transformations fold constants.
+
+    Returns:
+        True if the copy has the same structure afterwards; False if it has not, or if the transformations fail.
+    """
     from openvino._offline_transformations import apply_moc_transformations
 
     changed = model.clone()
@@ -122,10 +139,13 @@ def _changes_nothing(model: ov.Model, *, folding: bool) -> bool:
 
 
 def _restore_from(model: ov.Model, backup: ov.Model) -> None:
-    """Makes `model` compute what its copy `backup` does, with the nodes of the copy.
+    """Replaces all nodes of a model, except Parameters and Results, by those of an earlier copy of it.
 
-    The copy cannot be used afterwards. Parameters and Results remain those of `model`, because callers hold on to
-    inputs and outputs.
+    Parameters and Results remain those of `model`, because callers hold on to inputs and outputs.
+
+    Args:
+        model: the model; changed in place.
+        backup: the copy, which cannot be used afterwards.
     """
     for original, copied in zip(model.get_parameters(), backup.get_parameters(), strict=True):
         original.set_partial_shape(copied.get_partial_shape())

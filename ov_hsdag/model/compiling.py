@@ -1,8 +1,10 @@
-"""Compiling in a separate process.
+"""Compiles models in a separate process, for code that compiles only to learn about a model.
 
 Once a process has compiled a model and freed it, its forked children hang when they compile (docs/reference/facts.md).
-Servers place a model and then start their workers by fork. So code that compiles only to learn about a model does it
-here.
+Servers place a model and then start their workers by fork. So such code compiles in another process.
+
+`Compiling` is the caller's side: it starts the process and calls functions there. Each function gets a `Here`, the
+context in the process. Arguments, results and models are exchanged as files in a folder that both sides know.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from ov_hsdag.storage.scratch import scratch_folder
 from ov_hsdag.utils.child import Child, ChildError, serve, write_frame
 from ov_hsdag.utils.errors import RunError, one_line
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.warn import warn_caller
 
 _ENTRY = "ov_hsdag.model.compiling:main"  # the function that the process runs
 
@@ -33,7 +36,13 @@ Result = TypeVar("Result")
 
 
 class Here:
-    """The context of functions that run in the compiling process."""
+    """The context of a function that runs in the compiling process; its first argument.
+
+    Attributes:
+        core: a Core with the caller's devices and settings.
+        kept: values that functions keep from one call to the next, by names of their choice.
+        model: returns the model with a number that `Compiling.keep` returned. Each model is read once.
+    """
 
     def __init__(self, folder: Path, description: dict[str, Any], stream: IO[bytes]) -> None:
         """Prepares the context in the compiling process.
@@ -43,13 +52,13 @@ class Here:
             description: the caller's Core, as `same_core.describe` returns it.
             stream: stream to the caller, for reports and warnings.
         """
-        self.core = same_core.like(description)  # with the caller's devices and settings
-        self.kept: dict[str, Any] = {}  # values that functions keep from one call to the next
+        self.core = same_core.like(description)
+        self.kept: dict[str, Any] = {}
         self._folder, self._stream = folder, stream
         self.model = cache(self._read)
-        """Returns a model by the number that `Compiling.keep` returned; each is read once."""
 
     def _read(self, number: int) -> ov.Model:
+        """Reads a model by its number."""
         return self.core.read_model(self._folder / f"{number}.xml")
 
     def report(self, text: str) -> None:
@@ -68,9 +77,9 @@ class Here:
 
 
 class Compiling(Child, AbstractContextManager["Compiling"]):
-    """A process that calls functions with a Core like the caller's.
+    """A child process that calls functions with a Core like the caller's, as the parent sees it.
 
-    It ends with `close`, or when the object is garbage collected.
+    The process ends with `close`, with the end of a `with` block, or when the object is garbage collected.
     """
 
     def __init__(self, core: ov.Core, names: Sequence[str]) -> None:
@@ -105,7 +114,7 @@ class Compiling(Child, AbstractContextManager["Compiling"]):
             self._ready = True
 
     def keep(self, model: ov.Model) -> int:
-        """Writes a model for functions in the process to read, without its placement.
+        """Writes a copy of a model, without its placement, for functions in the process to read.
 
         Args:
             model: a model with unique friendly names.
@@ -155,7 +164,7 @@ class Compiling(Child, AbstractContextManager["Compiling"]):
                 if report is not None:
                     report(answer["report"])
             elif "warning" in answer:
-                warnings.warn(answer["warning"], stacklevel=3)
+                warn_caller(answer["warning"])
             else:
                 returned, value = pickle.loads((self._folder / answer["result"]).read_bytes())
                 if not returned:
@@ -173,18 +182,24 @@ class Compiling(Child, AbstractContextManager["Compiling"]):
         self.close()
 
     def _dump(self, name: str, value: Any) -> Path:
+        """Pickles a value into a file of the shared folder, and returns the file's path."""
         path = self._folder / name
         path.write_bytes(pickle.dumps(value))
         return path
 
 
 def _remove(folder: Path, owner: int) -> None:
+    """Removes the shared folder, if this is the process that made it; `owner` is the number of that process."""
     if os.getpid() == owner:  # a fork of the owner must not remove the folder
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def main(folder: str) -> None:
-    """Runs in the compiling process: serves calls until the parent process ends it or is gone."""
+    """Runs in the compiling process: serves calls until the parent process ends it or is gone.
+
+    Args:
+        folder: path of the folder that is shared with the parent.
+    """
     commands, stream = serve(lambda: shutil.rmtree(folder, ignore_errors=True))
     place = Path(folder)
     try:

@@ -1,4 +1,7 @@
-"""Completion: finds a device for every node, from the devices of the nodes that a placement knows."""
+"""Completion: finds a device for every node of a model, from the devices of the nodes that a placement knows.
+
+A placement may lack nodes, because preprocessing or other passes added them after it was made.
+"""
 
 from __future__ import annotations
 

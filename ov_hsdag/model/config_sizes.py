@@ -1,4 +1,8 @@
-"""Example sizes of a model's inputs, from the transformers or diffusers configuration beside the model's file."""
+"""Reads example shapes of a model's inputs from the transformers or diffusers configuration beside the model's file.
+
+One function for each known input name (`_SIZES`) takes the configuration and the rank of the input. It returns the
+input's shape, or None where the configuration lacks a size or the rank is another.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ _LATENTS = 64
 """Height and width of latents where a diffusion model's configuration has none: 512 pixels, eight per latent."""
 
 Lookup = Callable[[str], int | None]
-"""Finds a size by its key in the configuration; None where it has none."""
+"""A function that finds a size by its key in the configuration, and returns None where there is none."""
 
 
 def sizes_beside(model: ov.Model, path: Path, shapes: Mapping[str, Sequence[int]] | None) -> dict[str, tuple[int, ...]]:
@@ -96,6 +100,7 @@ def _lookup(folder: Path) -> Lookup | None:
         return None
 
     def lookup(key: str) -> int | None:
+        """Returns the first size with this key; None where no configuration has a believable one."""
         for part in parts:
             value = part.get(key)
             if isinstance(value, dict):  # image sizes: {"height": 224, "width": 224} or {"shortest_edge": 224}
@@ -117,7 +122,10 @@ def _spectrogram(lookup: Lookup, rank: int) -> tuple[int, ...] | None:
 
 
 def _waveform(lookup: Lookup, rank: int) -> tuple[int, ...] | None:
-    """Shape of a second of samples for Wav2vec, or [batch, frames, mel bins] for the Audio Spectrogram Transformer."""
+    """Shape of sound: [batch, samples] of one second for Wav2vec, else [batch, frames, mel bins].
+
+    The Audio Spectrogram Transformer takes the latter.
+    """
     if rank == 3:
         frames, bins = lookup("max_length"), lookup("num_mel_bins")
         return (UNBOUNDED_BATCH, frames, bins) if frames and bins else None
@@ -126,6 +134,7 @@ def _waveform(lookup: Lookup, rank: int) -> tuple[int, ...] | None:
 
 
 def _image(lookup: Lookup, rank: int) -> tuple[int, ...] | None:
+    """Shape of images: [batch, channels, height, width]."""
     side = lookup("image_size") or lookup("crop_size") or lookup("size")
     return (UNBOUNDED_BATCH, lookup("num_channels") or 3, side, side) if rank == 4 and side else None
 
@@ -139,12 +148,14 @@ def _encoder_states(lookup: Lookup, rank: int) -> tuple[int, ...] | None:
 
 
 def _latents(lookup: Lookup, rank: int) -> tuple[int, ...] | None:
+    """Shape of the latents that a denoiser reads: [batch, channels, height, width]."""
     channels = lookup("in_channels")
     side = lookup("sample_size") or _LATENTS
     return (UNBOUNDED_BATCH, channels, side, side) if rank == 4 and channels else None
 
 
 def _latents_to_decode(lookup: Lookup, rank: int) -> tuple[int, ...] | None:
+    """Shape of the latents that a decoder of images reads: [batch, channels, height, width]."""
     channels = lookup("latent_channels")
     return (UNBOUNDED_BATCH, channels, _LATENTS, _LATENTS) if rank == 4 and channels else None
 

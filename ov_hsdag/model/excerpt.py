@@ -1,8 +1,9 @@
-"""Excerpts: small models that keep a few of each kind of repeated structure of a large model.
+"""Makes excerpts: small models that have some nodes of each kind of a large model.
 
 OpenVINO's treatment of an operation depends on the operation and on its surroundings. Deep models repeat layers, so
-many nodes have equal surroundings (equal Weisfeiler-Lehman colours) and are alike. An excerpt has some nodes of each
-kind, with more surroundings than it takes to tell the kinds apart.
+many nodes have equal surroundings. Nodes are of one kind if they have equal Weisfeiler-Lehman colours: hashes of a node
+and of all nodes and edges up to `RADIUS` edges around it. An excerpt has at least one node of each kind, its
+representative, with its surroundings up to `RADIUS` edges.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _CACHE_ATTRIBUTE = "WeightlessCacheAttribute_0"
 
 @dataclass(frozen=True, eq=False)
 class Excerpt:
-    """Part of a model."""
+    """An excerpt of a model."""
 
     # copies of some of the nodes, with their friendly names; Parameters and Results stand where the excerpt ends
     model: ov.Model
@@ -55,7 +56,16 @@ class Excerpt:
 
 
 def excerpt(model: ov.Model, nodes: Nodes | None = None) -> Excerpt | None:
-    """Makes an excerpt of `model`, which is left as it is; None where it would not be much smaller."""
+    """Makes an excerpt of a model.
+
+    Args:
+        model: the model, which is the same afterwards; meanwhile edges of it are changed.
+        nodes: the model's nodes, where the caller has them already.
+
+    Returns:
+        The excerpt; None where it would have more than `_LARGEST_SHARE` of the nodes, or where OpenVINO cannot make a
+        model of it.
+    """
     nodes = nodes or Nodes(model)
     _, representatives = np.unique(_colours(_signatures(nodes, {}), nodes.edges, RADIUS), return_index=True)
     kept = np.zeros(len(nodes), bool)
@@ -67,13 +77,14 @@ def excerpt(model: ov.Model, nodes: Nodes | None = None) -> Excerpt | None:
 
 
 def structures(*models: ov.Model) -> list[NDArray[np.uint64]]:
-    """Describes what models compute, regardless of the names of their nodes.
+    """Describes what models compute, for comparing them regardless of the names of their nodes.
 
     A constant counts with its size, and with its value where it is small. The shapes of constants do not count, because
     OpenVINO's transformations pad them to the ranks of other inputs. Runtime information does not count either.
 
     Returns:
-        A sorted array of colours for each model, uint64 [nodes]; arrays are equal for equal models.
+        The sorted Weisfeiler-Lehman colours of each model's nodes, uint64 [nodes]; arrays are equal for equal models.
+        They compare only with those of the same call.
     """
     numbers: dict[object, int] = {}
     return [
@@ -83,12 +94,17 @@ def structures(*models: ov.Model) -> list[NDArray[np.uint64]]:
 
 
 def _signatures(nodes: Nodes, numbers: dict[object, int], *, whole: bool = True) -> NDArray[np.uint64]:
-    """Numbers that are equal for nodes which are alike by themselves, uint64 [nodes].
+    """Numbers the nodes by their own properties, without their surroundings.
+
+    The properties are type, attributes, and shapes and types of the outputs; for a small constant also its value.
 
     Args:
         nodes: the nodes.
-        numbers: number of each signature that was seen before; new ones are added.
-        whole: whether shapes of constants and marks in rt_info count.
+        numbers: number of each combination of properties that was seen before; new ones are added to it.
+        whole: whether shapes of constants and marks in rt_info count as properties.
+
+    Returns:
+        Number of each node's properties, uint64 [nodes].
     """
     signatures = np.empty(len(nodes), np.uint64)
     for index, (node, type_name, outputs) in enumerate(zip(nodes.order, nodes.types, nodes.outputs, strict=True)):
@@ -109,7 +125,10 @@ def _signatures(nodes: Nodes, numbers: dict[object, int], *, whole: bool = True)
 
 
 def constant_bytes(node: ov.Node) -> bytes:
-    """The value of a Constant with a few integers (an axis, a shape) or one number (an exponent); b"" for weights."""
+    """Returns the value of a small Constant as bytes; b"" for weights.
+
+    Small are constants with a few integers (an axis, a shape) or one real number (an exponent).
+    """
     element = node.get_output_element_type(0)
     if element.get_type_name() == "string" or element.bitwidth < 8:
         return b""
@@ -127,7 +146,16 @@ def _splitmix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _colours(signatures: NDArray[np.uint64], edges: Edges, radius: int) -> NDArray[np.uint64]:
-    """Numbers that are equal for nodes which are alike up to `radius` edges around them, uint64 [nodes]."""
+    """Computes the Weisfeiler-Lehman colours of nodes.
+
+    Args:
+        signatures: number of each node's own properties, uint64 [nodes].
+        edges: the edges between the nodes.
+        radius: number of edges up to which surroundings count.
+
+    Returns:
+        The colours, uint64 [nodes]: equal for nodes with equal signatures and equal surroundings.
+    """
     colour = _splitmix(signatures)
     to_input = _splitmix((edges.port * 4096 + edges.output).astype(np.uint64))
     to_consumer = _splitmix(to_input)
@@ -140,7 +168,7 @@ def _colours(signatures: NDArray[np.uint64], edges: Edges, radius: int) -> NDArr
 
 
 def _surrounded(kept: NDArray[np.bool_], edges: Edges) -> NDArray[np.bool_]:
-    """Adds to `kept` the nodes up to `RADIUS` edges around it, bool [nodes]."""
+    """Returns the nodes of `kept` and those up to `RADIUS` edges around them, bool [nodes]."""
     shared = np.bincount(edges.source, minlength=len(kept)) > _SHARED
     downwards = ~shared[edges.source]
     for _ in range(RADIUS):
@@ -154,7 +182,7 @@ def _surrounded(kept: NDArray[np.bool_], edges: Edges) -> NDArray[np.bool_]:
 
 
 def _whole_states(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Adds to `kept` the ReadValue and Assign of each state with a node in it, bool [nodes]."""
+    """Returns the nodes of `kept`, and ReadValue and Assign of each state that has a node in it, bool [nodes]."""
     members: dict[str, list[int]] = {}
     for index, (node, type_name) in enumerate(zip(nodes.order, nodes.types, strict=True)):
         if type_name in ("ReadValue", "Assign"):
@@ -166,13 +194,21 @@ def _whole_states(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _with_evaluated_inputs(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Adds to `kept` the inputs that OpenVINO evaluates when it analyses a model, bool [nodes].
+    """Returns the nodes of `kept`, and the nodes before them that OpenVINO evaluates when it analyses a model.
 
     These are all nodes that compute integers, up to the place where the integers become dimensions: a Parameter in
     their place would leave shapes open. Nodes that decompress weights are kept, too.
+
+    Args:
+        nodes: the model's nodes.
+        kept: the nodes to begin with, bool [nodes].
+
+    Returns:
+        The kept nodes, bool [nodes].
     """
     edges = nodes.edges
     integral = np.array([bool(outputs) and is_integral(outputs[0][1]) for outputs in nodes.outputs], bool)
+    # `stored`: whether a node is a constant or is computed from constants alone.
     sources, ptr, stored = edges.source.tolist(), edges.ptr.tolist(), list[bool]()
     for node, type_name in enumerate(nodes.types):
         read = sources[ptr[node] : ptr[node + 1]]
@@ -187,9 +223,17 @@ def _with_evaluated_inputs(nodes: Nodes, kept: NDArray[np.bool_]) -> NDArray[np.
 
 
 def _cut_out(nodes: Nodes, kept: NDArray[np.bool_], kinds: int) -> Excerpt | None:
-    """Copies the kept nodes and the constants that they read; None where OpenVINO cannot make a model of them.
+    """Copies the kept nodes and the constants that they read into a model.
 
     The nodes are cut out, copied and put back, because a copy of all of a large model takes over a second.
+
+    Args:
+        nodes: the model's nodes.
+        kept: nodes to copy, bool [nodes].
+        kinds: number of kinds of nodes, for the result.
+
+    Returns:
+        The excerpt; None where OpenVINO cannot make a model of the nodes.
     """
     numbers = np.flatnonzero(kept).tolist()
     inside = {nodes.order[number].get_instance_id() for number in numbers}

@@ -1,5 +1,7 @@
-"""Blocks of experts (mixtures of experts), in which each token passes through a few of many experts.
+"""Finds blocks of experts (mixtures of experts), in which each token passes through a few of many experts.
 
+A router chooses the experts of each token and weighs their results. OpenVINO's models compute all experts for all
+tokens: a Tile copies the tokens for each expert, and the results are multiplied with the router's weights and added.
 The native core recognises the blocks (cpp_ext/experts.hpp), because it keeps each of them together.
 """
 
@@ -28,11 +30,21 @@ class Experts:
 
     @property
     def distinct(self) -> float:
-        """Expected number of experts with at least one token, if tokens choose at random: E (1 - (1 - k / E) ^ T)."""
+        """Expected number of experts with at least one token, if tokens choose at random.
+
+        It is E (1 - (1 - k / E) ^ T) with E experts, k of them for each token, and T tokens.
+        """
         return self.all * (1.0 - (1.0 - self.chosen / self.all) ** self.tokens)
 
     def products(self, graph: ComputationGraph) -> NDArray[np.int32]:
-        """Nodes that compute for each expert, from the tile to the product with the router's weights, int32, sorted."""
+        """Finds the nodes that compute for each expert, from the tile to the product with the router's weights.
+
+        Args:
+            graph: the graph of the block.
+
+        Returns:
+            Numbers of the nodes, int32, sorted. They include the tile, but neither the sum nor the router.
+        """
         inside = {self.tile}
         for node in self.nodes.tolist():
             first, last = graph.input_ptr[node], graph.input_ptr[node + 1]
@@ -41,9 +53,15 @@ class Experts:
         return np.array(sorted(inside), np.int32)
 
     def weights(self, graph: ComputationGraph) -> list[int]:
-        """Nodes of the experts' weights, sorted: the constants that `products` read, and nodes that decompress them.
+        """Finds the experts' weights: the constants that `products` read, and the nodes that decompress them.
 
         Scalars and vectors are left out, as they do not have a part for each expert.
+
+        Args:
+            graph: the graph of the block.
+
+        Returns:
+            Numbers of the nodes, sorted.
         """
         constant = graph.legality.constant
         weight_nodes: set[int] = set()
@@ -60,7 +78,10 @@ class Experts:
 
 
 def experts(graph: ComputationGraph) -> tuple[Experts, ...]:
-    """Returns the blocks of experts of a graph, in its order, without blocks whose sizes are not known."""
+    """Returns the blocks of experts of a graph, in its order.
+
+    Blocks whose numbers of experts do not follow from the shapes are left out.
+    """
     blocks = []
     for tile, scatter, total, nodes in graph.legality.experts:
         shape = graph.output_shapes[graph.output_ptr[scatter]]
@@ -72,14 +93,15 @@ def experts(graph: ComputationGraph) -> tuple[Experts, ...]:
 
 @dataclass(frozen=True, eq=False)
 class ChosenAlone:
-    """A graph as devices with fused experts compute it: only the chosen experts of each block are executed."""
+    """A graph for the costs of devices with fused experts, which execute only the chosen experts of each block."""
 
     graph: ComputationGraph  # tensor bytes and flops count the executed experts only; weight bytes count all experts
     absent: NDArray[np.bool_]  # nodes that are not executed, bool [nodes]
 
     @classmethod
     def of(cls, graph: ComputationGraph) -> ChosenAlone:
-        """Converts a graph to this form."""
+        """Makes the graph that devices with fused experts execute; `graph` has every expert compute for every token."""
+        # Share of each output's bytes that remains, and share of each weight's bytes that is read.
         share, read = np.ones(graph.outputs), np.ones(graph.nodes)
         flops, absent = graph.flops.copy(), np.zeros(graph.nodes, bool)
         for block in experts(graph):

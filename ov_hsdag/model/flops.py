@@ -1,4 +1,7 @@
-"""Arithmetic operations of a node, from its shapes, and the bodies of If and loops. A multiply-add counts as two."""
+"""Counts the arithmetic operations (flops) of a node from its shapes, and reads the bodies of If and loops.
+
+A multiply-add counts as two operations. Some counts are estimates.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from collections.abc import Callable, Sequence
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
 
-Shape = tuple[int, ...]
-Shapes = Sequence[Shape]
+Shape = tuple[int, ...]  # sizes of a tensor's dimensions
+Shapes = Sequence[Shape]  # shapes of a node's inputs or outputs, in order
 
 # Operations that only rename, view or copy data.
 _FREE = frozenset({
@@ -58,6 +61,7 @@ _MOST_FLOPS = 1e30  # operations; times that are computed from so many are still
 
 
 def _flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
+    """Counts operations by the rule for the node's type, as `node_flops` does, but without its checks."""
     type_name = node.get_type_name()
     if type_name in _FREE:
         return 0.0
@@ -72,7 +76,7 @@ def _flops(node: ov.Node, inputs: Shapes, outputs: Shapes) -> float:
 
 
 def _convolution(leading: int, *, backward: bool = False) -> Callable[[Shapes, Shapes], float]:
-    """Returns the rule of a convolution, whose operations are two per output element and weight of its sum.
+    """Makes the rule (see `_RULES`) of a convolution: two operations for each output element and weight of its sum.
 
     Weights are [out, in, *kernel], grouped ones [groups, out / groups, in / groups, *kernel].
 
@@ -89,6 +93,8 @@ def _convolution(leading: int, *, backward: bool = False) -> Callable[[Shapes, S
 
 
 def _matmul(inputs: Shapes, outputs: Shapes) -> float:
+    """Counts the operations of a product of matrices: two for each output element and each k of its inner size."""
+
     # The inner size k follows from the numbers of elements, whichever sides are transposed: mk · kn / mn = k².
     def matrix(shape: Shape) -> int:
         return math.prod(shape[-2:]) if shape else 1
@@ -99,18 +105,21 @@ def _matmul(inputs: Shapes, outputs: Shapes) -> float:
 
 
 def _attention(inputs: Shapes, outputs: Shapes) -> float:
-    # Q·Kᵀ, softmax, ·V with Q [..., l, e], K [..., s, e].
+    """Counts the operations of attention: Q·Kᵀ, softmax, and the product with V; Q is [..., l, e], K [..., s, e]."""
     query, key = inputs[0], inputs[1]
     scores = math.prod(query[:-1]) * key[-2]
     return 2.0 * scores * (query[-1] + outputs[0][-1]) + 12.0 * scores
 
 
 def _pool(inputs: Shapes, outputs: Shapes) -> float:
-    # An estimate without the kernel, which is an attribute: most windows tile the input or overlap twice.
+    """Estimates the operations of a pooling without its kernel, which is an attribute and not a shape."""
+    # Most windows tile the input or overlap twice.
     return 2.0 * math.prod(inputs[0]) + math.prod(outputs[0])
 
 
 def _recurrent(gates: int) -> Callable[[Shapes, Shapes], float]:
+    """Makes the rule (see `_RULES`) of a recurrent layer or cell with this number of gates."""
+
     # Sequences: X [batch, time, input], Y [batch, directions, time, hidden]. Cells have neither time nor directions.
     def rule(inputs: Shapes, outputs: Shapes) -> float:
         *rows, size = inputs[0]
@@ -120,7 +129,7 @@ def _recurrent(gates: int) -> Callable[[Shapes, Shapes], float]:
     return rule
 
 
-# Functions that count the operations of a type, from the shapes of inputs and outputs.
+# Rules by type: functions that count the operations of a node from the shapes of its inputs and outputs.
 _RULES: dict[str, Callable[[Shapes, Shapes], float]] = {
     "Convolution": _convolution(1),
     "BinaryConvolution": _convolution(1),
@@ -153,7 +162,10 @@ _UNKNOWN_TRIPS = 16
 
 
 def _subgraph(node: ov.Node) -> float:
-    """Counts the operations of the bodies: the dearer branch of an If, or all iterations of a loop."""
+    """Counts the operations of an If (its dearer branch) or of a loop (all iterations).
+
+    A node without known bodies counts with one operation for each output element.
+    """
     costs = [_body_flops(body) for body in bodies_of(node)]
     if not costs:
         return float(sum(math.prod(_example_shape(output)) for output in node.outputs()))
@@ -180,7 +192,7 @@ def bodies_of(node: ov.Node) -> list[ov.Model]:
 
 
 def body_weight_bytes(node: ov.Node) -> int:
-    """Bytes of the constants in the bodies of an If or a loop, including nested bodies."""
+    """Counts the bytes of constants in the bodies of an If or a loop, including nested bodies; 0 for other nodes."""
     total = 0
     for inner in (one for body in bodies_of(node) for one in body.get_ops()):
         if inner.get_type_name() == "Constant":
@@ -191,6 +203,7 @@ def body_weight_bytes(node: ov.Node) -> int:
 
 
 def _body_flops(body: ov.Model) -> float:
+    """Counts the operations of one run of a body."""
     return sum(
         node_flops(
             node,
@@ -203,6 +216,7 @@ def _body_flops(body: ov.Model) -> float:
 
 
 def _example_shape(port: ov.Output) -> Shape:
+    """Shape to count with inside of a body: dynamic dimensions have their lower bound, at least 1; (1,) for no rank."""
     shape = port.get_partial_shape()
     if shape.rank.is_dynamic:
         return (1,)

@@ -1,4 +1,7 @@
-"""Gains of placements, as all commands print them."""
+"""Formats the gains of placements as all commands print them, and the names that go with them.
+
+A gain is how many times better a placement is than a reference, in the objective (latency or throughput).
+"""
 
 from __future__ import annotations
 
@@ -34,11 +37,6 @@ def times(ratio: float, interval: Sequence[float] | None = None, over: str = "")
     return f"{text} ({interval[0]:.2f} to {interval[1]:.2f})"
 
 
-def on_device(device: str) -> str:
-    """Names the plan of an application that has all models on one device."""
-    return f"on {device}"
-
-
 def placer_of(candidate: str) -> str:
-    """Returns the placer of a candidate: "hsdag" for "hsdag (less on GPU)", one of the placements that it proposed."""
+    """Returns the name of the placer that proposed a candidate: "hsdag" for the candidate "hsdag (less on GPU)"."""
     return candidate.partition(" (")[0]

@@ -186,7 +186,7 @@ class ComputationGraph:
         return self.input_node[edges[ends[output] : ends[output + 1]]]
 
     def touching(self, outputs: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Returns which nodes produce or read any of the selected outputs.
+        """Finds the nodes that produce or read any of the selected outputs.
 
         Args:
             outputs: selected outputs, bool [outputs].
@@ -201,6 +201,7 @@ class ComputationGraph:
 
     @cached_property
     def _edges_by_output(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Edges sorted by output, int64 [edges], and where each output's edges begin there, int64 [outputs + 1]."""
         ends = np.cumsum(np.bincount(self.input_output + 1, minlength=self.outputs + 1))
         return np.argsort(self.input_output, kind="stable"), ends
 
@@ -217,7 +218,10 @@ class ComputationGraph:
 
     @cached_property
     def legality(self) -> _native.Legality:
-        """The constraints between the nodes, which the native core computes once (cpp_ext/colocation.hpp)."""
+        """The constraints between the nodes, such as their co-location groups.
+
+        The native core computes them once (cpp_ext/colocation.hpp); `_native.pyi` describes the attributes.
+        """
         shape_ptr = np.cumsum([0, *map(len, self.output_shapes)], dtype=np.int32)
         dimensions = np.fromiter(chain.from_iterable(self.output_shapes), np.int64, int(shape_ptr[-1]))
         movable = self.output_movable.astype(np.uint8)
@@ -236,6 +240,7 @@ class ComputationGraph:
 
     @cached_property
     def _indices(self) -> dict[str, int]:
+        """Number of each node by friendly name."""
         return {name: index for index, name in enumerate(self.names)}
 
     def index(self, name: str) -> int:
@@ -382,6 +387,7 @@ def inverse(order: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
 
 
 def _rows(values: Any, index: NDArray[np.integer[Any]]) -> Any:
+    """Selects rows of a tuple or an array; the result has the same type."""
     return tuple([values[row] for row in index.tolist()]) if isinstance(values, tuple) else values[index]
 
 
@@ -390,6 +396,16 @@ _MOST_OPEN_BYTES = 2**40
 
 
 def _tensor_bytes(shape: Sequence[int], element: ov.Type, is_open: bool) -> int:
+    """Computes the size of a tensor in bytes.
+
+    Args:
+        shape: the sizes that costs count with.
+        element: the element type.
+        is_open: whether the model leaves a size open; the result is at most `_MOST_OPEN_BYTES` then.
+
+    Raises:
+        UserError: a tensor of fixed size is larger than any machine's memory.
+    """
     size = -(-math.prod(shape) * element.bitwidth // 8)
     if is_open:
         return min(size, _MOST_OPEN_BYTES)
@@ -399,7 +415,7 @@ def _tensor_bytes(shape: Sequence[int], element: ov.Type, is_open: bool) -> int:
 
 
 class _Tensor(NamedTuple):
-    """The values that `ComputationGraph` has for one output."""
+    """The values that `ComputationGraph` has for one output, under the names of its arrays."""
 
     output_shapes: tuple[int, ...]
     output_ranks: int
@@ -415,15 +431,18 @@ _InferredShapes = Mapping[tuple[int, int], "ov.PartialShape"]
 
 
 def _extracted(nodes: Nodes, sized: Sequence[ov.Node], inferred: _InferredShapes | None) -> ComputationGraph:
-    """Extracts the graph of `nodes`.
+    """Makes the graph of `nodes` from their properties.
 
     The model is read in one pass, because every call into OpenVINO costs about a microsecond. Results are kept by
     shape, because models have many tensors and few shapes.
 
     Args:
         nodes: the model's nodes.
-        sized: the same nodes, with static shapes where these are known.
+        sized: nodes in the same order, of the model or of a copy, whose shapes costs count with.
         inferred: shapes that a submodel infers, see `_InferredShapes`; None where these are the declared ones.
+
+    Raises:
+        UserError: tensors or operations are larger than any machine can handle.
     """
     tensor_of: dict[tuple[str, ...], _Tensor] = {}
     flops_of: dict[object, float] = {}
@@ -484,12 +503,12 @@ def _extracted(nodes: Nodes, sized: Sequence[ov.Node], inferred: _InferredShapes
 
 
 def _tensor(node: ov.Node, port: int, sized: ov.Node, inferred_shape: ov.PartialShape | None) -> _Tensor:
-    """Extracts the properties of an output.
+    """Reads the properties of an output.
 
     Args:
         node: the node, with declared shapes.
         port: number of the output.
-        sized: the same node, with a static shape where that is known.
+        sized: the same node, of the model or of a copy, whose shapes costs count with.
         inferred_shape: the shape that a submodel infers without values; None if it is static there.
     """
     partial, element = node.get_output_partial_shape(port), node.get_output_element_type(port)
@@ -516,7 +535,7 @@ def _may_be_empty(declared_shape: ov.PartialShape, inferred_shape: ov.PartialSha
 
     Args:
         declared_shape: the declared shape.
-        inferred_shape: the shape that a submodel infers without values; None if it is static.
+        inferred_shape: the shape that a submodel infers without the values that become dimensions; None if static.
     """
     if inferred_shape is None or inferred_shape.is_static:
         return True

@@ -1,4 +1,7 @@
-"""Example shapes of a model's inputs, as users write them, and generated inputs."""
+"""Reads example shapes of a model's inputs as users write them, and makes the inputs of inferences.
+
+An example shape is a static shape for an input with dynamic dimensions. Inputs are generated, or come from files.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,7 @@ def example_shapes(
 def with_earlier_shapes(
     model: ov.Model, shapes: Mapping[str, Sequence[int]], earlier: Mapping[str, Sequence[int]]
 ) -> dict[str, Sequence[int]]:
-    """Returns the given shapes; if there are none, the earlier ones, as far as they still fit.
+    """Returns the shapes of this call; if there are none, the shapes of an earlier call that still fit the model.
 
     Given shapes replace the earlier ones as a whole: the batch size of one request must not be mixed with that of
     another.
@@ -192,11 +195,11 @@ def conversations(
     shapes: Mapping[str, Sequence[int]] | None = None,
     samples: Samples | None = None,
 ) -> list[list[list[NDArray[Any]]]]:
-    """Makes inputs that show whether two ways to run a model compute the same.
+    """Makes inputs for a test whether two ways to run a model compute the same outputs.
 
-    A stateful model gets a prompt and further tokens, with beams that change places (`ov_hsdag.model.steps`); its
-    states are reset afterwards. Any other model gets one inference. Generated inputs fill up samples to the number of
-    seeds: a single sample could not show whether the outputs depend on the inputs.
+    A conversation is a sequence of inferences that begins with reset states. A stateful model gets a prompt and further
+    tokens, with beams that change places (`ov_hsdag.model.steps`). Any other model gets one inference. Generated inputs
+    fill up samples to the number of seeds: a single sample could not show whether the outputs depend on the inputs.
 
     Args:
         model: the model.

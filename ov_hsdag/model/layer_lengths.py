@@ -1,10 +1,15 @@
-"""Makes a decoder with experts read lengths from tensors of the layer that needs them.
+"""Makes a decoder with experts read sizes from tensors of the layer that needs them.
+
+A block of experts begins with a Tile, which copies the tokens for each expert, and ends with a ReduceSum, which adds
+the experts' results weighted by a router (see `ov_hsdag.model.experts`).
 
 Where the experts of a layer are on another device than its attention, HETERO splits the first device's part at each
-layer, and puts nodes that wait for no layer into the first submodel. Two kinds of nodes wait for no layer: states whose
-first value has the batch size of the tokens, which are then apart from their attention, and shapes that are read from a
-tensor of the first layer. Both get the sizes from tensors of their own layer, which are equal, and repeated heads get
-them from constants.
+layer. It puts nodes that depend on no layer into the first submodel. There are two kinds of such nodes:
+
+- States whose first value has the batch size of the tokens. They end up in another submodel than their attention.
+- Shapes that are read from a tensor of the first layer.
+
+Both get the sizes from tensors of the layer that uses them, which are equal. Repeated heads get sizes from constants.
 """
 
 from __future__ import annotations
@@ -21,7 +26,14 @@ from ov_hsdag.utils.lazy import ov
 
 
 def read_lengths_in_layers(nodes: Nodes) -> bool:
-    """Makes states and experts wait for their layers, in place; returns whether anything was changed."""
+    """Makes states, and shapes of experts, depend on tensors of their layers.
+
+    Args:
+        nodes: nodes of a model, which is changed in place where it has blocks of experts.
+
+    Returns:
+        Whether anything was changed.
+    """
     blocks = [(tile, total) for tile in nodes.of_type("Tile") if (total := _sum_of_experts(tile)) is not None]
     if not blocks:
         return False
@@ -42,7 +54,19 @@ def read_lengths_in_layers(nodes: Nodes) -> bool:
 
 
 def _read_batch_size_in_layer(nodes: Nodes, number: dict[int, int], read: ov.Node, joined: ov.Node) -> bool:
-    """Reads the batch size of a state's first value from the tensor that is appended to the state."""
+    """Makes the first value of a state read its batch size from the tensor that is appended to the state.
+
+    The first value must be a Broadcast to sizes of which the first is read from another tensor's shape.
+
+    Args:
+        nodes: the model's nodes; the model is changed in place.
+        number: number of each node among `nodes`, by instance id.
+        read: the ReadValue of the state.
+        joined: the Concat of the state and the appended tensor, which the Assign stores.
+
+    Returns:
+        Whether anything was changed.
+    """
     first_value = read.input_value(0).get_node() if read.get_input_size() else None
     if first_value is None or first_value.get_type_name() != "Broadcast" or joined.get_input_size() != 2:
         return False
@@ -75,7 +99,11 @@ def _read_batch_size_in_layer(nodes: Nodes, number: dict[int, int], read: ov.Nod
 
 
 def _repeat_by_constants(repeated: ov.Node) -> bool:
-    """Gives a Broadcast constant repeats in place of the length of the first layer's state."""
+    """Replaces a Broadcast that repeats heads by one with constant repeats, which reads no other tensor's shape.
+
+    Returns:
+        Whether it was replaced.
+    """
     shapes = repeated.get_input_partial_shape(0), repeated.get_output_partial_shape(0)
     if any(shape.rank.is_dynamic for shape in shapes) or len(shapes[0]) != len(shapes[1]):
         return False
@@ -93,7 +121,13 @@ def _repeat_by_constants(repeated: ov.Node) -> bool:
 
 
 def _reshape_by_constants(reshape: ov.Node) -> bool:
-    """Reshapes to known sizes or those of the reshaped tensor, in place of those of an earlier tensor."""
+    """Replaces a Reshape by one with constant sizes, where these and the input determine its result.
+
+    A size is a number, 0 for the size of the input at that place, or -1 for the size that remains.
+
+    Returns:
+        Whether it was replaced.
+    """
     shapes = reshape.get_input_partial_shape(0), reshape.get_output_partial_shape(0)
     if any(shape.rank.is_dynamic for shape in shapes):
         return False
@@ -117,15 +151,19 @@ def _reshape_by_constants(reshape: ov.Node) -> bool:
 
 
 def _open_and_known_sizes(sizes: Sequence[Any]) -> tuple[int, int]:
-    """Number of open dimensions, and the product of the others."""
+    """Returns the number of open dimensions of a shape, and the product of the known ones."""
     known = [int(one.get_length()) for one in sizes if one.is_static]
     return len(sizes) - len(known), math.prod(known)
 
 
 def _elements(pattern: ov.Node) -> list[int | None]:
-    """Elements of a vector that is joined from constants and sizes of tensors; [] for other vectors.
+    """Finds the elements of a vector that is joined from constants and sizes of tensors.
 
-    An element is None where it is the size of a tensor.
+    Args:
+        pattern: the node that computes the vector, such as the sizes that a Reshape reads.
+
+    Returns:
+        The elements, None where one is the size of a tensor; [] for any other vector.
     """
     if pattern.get_type_name() == "Constant":
         return [int(element) for element in pattern.get_data().reshape(-1)]
@@ -139,7 +177,7 @@ def _elements(pattern: ov.Node) -> list[int | None]:
 
 
 def _replace(node: ov.Node, by: ov.Node) -> bool:
-    """Replaces `node` by `by`, a node with constant sizes, which get a name; returns True."""
+    """Replaces `node` by `by`, which gets its name; also names the constant sizes that `by` reads. Returns True."""
     by.input_value(1).get_node().set_friendly_name(f"{node.get_friendly_name()}/sizes")
     _take_place_of(by, node)
     return True
@@ -152,19 +190,29 @@ def _take_place_of(by: ov.Node, node: ov.Node) -> None:
 
 
 def _is_same_node(node: ov.Node, other: ov.Node) -> bool:
+    """Whether two Python objects stand for one node."""
     return bool(node.get_instance_id() == other.get_instance_id())
 
 
 def _readers(node: ov.Node) -> list[ov.Node]:
+    """Returns the nodes that read any output of a node, one for each input that it feeds."""
     return [target.get_node() for output in node.outputs() for target in output.get_target_inputs()]
 
 
 def _reshape_sum_of_experts(tile: ov.Node, total: ov.Node) -> bool:
     """Reshapes the sum of the experts to the shape of the tensor that their tokens were reshaped from.
 
-    The shape of an earlier tensor, which the model used instead, would have to cross from another layer. Shared experts
-    need not wait for the others, so they are added first to the tensor that the layer's result is added to: one tensor
-    passes by the experts then, not two.
+    The shape of an earlier tensor, which the model used instead, would have to cross from another layer.
+
+    Shared experts, which all tokens pass through, do not depend on the chosen ones. So their result is added first to
+    the tensor that the layer's result is added to: then one tensor passes by the experts' device, not two.
+
+    Args:
+        tile: the Tile at the beginning of a block of experts.
+        total: the ReduceSum at its end.
+
+    Returns:
+        Whether anything was changed.
     """
     tokens = tile.input_value(0).get_node()
     if tokens.get_type_name() != "Reshape" or len(_readers(total)) != 1:
@@ -173,6 +221,7 @@ def _reshape_sum_of_experts(tile: ov.Node, total: ov.Node) -> bool:
     changed = False
 
     def reshaped(value: ov.Output, name: str) -> ov.Node:
+        """Makes a Reshape of `value` to the shape of `entered`."""
         size = ops.shape_of(entered)
         size.set_friendly_name(f"{name}/shape")
         result = ops.reshape(value, size, False)
@@ -209,13 +258,13 @@ def _reshape_sum_of_experts(tile: ov.Node, total: ov.Node) -> bool:
 
 
 def _other_addend(node: ov.Node, to: ov.Node) -> ov.Output | None:
-    """The tensor that an Add adds to the output of `to`; None where `node` is no such Add."""
+    """Returns the tensor that the Add `node` adds to the output of `to`; None where `node` is no such Add."""
     others = [value for value in node.input_values() if not _is_same_node(value.get_node(), to)]
     return others[0] if node.get_type_name() == "Add" and len(others) == 1 else None
 
 
 def _sum_of_experts(tile: ov.Node) -> ov.Node | None:
-    """Finds the sum of the experts whose tokens a Tile copies, weighted by a router; None for other Tiles."""
+    """Finds the ReduceSum at the end of the block of experts that begins with a Tile; None for other Tiles."""
     node = tile
     for _ in range(_LONGEST):
         readers = [ancestor for ancestor in _readers(node) if ancestor.get_type_name() != "ShapeOf"]

@@ -1,4 +1,8 @@
-"""Lengths that a model reads from the shapes of its tensors: known ones, and those that it leaves open."""
+"""Finds and splits the lengths that a model reads from the shapes of its tensors.
+
+A length is one size of a tensor, which a Gather takes from a ShapeOf. It is known if the dimension is static, and open
+if the dimension has no bounds: neither a lower bound above 0 nor an upper bound.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from ov_hsdag.utils.lazy import op, opset13, ov
 
 
 def upper_bound(dimension: Any) -> int | None:
-    """The largest length that a dimension allows; None where it has no upper bound."""
+    """Returns the largest length that an `ov.Dimension` allows; None where it has no upper bound."""
     if dimension.is_static:
         return int(dimension.get_length())
     # OpenVINO reports an open end as a negative or a huge number, depending on the release.
@@ -35,12 +39,15 @@ def takes_open_lengths(node: ov.Node) -> bool:
 
 
 def part_lengths(nodes: Nodes) -> bool:
-    """Splits Gathers of known and open lengths into Concats of constants and Gathers of the open lengths, in place.
+    """Splits each Gather of both known and open lengths into a Concat of constants and Gathers.
 
     Known lengths then need no tensor, and open ones can cross to another submodel as numbers.
 
+    Args:
+        nodes: nodes of a model, which is changed in place.
+
     Returns:
-        Whether there were any.
+        Whether the model was changed.
     """
     changed = False
     for node in nodes.of_type("Gather"):
@@ -72,7 +79,11 @@ def part_lengths(nodes: Nodes) -> bool:
 
 
 def _gathered_lengths(node: ov.Node) -> list[tuple[int, Any]]:
-    """Index and dimension of each length that a Gather takes from a ShapeOf; [] where they are not known."""
+    """Lists the lengths that a Gather takes from a ShapeOf.
+
+    Returns:
+        (axis of the tensor, its dimension) for each length; [] for other nodes, or where axes or rank are not known.
+    """
     if node.get_type_name() != "Gather" or node.input_value(0).get_node().get_type_name() != "ShapeOf":
         return []
     indices = node.input_value(1).get_node()
@@ -83,4 +94,5 @@ def _gathered_lengths(node: ov.Node) -> list[tuple[int, Any]]:
 
 
 def _is_open(dimension: Any) -> bool:
+    """Whether an `ov.Dimension` may be 0 and has no upper bound."""
     return bool(dimension.is_dynamic and dimension.get_min_length() == 0 and upper_bound(dimension) is None)

@@ -1,7 +1,8 @@
-"""Names for nodes that have none, the same in every process.
+"""Renames nodes that have no name of their own, finds names by patterns, and makes trees of names.
 
-OpenVINO calls a node without a name by its type and a number that counts the nodes of the process ("Constant_73084").
-Placements know nodes by name, so a placement with such names would fit no other process's copy of the model.
+OpenVINO generates a name for a node without one: its type and a number that counts the nodes of the process
+("Constant_73084"). Placements know nodes by name, so a placement with such names would fit no other process's copy of
+the model. The names that nodes get here are the same in every process.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _NOT_COMPUTING = ("Constant", "Parameter", "Result")  # types of nodes that comp
 
 
 def name_generated(model: ov.Model, known: Collection[str] | None = None, *, of_copy: bool = False) -> None:
-    """Renames nodes with generated friendly names, in place; the new names follow from the model alone.
+    """Renames nodes with generated friendly names, in place, to names that depend only on the model.
 
     An operation is named after the first input with a name ("conv1/Transpose"). Where that name would be very long, it
     is named after that input's first ancestor instead. A Constant is named after its first consumer and the number of
@@ -58,6 +59,7 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None, *, of_
     latest: dict[str, int] = {}  # number at the end of the last of equal names
 
     def give(number: int, name: str) -> None:
+        """Renames a node, with a number at the end if the name is in use."""
         free_name, suffix = name, latest.get(name, 1)
         while free_name in used_names:
             suffix += 1
@@ -97,7 +99,10 @@ def _is_numbered(name: str, type_name: str) -> bool:
 
 
 def operations_of(model: ov.Model) -> list[ov.Node]:
-    """Lists the operations of a model in the order in which they run, without those that decompress weights."""
+    """Lists the operations of a model in topological order.
+
+    Constants, Parameters and Results are left out, and so are conversions that decompress weights.
+    """
     return [
         node
         for node in model.get_ordered_ops()
@@ -106,7 +111,7 @@ def operations_of(model: ov.Model) -> list[ov.Node]:
 
 
 def matching(names: Sequence[str], pattern: str) -> list[int]:
-    """Numbers of the names that match a pattern, in which `*` and `?` are wildcards as in file names."""
+    """Returns the indices of the names that match a pattern, in which `*` and `?` are wildcards as in file names."""
     from fnmatch import fnmatchcase
 
     # Brackets are wildcards, too, so a name with brackets is also compared as it is.
@@ -114,7 +119,7 @@ def matching(names: Sequence[str], pattern: str) -> list[int]:
 
 
 def similar(pattern: str, names: Collection[str]) -> str:
-    """Suggests names for a pattern that matches none, as the end of an error message."""
+    """Returns the end of an error message about a pattern that matches no name: similar names, or how to write it."""
     import difflib
 
     near = difflib.get_close_matches(pattern, set(names), n=3)
@@ -129,7 +134,11 @@ _DEEPEST = 12  # levels of scopes; readers learn nothing from deeper ones
 
 @dataclass(frozen=True)
 class NameTree:
-    """Names as a tree of their parts, which takes little memory however long the names are."""
+    """The names of nodes as a tree of their parts, which takes little memory however long the names are.
+
+    An entry of the tree is a part of a name, such as "/layer1" of "model/layer1/conv", with the entry of the part
+    before it. A scope is an entry under which a report shows several nodes together.
+    """
 
     parent: list[int]  # entry of the part before, -1 for a first part, [entries]
     part: list[str]  # text with its separators, [entries]
@@ -152,6 +161,8 @@ class NameTree:
         is_parameter = dict(zip(names, parameters, strict=True))
         previous_scope = -1
         for name in names:
+            # `scope` is -1 for none so far, or an entry. Once the name begins with the name of a node, whose entry is
+            # the scope, it is -2 - entry and no longer changes. `follows`: the scope is that of the node before.
             entry, path, scope = -1, "", -1
             follows = GENERATED.fullmatch(name) is not None
             bounds = [match.span() for match in _PART.finditer(name)] or [(0, len(name))]
@@ -186,6 +197,13 @@ class NameTree:
             self.scope[name] = len(self.part) - 1
 
     def _enter(self, entries: dict[tuple[int, str], int], parent: int, part: str) -> int:
+        """Returns the entry of a part of a name, and adds it to the tree if it is new.
+
+        Args:
+            entries: all entries by parent and part; a new one is added.
+            parent: entry of the part before; -1 for a first part.
+            part: the text.
+        """
         entry = entries.get((parent, part))
         if entry is None:
             entry = entries[parent, part] = len(self.part)

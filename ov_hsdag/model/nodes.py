@@ -1,4 +1,7 @@
-"""Properties of a model's nodes, read once: on deep models every pass over all nodes takes a good part of a second."""
+"""Reads the properties of a model's nodes once, for several uses.
+
+On deep models every pass over all nodes takes a good part of a second.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from ov_hsdag.utils.lazy import ov
 
 
 def is_integral(element: str) -> bool:
-    """Whether an element type's name is not that of a floating-point type; as `ov.Type.is_integral`, with boolean."""
+    """Whether an element type, given by its name, is not a floating-point type; so "i64", "u4", "boolean", "string"."""
     return not element.startswith(("f", "bf"))
 
 
@@ -23,7 +26,7 @@ def variable_of(node: ov.Node) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Input ports in the order of nodes: `ptr[n] <= e < ptr[n + 1]` are those of node n."""
+    """The edges of a model. An edge e is an input port: those with `ptr[n] <= e < ptr[n + 1]` belong to node n."""
 
     ptr: NDArray[np.int64]  # where the input ports of each node begin, int64 [nodes + 1]
     source: NDArray[np.int64]  # number of the node that feeds each input port, int64 [edges]
@@ -41,10 +44,12 @@ class Edges:
 
 
 class Nodes:
-    """The nodes of a model with their properties, valid as long as nobody changes the model.
+    """The nodes of a model with their properties, which are read at their first use and kept.
+
+    They hold as long as nobody changes the model. A node's number is its place in `order`.
 
     Attributes:
-        order: the nodes, in the order of `Model.get_ordered_ops`.
+        order: the nodes in topological order, that of `Model.get_ordered_ops`.
     """
 
     def __init__(self, model: ov.Model) -> None:

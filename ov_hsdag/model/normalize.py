@@ -1,4 +1,8 @@
-"""Makes a model safe to place: OpenVINO's common transformations, unique names, copies of replicable producers."""
+"""Makes a model safe to place: OpenVINO's common transformations, unique names, copies of replicable producers.
+
+A replicable producer, such as a constant, must be on the device of each of its consumers. So it gets a copy for each
+home of its consumers but one. A home is a co-location group before the model is placed, and a device afterwards.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,8 @@ def normalize_by_excerpt(
         placed: whether the model carries a placement, see `clean_up`.
 
     Returns:
-        The graph of the changed model; and the excerpt of a large model to which only copies were added, else None.
+        (graph, excerpt): the graph of the changed model; and the excerpt of a large model if nothing but copies was
+        added to the model since it was cut out, else None.
 
     Raises:
         UserError: as `ComputationGraph.from_model`.
@@ -103,7 +108,7 @@ def unique_names(model: ov.Model, nodes: Nodes | None = None) -> bool:
 
 
 def _uncopied(name: str) -> str:
-    """Removes the ending of a copy's name; other names stay as they are."""
+    """Returns the name of the node that a copy was made of, by the copy's name; any other name as it is."""
     return _COPY.sub("", name) if "/copy_" in name else name
 
 
@@ -111,11 +116,12 @@ class _Names:
     """Finds free names for copies, in a time that does not grow with the number of copies."""
 
     def __init__(self, taken: set[str]) -> None:
-        """Starts with the names in use; `taken` is extended by the names that are given."""
+        """Starts with the names in use, a set to which `free` adds names."""
         self._taken = taken
-        self._next: dict[str, int] = {}
+        self._next: dict[str, int] = {}  # number to try next, by the original's name
 
     def free(self, name: str) -> str:
+        """Returns a name for a copy of the node `name`, and marks it as in use."""
         number = self._next.get(name, 1)
         while (copy := f"{name}/copy_{number}") in self._taken:
             number += 1
@@ -127,25 +133,28 @@ class _Names:
 class Replication(NamedTuple):
     """The result of `replicate`."""
 
-    homes: dict[str, int]  # home of every node of the changed model, by friendly name
+    homes: dict[str, int]  # number of the group or device of every node of the changed model, by friendly name
     copied: dict[str, int]  # number of the node that each copy was made of, by the copy's friendly name
     # input ports that a copy feeds: name of the reading node, number of its port, name of the copy
     inputs: list[tuple[str, int, str]]
 
 
 def replicate(graph: ComputationGraph, homes: NDArray[np.int32], nodes: Nodes) -> Replication:
-    """Copies replicable producers until the consumers of each are in one home: a co-location group, or a device.
+    """Copies replicable producers so that all consumers of each copy have the same home.
 
     Args:
         graph: the graph of the model.
-        homes: home of each node that is not replicable, int32 [nodes].
+        homes: home of each node, the number of a co-location group or of a device, int32 [nodes]. Entries of replicable
+            producers do not count.
         nodes: the nodes of the model, which is changed in place.
 
     Returns:
-        The homes of all nodes afterwards, and the copies.
+        The homes of all nodes afterwards, and the copies. A producer that cannot be copied stays shared.
     """
     constant = graph.legality.constant
     copyable = np.ones(graph.nodes, bool)
+    # A replica is (number of the copied node, home of the copy, input ports that the copy feeds). A port is (number of
+    # its node, number of the port); a node's number of `graph.nodes` or more is that of a replica earlier in the list.
     while True:
         own_homes, replicas = graph.legality.replication(homes, copyable)
         copies = [
@@ -181,17 +190,20 @@ def replicate(graph: ComputationGraph, homes: NDArray[np.int32], nodes: Nodes) -
 
 
 def _copy_constants(node: ov.Node) -> list[ov.Node]:
-    """Copies a node that rests on constants alone, and everything it is computed from, in topological order.
+    """Copies a node that is computed from constants alone, with everything that it is computed from.
 
     The clone of a model shares its constants' memory and keeps all runtime attributes, above all the marks of
     conversions that decompress weights. The Python API has no other copy that does.
+
+    Returns:
+        The copies in topological order; the last one is that of the node.
     """
     holder = ov.Model([op.Result(node.output(0))], [], "constants").clone()
     return [copy for copy in holder.get_ordered_ops() if copy.get_type_name() != "Result"]
 
 
 def _copy_operation(node: ov.Node) -> list[ov.Node]:
-    """Makes the same operation with the same inputs once more; [] where it cannot be made."""
+    """Makes a node with the operation and the inputs of `node`; returns [copy], or [] where it cannot be made."""
     info = node.get_type_info()
     try:
         copy = node_factory.NodeFactory(info.version_id).create(info.name, node.input_values(), node.get_attributes())

@@ -1,4 +1,4 @@
-"""A placement in the layers of a model's outputs, where OpenVINO's native reader finds it.
+"""Writes a placement into the layers of a model's outputs, where OpenVINO's native reader finds it.
 
 A library that OpenVINO loads (``ov_hsdag.extension_path()``) sees one layer at a time while an IR is read, and never
 the model's rt_info. So the outputs (Results, Assigns, and Parameters without consumers) carry marks:
@@ -46,5 +46,6 @@ def remove(model: ov.Model) -> None:
 
 
 def _outputs(model: ov.Model) -> list[ov.Node]:
+    """Lists the nodes that carry marks: Results, Assigns, and Parameters without consumers."""
     unused = [node for node in model.get_parameters() if not node.output(0).get_target_inputs()]
     return [*model.get_results(), *(node for node in model.get_sinks() if node.get_type_name() == "Assign"), *unused]

@@ -1,4 +1,4 @@
-"""Sizes of open inputs that follow from the model itself: from weights, tables and windows of poolings."""
+"""Finds sizes of dynamic inputs from the model itself: from weights, added tables and windows of poolings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fixed_by_weights(port: ov.Output) -> dict[int, int]:
         port: the output of a Parameter.
 
     Returns:
-        Size by axis.
+        Size by axis; axes whose size is not fixed are left out.
     """
     sizes: dict[int, int] = {}
     waiting = [(port, 0)]
@@ -68,11 +68,21 @@ def fixed_by_weights(port: ov.Output) -> dict[int, int]:
 
 
 def _channels(node: ov.Node, axis: int) -> dict[int, int]:
+    """Finds the channels of a convolution's input, which `axis` of the weights has: {1: size}, or {} if not known."""
     weights = node.get_input_partial_shape(1)
     return {1: int(weights[axis].get_length())} if weights.rank.is_static and weights[axis].is_static else {}
 
 
 def _features(node: ov.Node, rank: int) -> dict[int, int]:
+    """Finds the last size of a MatMul's first input, which a constant matrix as the second input determines.
+
+    Args:
+        node: the MatMul.
+        rank: rank of the first input.
+
+    Returns:
+        {rank - 1: size}; {} if the second input is not a constant matrix, or the first one is transposed.
+    """
     weights, attributes = node.get_input_partial_shape(1), node.get_attributes()
     if not _is_constant(node.input_value(1)) or weights.rank != 2 or attributes["transpose_a"] or rank < 2:
         return {}
@@ -112,12 +122,17 @@ def suggested_sizes(model: ov.Model) -> list[int]:
 
 
 def _stride(node: ov.Node) -> int:
+    """Largest stride of a convolution or a pooling over all axes; 1 for other nodes."""
     if node.get_type_name() in CONVOLUTIONS or node.get_type_name() in _POOLINGS:
         return max([1, *(int(one) for one in node.get_attributes().get("strides", ()))])
     return 1
 
 
 def _suggested_by(node: ov.Node) -> Iterator[int]:
+    """Yields sizes that a node suggests for its input: sides of a pooling's window, or the positions of an added table.
+
+    The positions are the last axis but one of a constant that is added to a tensor of open sizes.
+    """
     if node.get_type_name() in _POOLINGS:
         yield from {int(one) for one in node.get_attributes()["kernel"]}
     elif node.get_type_name() == "Add" and node.get_output_partial_shape(0).is_dynamic:

@@ -56,6 +56,11 @@ def parse_pins(pins: Mapping[str, str] | Sequence[str], devices: Sequence[str]) 
 
 
 def _pin(pattern: str, device: str, devices: Sequence[str]) -> Pin:
+    """Makes a pin from a pattern, which may begin with "type:", and the name of a device, in any case.
+
+    Raises:
+        UserError: the pattern is empty, or the device is not in `devices`.
+    """
     name = next((name for name in devices if name.upper() == device.strip().upper()), device)
     by_type = pattern.startswith(_BY_TYPE)
     pin = Pin(pattern.removeprefix(_BY_TYPE), name, by_type)
@@ -97,7 +102,7 @@ def pinned_nodes(graph: ComputationGraph, pins: Sequence[Pin], original: Collect
 def pinned_support(
     graph: ComputationGraph, supported: NDArray[np.bool_], devices: Sequence[str], pinned: Mapping[int, Pin]
 ) -> NDArray[np.bool_]:
-    """Restricts the support of nodes to their pins; a whole co-location group stays where its pin is.
+    """Restricts the devices of pinned nodes, and of their whole co-location groups, to the devices of the pins.
 
     Args:
         graph: the graph of a normalized model, with its co-location groups.
@@ -137,7 +142,14 @@ def pinned_support(
 
 
 def _no_match_message(graph: ComputationGraph, pin: Pin, able: NDArray[np.bool_], original: Collection[str]) -> str:
-    """Message for a pin that matches no operation, with a suggestion."""
+    """Returns the message for a pin that matches no operation, with a suggestion.
+
+    Args:
+        graph: the graph of the normalized model.
+        pin: the pin.
+        able: which nodes can be pinned, bool [nodes].
+        original: names of the model's operations before it was normalized.
+    """
     fits_none = f"the pin '{pin}' fits no operation of the model"
     if pin.by_type:
         return f"{fits_none}; {similar(pin.pattern, sorted({graph.types[node] for node in np.flatnonzero(able)}))}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import math
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from ov_hsdag.storage import files
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError, listed, shortened
 from ov_hsdag.utils.failures import out_of_time, read_failure
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.warn import warn_caller
 
 # Relative difference of predictions below which they are printed as equal: 0.05% rounds to 0.0%.
 _EQUAL_FOR_USERS = 5e-4
@@ -46,7 +46,11 @@ class ReportSource(Protocol):
         """Returns the picture of the split as an HTML element."""
 
     def bound(self) -> str:
-        """Explains in a line why no split gains more; "" if every device is used and the gain is near their number."""
+        """Explains in a line why no split can gain more.
+
+        Returns:
+            The line; "" if every device is used and the gain is near their number.
+        """
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,7 @@ class Placement:
     source: ReportSource | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        """Checks that `affinity` uses no other devices than `devices`. Raises UserError."""
         unknown = sorted(set(self.affinity.values()) - set(self.devices))
         if unknown:
             raise UserError(
@@ -124,12 +129,22 @@ class Placement:
         return tuple(device for device in self.devices if device in present)
 
     def missing(self, names: Collection[str]) -> list[str]:
-        """Lists nodes of the placement that are not among a model's friendly names."""
+        """Lists nodes of the placement that a model lacks, except for nodes that relax shapes.
+
+        Args:
+            names: friendly names of the model's nodes.
+
+        Returns:
+            Friendly names, in the placement's order.
+        """
         known = set(names)
         return [name for name in self.affinity if name not in known and not is_relaxing(name)]
 
     def check_nodes(self, names: Collection[str]) -> None:
-        """Checks that all nodes of the placement are among a model's friendly names.
+        """Checks that a model has all nodes of the placement, except for nodes that relax shapes.
+
+        Args:
+            names: friendly names of the model's nodes.
 
         Raises:
             UserError: the model lacks some of them.
@@ -180,7 +195,7 @@ class Placement:
             raise UserError("the stored placement cannot be read") from error
 
     def _stored_facts(self) -> dict[str, Any]:
-        """Everything that is stored except devices and affinities, by the entries' names."""
+        """Returns everything that is stored, except devices and affinities, by the entries' names."""
         return {
             "objective": self.objective,
             "prediction": self.predicted,
@@ -232,10 +247,18 @@ class Placement:
         return cls(devices=found, affinity=affinity)
 
     def map_to(self, available: Sequence[str] | Callable[[str], bool], supports: Supports | None = None) -> Placement:
-        """Returns the placement of :meth:`mapped`, with a PlacementNotFollowedWarning for each replaced device."""
+        """Returns the placement of :meth:`mapped`, and gives a PlacementNotFollowedWarning for each replaced device.
+
+        Args:
+            available: the devices to use, in order of preference, or a predicate on ``devices``.
+            supports: ``supports(node, device)``, whether a device can run a node; by default every device can run all.
+
+        Raises:
+            UserError: no device is available.
+        """
         placement, replaced = self.mapped(available, supports)
         for message in replaced:
-            warnings.warn(message, PlacementNotFollowedWarning, stacklevel=2)
+            warn_caller(message, PlacementNotFollowedWarning)
         return placement
 
     def mapped(
@@ -302,33 +325,44 @@ class Placement:
         self.source.write(self, path, title, done)
 
     def _repr_html_(self) -> str:
-        """The HTML that a notebook shows: one line, and the picture of the split where the costs are known."""
+        """Returns the HTML that a notebook shows.
+
+        It has the summary, and the picture of the split where the costs are known, else the number of nodes by device.
+        """
         counts = Counter(self.affinity.values())
         nodes = ", ".join(f"{device}: {counts[device]:,} nodes" for device in self.devices)
         shown = f"<p>{html.escape(nodes)}</p>" if self.source is None else self.source.image(self)
         return f"<div><p><code>{html.escape(self.summary())}</code></p>{shown}</div>"
 
     def measured_gain(self, candidate: str) -> float | None:
-        """How many times better than the best single device a candidate was measured; None if it was not measured."""
+        """Returns how many times better than the best single device a candidate was measured; None if it was not."""
         figures = (self.measured or {}).get(candidate, {})
         if "times_best_single" in figures:
             return cast("float | None", figures["times_best_single"])
         return self._gain(figures, self.measured or {})  # earlier releases did not store times_best_single
 
     def measured_against(self) -> str:
-        """Names the reference of measured gains: the best single device, or the one that there was time to measure."""
+        """Returns the name of the reference of measured gains, for messages.
+
+        It is `BEST_SINGLE`. If there was no time to measure some of the single devices, it is the best of the measured
+        ones by its name.
+        """
         singles = {name: figures for name in self.devices if (figures := (self.measured or {}).get(name))}
         late = [name for name, figures in singles.items() if out_of_time(read_failure(figures))]
         ran = [name for name, figures in singles.items() if not figures.get("failed")]
         return max(ran, key=lambda name: self.measured_gain(name) or 0.0) if late and ran else BEST_SINGLE
 
     def predicted_gain(self, candidate: str) -> float | None:
-        """How many times better than the best single device a candidate is predicted to be; None if unknown."""
+        """Returns how many times better than the best single device a candidate is predicted to be; None if unknown."""
         own = self.predicted if candidate == self.chosen else self.baselines.get(candidate)
         return self._gain(own or {}, self.baselines)
 
     def proposal(self) -> str:
-        """Compares the policy's proposal with the chosen placement, in a line; "" if no policy was asked."""
+        """Compares the policy's placement with the chosen one, in a line for users.
+
+        Returns:
+            The line; "" if no policy proposed a placement.
+        """
         if self.policy is None:
             return ""
         introduction, proposed = f"policy: HSDAG ({self.policy}) proposed", self.baselines.get(HSDAG)
@@ -351,7 +385,7 @@ class Placement:
         return f"{introduction} a placement predicted {how}, not taken{self._why_not_taken()}"
 
     def _why_not_taken(self) -> str:
-        """The reason why the policy's placement was not taken, measured or not; "" if that is not known."""
+        """Returns why the policy's placement was not taken, as ": reason" for the end of a line; "" if not known."""
         name = HSDAG if HSDAG in (self.measured or {}) else self._first_equal_candidate(HSDAG)
         figures = (self.measured or {}).get(name)
         if figures is None:
@@ -364,11 +398,19 @@ class Placement:
         return f": measured {times(proposed_gain)}, and what was chosen {times(chosen_gain)}, {self.measured_against()}"
 
     def _first_equal_candidate(self, name: str) -> str:
-        """Returns the first candidate with the same placement."""
+        """Returns the name of the first candidate that has the same placement as the candidate `name`."""
         return self.same_as.get(name, name)
 
     def _gain(self, figures: Mapping[str, Any], others: Mapping[str, Any]) -> float | None:
-        """How many times better than the best single device the figures are in the objective; None if unknown."""
+        """Computes how many times better than the best single device a candidate is in the objective.
+
+        Args:
+            figures: figures of the candidate.
+            others: figures of several candidates by name, among them the single devices.
+
+        Returns:
+            The ratio; None if the candidate, or every single device, has no finite figure.
+        """
         key = "throughput_ips" if self.objective == "throughput" else "latency_us"
         single = [others[device].get(key) for device in self.devices if device in others]
         single_values = [value for value in single if value and math.isfinite(value)]
@@ -389,7 +431,7 @@ Supports = Callable[[str, str], bool]
 def moved(
     affinity: Mapping[str, str], devices: Sequence[str], targets: Sequence[str], supports: Supports | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Moves nodes of devices that are not among `targets` to those, see `Placement.mapped`.
+    """Computes affinities with each unavailable device replaced by available ones, see `Placement.mapped`.
 
     Args:
         affinity: device by friendly name.
@@ -398,7 +440,8 @@ def moved(
         supports: whether a device can run a node; None if every device can run all.
 
     Returns:
-        The new device by friendly name, and one line for each device that was replaced.
+        The new device by friendly name; and one line for each device that was replaced, except for "GPU" by "GPU.0" or
+        the reverse, which are one device.
     """
     present = set(affinity.values())
     lost = [device for device in devices if device in present and device not in targets]
@@ -427,7 +470,17 @@ def moved(
 def _replacement_orders(
     devices: Sequence[str], present: set[str], lost: Sequence[str], targets: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Available devices for each missing one, in the order in which they are tried."""
+    """Lists the available devices that may replace each missing one.
+
+    Args:
+        devices: the devices that the placement was made for, in HETERO's order.
+        present: devices that have nodes.
+        lost: those of them that are not available.
+        targets: the available devices, in order of preference.
+
+    Returns:
+        Available devices by missing device, in the order in which they are tried.
+    """
     used_targets = present & set(targets)
     orders: dict[str, tuple[str, ...]] = {}
     for device in lost:
@@ -441,5 +494,8 @@ def _replacement_orders(
 
 
 def _kind(device: str) -> str:
-    """Returns "GPU" for "GPU.1". Each virtual device (CPU_A) is a kind of its own, because their properties differ."""
+    """Returns the kind of a device, the name without its number: "GPU" for "GPU.1".
+
+    Each virtual device (CPU_A) is a kind of its own, because their properties differ.
+    """
     return device.split(".", 1)[0]

@@ -1,9 +1,10 @@
 """Relaxes the shapes of tensors with a dynamic dimension that cannot be 0, so that they can cross submodels.
 
 Convolutions of open sizes have such outputs. HETERO connects submodels with tensors that are empty at first, and a
-device refuses an empty tensor for an input of shape [?,16,1..,1..] (docs/reference/facts.md). So such a tensor passes a
-VariadicSplit into one part, "the rest", for each of these dimensions: OpenVINO infers [?,16,?,?] for its output. It
-costs at most a copy of the tensor.
+device refuses an empty tensor for an input of shape [?,16,1..,1..] (docs/reference/facts.md). So where such a tensor
+crosses, it first passes inserted nodes: for each of these dimensions a VariadicSplit into a single part of length -1,
+which means all that remains. They keep the values, but OpenVINO infers [?,16,?,?] for the output of the last one. They
+cost at most a copy of the tensor.
 """
 
 from __future__ import annotations
@@ -78,7 +79,16 @@ def restore_shapes(model: ov.Model) -> None:
 
 
 def _relax_once(model: ov.Model, affinity: Mapping[str, str], rule: int) -> dict[str, str] | None:
-    """Inserts the nodes that the current split needs; returns their devices, or None if it needs no nodes."""
+    """Inserts the nodes that the current split into submodels needs.
+
+    Args:
+        model: the model; changed in place.
+        affinity: device by friendly name, for every node.
+        rule: the rule by which HETERO splits, see `split_rule`.
+
+    Returns:
+        Device of each new node by friendly name, {} if earlier inserted nodes suffice; None if no such tensor crosses.
+    """
     nodes = Nodes(model)
     relaxable = {
         (number, port)
@@ -120,7 +130,13 @@ def _relax_once(model: ov.Model, affinity: Mapping[str, str], rule: int) -> dict
 
 
 def _submodels(nodes: Nodes, affinity: Mapping[str, str], rule: int) -> list[int]:
-    """Numbers the submodel into which HETERO puts each node, [nodes]."""
+    """Returns the number of the submodel into which HETERO puts each node, [nodes].
+
+    Args:
+        nodes: the model's nodes.
+        affinity: device by friendly name, for every node.
+        rule: the rule by which HETERO splits, see `split_rule`.
+    """
     from ov_hsdag import _native  # not at the top: the hook imports this module where the core is not compiled
     from ov_hsdag.model.graph import KINDS, NodeKind
 
@@ -142,7 +158,15 @@ def _submodels(nodes: Nodes, affinity: Mapping[str, str], rule: int) -> list[int
 
 
 def _relaxing_nodes(tensor: ov.Output, name: str) -> list[ov.Node]:
-    """Makes the nodes that relax the shape of a tensor; the last one has the name `name`."""
+    """Makes the nodes that relax the shape of a tensor.
+
+    Args:
+        tensor: the output that they read.
+        name: name of the last node; the names of the others begin with it.
+
+    Returns:
+        The nodes in topological order; the last one has the tensor with the relaxed shape.
+    """
     shape = tensor.get_partial_shape()
     axes = [axis for axis, (own, open_) in enumerate(zip(shape, relaxed(shape), strict=True)) if own != open_]
     new_nodes: list[ov.Node] = []

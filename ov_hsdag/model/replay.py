@@ -1,4 +1,4 @@
-"""Gives a request the inputs that are timed, inference by inference, and the states that they begin with."""
+"""Prepares timed inferences of a request: their inputs, one after the other, and the states that they begin with."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ def infer(request: ov.InferRequest, inputs: Any) -> None:
     returns empty outputs, or earlier ones, and the next inference may end the process (2026.4). Requests of an
     AsyncInferQueue must not be given: the queue would count the inference.
 
+    Args:
+        request: the request, which has the results afterwards.
+        inputs: values of the inputs, as `InferRequest.start_async` takes them.
+
     Raises:
         RuntimeError: the inference fails.
     """
@@ -27,7 +31,10 @@ def infer(request: ov.InferRequest, inputs: Any) -> None:
 
 
 class FirstStates:
-    """The states that timed inferences begin with.
+    """The states of a stateful model that timed inferences begin with.
+
+    They are computed once by inferences. Where fewer tokens were read than the states shall hold, `set` repeats the
+    states along the axis of the tokens. Without inferences, the states are those after a reset.
 
     Attributes:
         stateful: whether the request has states.
@@ -35,7 +42,7 @@ class FirstStates:
     """
 
     def __init__(self, request: ov.InferRequest, timed: TimedInputs) -> None:
-        """Runs the inferences before the first step.
+        """Computes the states by running the inferences before the first step.
 
         Args:
             request: a request of the compiled model.
@@ -50,8 +57,8 @@ class FirstStates:
             self.stateful = False
         self.inferences = 0
         self._past = timed.past
-        self._states: dict[str, NDArray[Any]] = {}
-        self._axes: dict[str, int] = {}
+        self._states: dict[str, NDArray[Any]] = {}  # by the state's name; {} for those after a reset
+        self._axes: dict[str, int] = {}  # axis of the tokens in each state that grows with them
         if not self.stateful or not timed.before:
             return
         request.reset_state()
@@ -69,7 +76,7 @@ class FirstStates:
                 self._axes[name] = grown[0]
 
     def set(self, request: ov.InferRequest) -> None:
-        """Sets the states of a request to them."""
+        """Sets the states of a request of the same model to these states."""
         if not self.stateful:
             return
         request.reset_state()
@@ -81,11 +88,13 @@ class FirstStates:
 
 
 class Replay:
-    """The timed inferences of one request.
+    """Hands out the inputs of timed inferences of one request, step by step, any number of times.
+
+    After the last step the states are set to those before the first one. The caller runs the timed inferences.
 
     Attributes:
         first: the states that the inferences begin with.
-        inferences: number of untimed inferences that were run.
+        inferences: number of untimed inferences that this object has run.
     """
 
     def __init__(self, request: ov.InferRequest, timed: TimedInputs, first: FirstStates | None = None) -> None:
@@ -99,13 +108,13 @@ class Replay:
         self._request, self._timed = request, timed
         self.first = FirstStates(request, timed) if first is None else first
         self.inferences = self.first.inferences if first is None else 0
-        self._done = len(timed.steps)  # so that the first `next` rewinds
+        self._done = len(timed.steps)  # steps since the states were set; all of them, so that the first `next` rewinds
 
     def rewind(self) -> None:
-        """Resets the states.
+        """Sets the states to those before the first step.
 
-        If there are several steps, an untimed inference follows: plugins store set states without spare room, and that
-        inference makes the room.
+        If there are several steps, the first one is then run untimed: plugins store set states without spare room, and
+        that inference makes the room.
         """
         self.first.set(self._request)
         self._done = 0
@@ -115,7 +124,7 @@ class Replay:
             self._done = 1
 
     def next(self) -> Sequence[NDArray[Any]]:
-        """Returns the inputs of the next inference; resets the states first if all steps are done."""
+        """Returns the inputs of the next inference. If all steps are done, it rewinds first, see `rewind`."""
         if self._done >= len(self._timed.steps):
             self.rewind()
         self._done += 1
@@ -123,10 +132,13 @@ class Replay:
 
 
 def mean_rate(rates: Mapping[str, float], phases: Sequence[TimedInputs]) -> float:
-    """Inferences per second of a whole workload.
+    """Computes the mean rate of a workload: all its inferences, divided by the time that they take together.
 
     Args:
         rates: inferences per second of each phase, by the phase's name.
         phases: the phases, with the number of inferences of each.
+
+    Returns:
+        Inferences per second.
     """
     return sum(one.count for one in phases) / sum(one.count / rates[one.name] for one in phases)

@@ -1,7 +1,7 @@
-"""Inputs of a model that its user gives, as arrays or as files with arrays, images or texts.
+"""Reads the inputs that a user gives, as arrays or as files with arrays, images or texts.
 
-Simple rules bring an image or an array to the shape and type of its input (`_fit_to_input`); docs/guides/using.md
-states them.
+A sample is the value of one input in one inference. Simple rules bring a sample to the shape and type of its input
+(`_fit_to_input`); docs/guides/using.md states them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GivenInputs = Mapping[str, object]
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Inferences with given inputs."""
+    """Inferences with inputs that a user gave; inputs that were not given are generated."""
 
     inferences: Sequence[list[NDArray[Any]]]  # arrays of each inference, in the order of the model's inputs
     shapes: Mapping[str, tuple[int, ...]]  # shapes of the dynamic inputs in the first inference, by input name
@@ -81,7 +81,14 @@ def describe_files(given: GivenInputs | None) -> list[str]:
 
 
 def inputs_of_each(models: Sequence[ov.Model], given: GivenInputs) -> list[GivenInputs]:
-    """Selects the given inputs for each of several models.
+    """Selects for each of several models the given inputs that it has.
+
+    Args:
+        models: the models.
+        given: inputs by any name of an input; "" is for all models.
+
+    Returns:
+        The given inputs of each model, in the order of the models.
 
     Raises:
         UserError: no model has such an input.
@@ -141,11 +148,12 @@ def samples_of(
 
 
 def _names(port: ov.Output) -> set[str]:
+    """Returns all names of an input: its friendly name and its tensor names."""
     return {port.get_node().get_friendly_name(), *port.get_names()}
 
 
 def _shape_of(port: ov.Output, shapes: Mapping[str, Sequence[int]] | None) -> tuple[int, ...] | None:
-    """The example shape of an input; None if it has none."""
+    """Returns the example shape of an input, from shapes by any name of an input; None if it has none."""
     return next((tuple(shape) for name, shape in (shapes or {}).items() if name in _names(port)), None)
 
 
@@ -167,11 +175,14 @@ def _input_number(model: ov.Model, name: str) -> int:
 
 
 Sourced = tuple[NDArray[Any], str]
-"""An array, and its origin for messages."""
+"""An array, and its origin for messages: the path of its file, or "the input 'NAME'"."""
 
 
 def _named_arrays(model: ov.Model, given: GivenInputs) -> Iterable[tuple[str, list[Sourced]]]:
-    """Yields input names with their arrays; an .npz without a name has an array for each input."""
+    """Yields the arrays of each given value, with the name of their input.
+
+    In an .npz file that is given without a name, for a model of several inputs, each array has the name of its input.
+    """
     for name, value in given.items():
         several = value if isinstance(value, list | tuple) else [value]
         for item in several:
@@ -199,7 +210,15 @@ def _as_array(value: Any) -> NDArray[Any]:
 
 
 def _arrays_of_file(path: str, name: str) -> list[NDArray[Any]]:
-    """Reads the samples of a file. Raises UserError where it cannot be read."""
+    """Reads the samples of a file: one array, or for .npz and .txt one for each array or line.
+
+    Args:
+        path: the file.
+        name: name of the input. If an .npz has an array of this name, that one alone is returned.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
     kind = Path(path).suffix.lower()
     if kind == ".npy":
         return [_read(path, read_array)]
@@ -214,7 +233,18 @@ def _arrays_of_file(path: str, name: str) -> list[NDArray[Any]]:
 
 
 def _read(path: str | os.PathLike[str], read: Any) -> Any:
-    """Reads a file; raises UserError where it cannot be read, is damaged or is empty."""
+    """Reads a file, and turns errors into messages for users.
+
+    Args:
+        path: the file.
+        read: function of a path and a largest size in bytes that returns the content, such as `read_array`.
+
+    Returns:
+        The result of `read`, which is not empty.
+
+    Raises:
+        UserError: the file cannot be read, is damaged or is empty.
+    """
     try:
         content = read(path, SAMPLES)
     except OSError as error:
@@ -269,7 +299,7 @@ def _fit_to_input(
 
 
 def _texts(array: NDArray[Any], port: ov.Output, required_shape: tuple[int, ...] | None) -> NDArray[Any]:
-    """Texts in the shape of the input.
+    """Brings texts to the shape of their input.
 
     A single text is repeated to fill `required_shape` or, where that is None, the input's own shape: dimensions without
     a bound become 1, bounded ones have their bound. Several texts are returned as they are.
@@ -298,6 +328,11 @@ def _texts(array: NDArray[Any], port: ov.Output, required_shape: tuple[int, ...]
 def _cast(array: NDArray[Any], dtype: np.dtype[Any], what: str) -> NDArray[Any]:
     """Converts values to another type.
 
+    Args:
+        array: the values.
+        dtype: the type. Real numbers may be rounded to it; integers must stay the same.
+        what: origin of the values and their input, for messages.
+
     Raises:
         UserError: the values would change by more than rounding.
     """
@@ -317,6 +352,17 @@ def _image(pixels: NDArray[np.uint8], port: ov.Output, target_shape: tuple[int, 
     The size is that of the input or, where that is open, of the example shape, else the image's own. Pixels are
     interpolated (bilinear). Channels are RGB: gray is repeated, alpha is left out, and an input of one channel gets the
     mean. Floating-point inputs get numbers from 0 to 1, others from 0 to 255.
+
+    Args:
+        pixels: the image, uint8 [height, width, channels].
+        port: the input.
+        target_shape: shape of the input to fill; None to use the sizes that the input fixes.
+
+    Returns:
+        The image in the input's layout, float32 or uint8. If the input has four axes, it is repeated for the batch.
+
+    Raises:
+        UserError: the input does not take images of one or three channels.
     """
     shape = port.get_partial_shape()
     if shape.rank.is_dynamic or len(shape) not in (3, 4):
@@ -342,7 +388,14 @@ def _image(pixels: NDArray[np.uint8], port: ov.Output, target_shape: tuple[int, 
 
 
 def _channels_first(port: ov.Output, sizes: Sequence[int | None]) -> bool:
-    """Whether channels come before height and width, by the model's layout, else its weights, else its sizes."""
+    """Whether an input of images has channels before height and width.
+
+    The layout that the model declares decides, else the weights that read the input, else the sizes.
+
+    Args:
+        port: the input.
+        sizes: sizes of its three last axes; None where open.
+    """
     layout = str(port.get_node().get_layout()).strip("[]").replace(",", "")
     if "C" in layout:
         return layout.index("C") < layout.find("W") or "W" not in layout
@@ -352,7 +405,7 @@ def _channels_first(port: ov.Output, sizes: Sequence[int | None]) -> bool:
 
 
 def _resized(pixels: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
-    """Resizes [height, width, channels] float32 with bilinear interpolation between the centres of pixels."""
+    """Resizes an image with bilinear interpolation between the centres of pixels; [height, width, channels]."""
     for axis, size in ((0, height), (1, width)):
         have = pixels.shape[axis]
         if size == have:
@@ -369,6 +422,15 @@ def _complete_inputs(
     model: ov.Model, arrays: Mapping[int, NDArray[Any]], seed: int, shapes: Mapping[str, Sequence[int]] | None
 ) -> list[NDArray[Any]]:
     """Returns an array for each input: given ones, and generated ones with shapes that fit them.
+
+    Args:
+        model: the model.
+        arrays: the given arrays by the number of their input.
+        seed: seed of the generated ones.
+        shapes: example shapes by input name.
+
+    Returns:
+        The arrays, in the order of the inputs.
 
     Raises:
         UserError: the shapes do not fit the model.
@@ -394,16 +456,18 @@ def _complete_inputs(
 
 
 def _have_same_open_shape(port: ov.Output, other: ov.Output) -> bool:
-    """Whether two inputs leave the same dimensions open."""
+    """Whether two inputs declare the same dynamic shape of known rank."""
     shape, another = port.get_partial_shape(), other.get_partial_shape()
     return bool(shape.is_dynamic and shape.rank.is_static and shape == another)
 
 
 def _port(model: ov.Model, name: str) -> ov.Output:
+    """Returns the input with this name. Raises the UserError of `_input_number`."""
     return model.inputs[_input_number(model, name)]
 
 
 def _dynamic_shapes(model: ov.Model, arrays: Sequence[NDArray[Any]]) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of the arrays for dynamic inputs, by input name; `arrays` has one for each input."""
     return {
         input_name(port): array.shape
         for port, array in zip(model.inputs, arrays, strict=True)

@@ -1,4 +1,10 @@
-"""Shapes of inputs and tensors that the model leaves open, or knows better than a submodel would."""
+"""Finds static shapes for the inputs and tensors of a model with dynamic shapes.
+
+A size is open if the model declares no upper bound for it. An example shape is a static shape that a user or a file
+gives for one input. The assumed shapes of a model are the combinations of static input shapes that are tried where
+example shapes leave sizes open. The counted shapes are the first of them that fit: costs count with these. An NPU takes
+no open sizes, so its models get the example shapes permanently.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +40,7 @@ _MOST_DIMENSION_ELEMENTS = 32
 
 
 def bounded(shape: ov.PartialShape) -> tuple[int, ...]:
-    """Returns the dimensions of a shape that costs count with."""
+    """Returns the sizes with which costs count a shape: upper bounds, or `UNBOUNDED_DIMENSION` where there are none."""
     if shape.is_static:
         return tuple(shape.to_shape())
     if shape.rank.is_dynamic:
@@ -78,6 +84,7 @@ def has_guessed_sizes(model: ov.Model, shapes: Mapping[str, Sequence[int]] | Non
 
 
 def _is_unbounded_port(port: ov.Output) -> bool:
+    """Whether a tensor has an open size or an open rank."""
     shape = port.get_partial_shape()
     return shape.rank.is_dynamic or any(upper_bound(dimension) is None for dimension in shape)
 
@@ -88,12 +95,12 @@ def input_name(port: ov.Output) -> str:
 
 
 def sized(name: str, sizes: Sequence[int]) -> str:
-    """Formats an input's size as --shape takes it."""
+    """Formats an input's name and shape as the option --shape takes them: "ids=[1,128]"."""
     return f"{name}=[{','.join(map(str, sizes))}]"
 
 
 def has_npu(devices: Iterable[str]) -> bool:
-    """Whether an NPU is among the devices; example shapes become the model's own then, see `fix_npu_sizes`."""
+    """Whether an NPU is among the devices. If so, example shapes are fixed in the model, see `fix_npu_sizes`."""
     return any(kind_of(name) == "NPU" for name in devices)
 
 
@@ -137,7 +144,12 @@ def fix_npu_sizes(model: ov.Model, devices: Iterable[str], shapes: Examples | No
 
 
 def describe_open_sizes(model: ov.Model, shapes: Examples | None = None) -> str:
-    """Explains which open size an NPU's compiler refuses (openvino#34617), and the remedy."""
+    """Explains which open size an NPU's compiler refuses (openvino#34617), and the remedy.
+
+    Args:
+        model: a model with an open size.
+        shapes: example shapes by input name.
+    """
     sizes = zip(model.inputs, counted_input_shapes(model, shapes), strict=True)
     fixed = [sized(input_name(port), size) for port, size in sizes if _is_unbounded_port(port)]
     static = "--static " if model.get_sinks() else ""
@@ -149,7 +161,12 @@ def describe_open_sizes(model: ov.Model, shapes: Examples | None = None) -> str:
 
 
 def names_open_sizes(model: ov.Model, shapes: Examples) -> bool:
-    """Whether the example shapes, by input name, have one for an input with an open size."""
+    """Whether any input with a dynamic dimension has an example shape.
+
+    Args:
+        model: any model.
+        shapes: example shapes by any name of an input.
+    """
     return any(
         not {port.get_node().get_friendly_name(), *port.get_names()}.isdisjoint(shapes)
         for port in model.inputs
@@ -158,7 +175,7 @@ def names_open_sizes(model: ov.Model, shapes: Examples) -> bool:
 
 
 def refuse_unknown_sizes(model: ov.Model) -> None:
-    """Refuses a model that takes none of `assumed_shapes`, because its costs cannot be computed.
+    """Raises the error for a model that takes none of `assumed_shapes`, so that its costs cannot be computed.
 
     Raises:
         UserError: always, with the tried sizes and OpenVINO's reason.
@@ -181,7 +198,7 @@ def refuse_unknown_sizes(model: ov.Model) -> None:
 
 
 def with_open_sizes(model: ov.Model) -> list[str]:
-    """Lists nodes that read or produce a tensor without a bound, which an NPU's compiler refuses (openvino#34617).
+    """Lists nodes that read or produce a tensor with an open size, which an NPU's compiler refuses (openvino#34617).
 
     Some are open whatever the inputs' sizes are: a state that grows, or a result with as many rows as objects were
     found.
@@ -195,7 +212,11 @@ def with_open_sizes(model: ov.Model) -> list[str]:
 
 
 def fix_input_shapes(model: ov.Model, shapes: Examples) -> None:
-    """Gives inputs these sizes permanently.
+    """Reshapes a model to static inputs, in place.
+
+    Args:
+        model: the model.
+        shapes: shapes by input name, for each input with a dynamic dimension.
 
     Raises:
         UserError: an input is open and has no size in `shapes`, or the sizes do not fit.
@@ -213,7 +234,7 @@ def fix_input_shapes(model: ov.Model, shapes: Examples) -> None:
 
 
 def _describe_open_dimension(port: ov.Output) -> str:
-    """Says which dimension of an input is open."""
+    """Names the first dynamic dimension of an input, for messages; the rank if that is open."""
     shape = port.get_partial_shape()
     if shape.rank.is_dynamic:
         return f"the number of dimensions of input '{input_name(port)}' is open"
@@ -281,11 +302,12 @@ def fitting_input_shapes(model: ov.Model, shapes: Examples | None = None) -> lis
 
 
 def assumed_shapes(model: ov.Model, shapes: Examples | None = None) -> list[list[list[int]]]:
-    """Lists shapes to try for the inputs of `model`, in order of preference.
+    """Lists the combinations of input shapes to try for a model, in order of preference.
 
-    There are several where a size is open and `shapes` do not give it. Batches are the one that all of `shapes` have,
-    then one. Other sizes are the usual one, those of `shapes`, smaller ones, and those that the model's own constants
-    and windows suggest. At the end, all of them are tried for dimensions with an upper bound as well.
+    There are several where a size is open and `shapes` do not give it. The batch is the one that all of `shapes` have,
+    then 1. Other open sizes are `UNBOUNDED_DIMENSION`, those that `shapes` give to other inputs, smaller ones, and
+    those that images usually have or that the model's own constants and windows suggest. Dimensions with an upper bound
+    have that size first, and then the tried one where it is smaller.
 
     Args:
         model: any model.
@@ -313,8 +335,8 @@ def _example_open_sizes(model: ov.Model, shapes: Examples) -> tuple[int, list[in
     """Finds the sizes that example shapes give open dimensions.
 
     Returns:
-        The batch: the size of all open first dimensions, or `UNBOUNDED_BATCH` where they differ; and the sizes of other
-        open dimensions.
+        (batch, sizes): the size of all open first dimensions, or `UNBOUNDED_BATCH` where they differ or there are none;
+        and the different sizes of other open dimensions.
     """
     batches, sizes = set[int](), dict[int, None]()
     for port in model.inputs:
@@ -330,14 +352,17 @@ def _example_open_sizes(model: ov.Model, shapes: Examples) -> tuple[int, list[in
 
 
 def _example_of(port: ov.Output, shapes: Examples) -> list[int] | None:
-    """The example shape of an input; None if it has none. Raises UserError where it is not a list of sizes."""
+    """Returns the example shape of an input; None if it has none. Raises UserError where it is not a list of sizes."""
     names = {port.get_node().get_friendly_name(), *port.get_names()}
     name = next((name for name in shapes if name in names), None)
     return None if name is None else _example(name, shapes[name])
 
 
 def _sizes_by_symbol(model: ov.Model, shapes: Examples) -> list[tuple[Any, int]]:
-    """Lists symbols of dimensions with the sizes that example shapes give them."""
+    """Lists the symbols of inputs' dimensions, with the size that the input's example shape gives to each.
+
+    Dimensions with equal symbols are equal in every inference (`ov.Dimension.get_symbol`).
+    """
     sizes_by_symbol = []
     for port in model.inputs:
         example, shape = _example_of(port, shapes), port.get_partial_shape()
@@ -348,7 +373,18 @@ def _sizes_by_symbol(model: ov.Model, shapes: Examples) -> list[tuple[Any, int]]
 
 
 def smaller_shapes(model: ov.Model, shapes: Examples | None = None) -> list[dict[str, tuple[int, ...]]]:
-    """Example shapes of all inputs to try where `counted_input_shapes` do not run, the largest first."""
+    """Lists smaller shapes to try where an inference with the shapes of `counted_input_shapes` fails.
+
+    Args:
+        model: any model.
+        shapes: example shapes of dynamic inputs, by input name.
+
+    Returns:
+        Shapes of all inputs by friendly name, in the order of `assumed_shapes`; [] if there are none.
+
+    Raises:
+        UserError: as `fitting_input_shapes`.
+    """
     names = [parameter.get_friendly_name() for parameter in model.get_parameters()]
     if len(set(names)) < len(names):
         return []
@@ -425,7 +461,12 @@ def input_shapes(
 
 
 def _fixed_by_symbols(shape: ov.PartialShape, sizes: Sequence[tuple[Any, int]]) -> dict[int, int]:
-    """Sizes of a shape's dimensions whose symbols have a size, by axis."""
+    """Returns the sizes of a shape's dimensions that follow from their symbols, by axis.
+
+    Args:
+        shape: the shape.
+        sizes: symbols and their sizes, as `_sizes_by_symbol` lists them.
+    """
     return {
         axis: size
         for axis, dimension in enumerate(shape if sizes else ())
@@ -435,7 +476,7 @@ def _fixed_by_symbols(shape: ov.PartialShape, sizes: Sequence[tuple[Any, int]]) 
 
 
 def _example(name: str, sizes: Sequence[int]) -> list[int]:
-    """Converts sizes to int. Raises UserError where they are no sizes."""
+    """Converts the example shape of the input `name` to a list of int. Raises UserError where it has no valid sizes."""
     try:
         example = [operator.index(size) for size in sizes]
     except TypeError as error:
@@ -446,20 +487,21 @@ def _example(name: str, sizes: Sequence[int]) -> list[int]:
 
 
 class Inference:
-    """Shapes under other conditions than the model declares, inferred on a copy of it.
+    """Infers the shapes of a model's tensors under other conditions than it declares, on a copy of it.
 
-    Copying a large model takes over a second, so all questions about a large model share one copy.
+    Copying a large model takes over a second, so both methods use the same copy of a large model. So
+    `with_static_inputs`, which reshapes the copy, must be the last call.
 
     Attributes:
-        sizes: the inputs' shapes with which `with_static_inputs` succeeded.
+        sizes: the inputs' shapes with which `with_static_inputs` succeeded; [] before.
     """
 
     def __init__(self, model: ov.Model, nodes: Nodes) -> None:
-        """Prepares for a model, which is left as it is; `nodes` are its nodes."""
+        """Remembers a model, which is left as it is; `nodes` are its nodes."""
         self._model, self._nodes = model, nodes
         self._large = len(nodes) >= LARGE
-        self._copy: ov.Model | None = None
-        self._copied: list[ov.Node] = []
+        self._copy: ov.Model | None = None  # made by `_current_copy`
+        self._copied: list[ov.Node] = []  # nodes of the copy, in the order of `nodes`
         self.sizes: list[list[int]] = []
 
     def without_lost_values(self) -> dict[tuple[int, int], ov.PartialShape] | None:
@@ -471,8 +513,8 @@ class Inference:
         unknown value is unknown as a whole. A submodel also knows nothing about open lengths that are its inputs.
 
         Returns:
-            The shapes that are dynamic then, by numbers of node and output. None where the model has no such values, or
-            cannot do without them.
+            The shapes that are dynamic then, by (number of node, number of output). None where the model has no such
+            values, or where its shapes cannot be inferred without them.
         """
         numbers = _nodes_with_lost_values(self._nodes)
         if not numbers:
@@ -505,17 +547,17 @@ class Inference:
         return open_shapes
 
     def with_static_inputs(self, shapes: Examples | None) -> list[ov.Node] | None:
-        """Infers static shapes, as far as static inputs and states determine them.
+        """Infers the shapes of all tensors, which are static as far as static inputs and states determine them.
 
         States that grow get the length that mask and tokens determine (mask minus tokens), or that of an input of
-        unknown length, where that fits. No other question can be asked afterwards.
+        unknown length, where that fits. No other method may be called afterwards.
 
         Args:
             shapes: example shapes, as in `input_shapes`.
 
         Returns:
-            Nodes of a copy, in the order of the model's nodes, with Parameters in the place of ReadValues, for the
-            first of `assumed_shapes` that fits. None where none does.
+            Nodes of a copy with the first of `assumed_shapes` that fits, in the order of the model's nodes; Parameters
+            may stand in the place of ReadValues. None where no shapes fit.
 
         Raises:
             UserError: as `input_shapes`, or the example shapes do not fit the model.
@@ -546,7 +588,7 @@ class Inference:
         return None
 
     def _current_copy(self) -> ov.Model:
-        """Returns the copy; `self._copied` has its nodes, in the order of the model's nodes."""
+        """Returns the copy of the model; makes it, and fills `self._copied`, if there is none."""
         if self._copy is None:
             self._copy = self._model.clone()
             self._copied = self._copy.get_ordered_ops()
@@ -557,7 +599,15 @@ class Inference:
         return self._copy
 
     def _infer_static(self, shapes: Sequence[ov.PartialShape], reshapes: bool, sizes_states: bool) -> list[ov.Node]:
-        """Tries one choice of `with_static_inputs`, by `ov.Model.reshape` or by inference alone.
+        """Infers the shapes of the copy for one choice of shapes.
+
+        Args:
+            shapes: static shape of each input.
+            reshapes: whether to use `ov.Model.reshape`; if not, the Parameters get the shapes.
+            sizes_states: whether states that grow are replaced by Parameters of static shapes.
+
+        Returns:
+            Nodes in the order of the model's nodes, see `with_static_inputs`.
 
         Raises:
             RuntimeError: an operation refuses the shapes.
@@ -576,16 +626,22 @@ class Inference:
         return nodes
 
     def _growing_states(self) -> list[int]:
-        """Numbers of the ReadValues whose length is open in the copy."""
+        """Lists the numbers of the ReadValues that have a dynamic dimension in the copy."""
         states = [number for number, type_name in enumerate(self._nodes.types) if type_name == "ReadValue"]
         shapes = [self._copied[number].get_output_partial_shape(0) for number in states]
         return [n for n, shape in zip(states, shapes, strict=True) if shape.is_dynamic and shape.rank.is_static]
 
     def _with_sized_states(self, copy: ov.Model) -> list[ov.Node]:
-        """Replaces states that grow by Parameters of static shapes, and returns the nodes.
+        """Replaces the states of the copy that grow by Parameters of static shapes.
 
         A state has the dimensions of its initial value where those are not empty (the batch). Its other dimensions are
         the length that mask and tokens determine, or that of an input of unknown length.
+
+        Args:
+            copy: the copy, which is changed in place.
+
+        Returns:
+            Nodes in the order of the model's nodes, with these Parameters in the place of their ReadValues.
         """
         past = past_length(copy)
         nodes, parameters = list(self._copied), []
@@ -607,7 +663,15 @@ class Inference:
 
 
 def _infer_states(copy: ov.Model, states: Sequence[ov.Node]) -> None:
-    """Infers the shapes of ReadValues and of the nodes that compute their first values."""
+    """Infers the shapes of ReadValues and of the nodes that compute their first values; else those of all nodes.
+
+    Args:
+        copy: the model, whose Parameters have new shapes.
+        states: its ReadValues.
+
+    Raises:
+        RuntimeError: an operation refuses the shapes.
+    """
     if not states:
         return
     try:
@@ -618,13 +682,20 @@ def _infer_states(copy: ov.Model, states: Sequence[ov.Node]) -> None:
 
 
 def _state_length(dimension: Any, axis: int, past: int | None) -> int:
+    """Returns the size to count with for one dimension of a state.
+
+    Args:
+        dimension: the `ov.Dimension`.
+        axis: its axis; 0 is the batch.
+        past: number of tokens in the state; None if it is not known.
+    """
     if dimension.is_static or past is None or axis == 0:
         return bounded_dimension(dimension, UNBOUNDED_BATCH if axis == 0 else UNBOUNDED_DIMENSION)
     return past
 
 
 def _open_shapes(nodes: Sequence[ov.Node]) -> dict[tuple[int, int], ov.PartialShape]:
-    """The shapes that are dynamic, by the node's number in the list and the number of its output."""
+    """Returns the shapes that are dynamic, by (number of the node in the list, number of its output)."""
     found = {}
     for number, node in enumerate(nodes):
         for port in range(node.get_output_size()):
@@ -635,7 +706,14 @@ def _open_shapes(nodes: Sequence[ov.Node]) -> dict[tuple[int, int], ov.PartialSh
 
 
 def _nodes_with_lost_values(nodes: Nodes) -> list[int]:
-    """Numbers of the nodes whose values plugins lose, and of Gathers that take open lengths."""
+    """Lists the nodes whose values a submodel does not know, see `Inference.without_lost_values`.
+
+    These are nodes with few integers that are computed through a conversion from floating-point numbers, and Gathers
+    that take open lengths.
+
+    Returns:
+        Numbers of the nodes, ascending.
+    """
     sources, outputs = nodes.edges.source.tolist(), nodes.edges.output.tolist()
     ptr = nodes.edges.ptr.tolist()
     lost: set[int] = set()
@@ -654,7 +732,12 @@ def _nodes_with_lost_values(nodes: Nodes) -> list[int]:
 
 
 def _holds_dimensions(node: ov.Node, outputs: Sequence[tuple[str, str]]) -> bool:
-    """Whether a node computes a few integers, which may become dimensions."""
+    """Whether the first output of a node is a small tensor of integers, which may become dimensions.
+
+    Args:
+        node: the node.
+        outputs: (shape, element type) of each output, as `Nodes.outputs` has them.
+    """
     if not outputs or not is_integral(outputs[0][1]) or outputs[0][1] == "boolean":
         return False
     shape = node.get_output_partial_shape(0)

@@ -53,11 +53,11 @@ def is_stateful(model: ov.Model) -> bool:
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Sizes of one step: sequences, new tokens of each, and earlier tokens of each."""
+    """Sizes of one step, an inference of a decoder."""
 
-    batch: int
-    tokens: int
-    past: int
+    batch: int  # number of sequences
+    tokens: int  # new tokens of each sequence
+    past: int  # earlier tokens of each sequence
 
 
 @dataclass(frozen=True)
@@ -107,26 +107,29 @@ class StatefulInputs:
         self._vocabulary = max([2, *(dimension.get_length() for dimension in last[:1] if dimension.is_static)])
         by_role = {described.role: described.shape for described in self._inputs if described.role}
         tokens = next((by_role[role] for role in TOKENS if role in by_role), None)
-        self._known = tokens is not None and len(tokens) >= 2
-        self.past = max(by_role[MASK][-1] - tokens[1], 0) if self._known and tokens and MASK in by_role else 0
+        # Without an input of tokens, all steps have inputs of the same shapes.
+        self._has_tokens = tokens is not None and len(tokens) >= 2
+        self.past = max(by_role[MASK][-1] - tokens[1], 0) if self._has_tokens and tokens and MASK in by_role else 0
         batched = [described for described in self._inputs if described.role != CACHE_POSITIONS and described.shape]
         raised = BEAMS in by_role and all(
             described.open_batch and described.shape[self._batch_axis(described)] == 1 for described in batched
         )
         batch = tokens[0] if tokens else 1
-        self._full = _Sizes(max(batch, sequences) if raised else batch, tokens[1] if self._known and tokens else 0, 0)
-        self._grows = mask_covers_past(model)
+        new_tokens = tokens[1] if self._has_tokens and tokens else 0
+        self._example_sizes = _Sizes(max(batch, sequences) if raised else batch, new_tokens, 0)
+        self._mask_covers_past = mask_covers_past(model)
         self._window = convolution_window(model)
         positions = by_role.get(CACHE_POSITIONS)
-        if self._known and self._window and positions and positions[0] != self._window:
+        if self._has_tokens and self._window and positions and positions[0] != self._window:
             self.past = self._window  # this is no prompt, and the mask does not show how many tokens came before
-        self._growing = self._known and any(
+        self._token_count_is_open = self._has_tokens and any(
             described.role in TOKENS and port.get_partial_shape()[1].is_dynamic
             for described, port in zip(self._inputs, model.inputs, strict=True)
         )
 
     @staticmethod
     def _batch_axis(described: _Input) -> int:
+        """Axis of an input's shape that has the number of sequences."""
         return len(described.shape) - 2 if described.role == POSITIONS and len(described.shape) > 1 else 0
 
     def timed(self, seed: int = 0) -> tuple[list[Inputs], list[Inputs]]:
@@ -136,15 +139,16 @@ class StatefulInputs:
             seed: seed of the random numbers.
 
         Returns:
-            Inputs of untimed inferences that fill the states: none if the states are empty; one inference; or two, of
-            `FILLED` tokens together and the last with one token, if the states hold more. Then inputs of the timed
-            inferences: `TIMED_STEPS` consecutive ones if the example shapes are one token after others, else one.
+            (before, timed). `before` are inputs of untimed inferences that fill the states: none if the states are
+            empty; one inference; or two, of `FILLED` tokens together and the last with one token, if the states hold
+            more. `timed` are inputs of the timed inferences: `TIMED_STEPS` consecutive ones if the example shapes are
+            one token after others, else one.
         """
         random = np.random.default_rng(seed)
-        batch, tokens, past = self._full.batch, self._full.tokens, self.past
-        counts = [FILLED - 1, 1] if self._growing and past > FILLED else [past] if past else []
+        batch, tokens, past = self._example_sizes.batch, self._example_sizes.tokens, self.past
+        counts = [FILLED - 1, 1] if self._token_count_is_open and past > FILLED else [past] if past else []
         before = [self._step(random, _Sizes(batch, count, sum(counts[:number]))) for number, count in enumerate(counts)]
-        steps = TIMED_STEPS if self._growing and past and tokens == 1 else 1
+        steps = TIMED_STEPS if self._token_count_is_open and past and tokens == 1 else 1
         return before, [self._step(random, _Sizes(batch, tokens, past + number * tokens)) for number in range(steps)]
 
     def conversation(self, seed: int = 0, further: int = FURTHER) -> list[Inputs]:
@@ -162,8 +166,8 @@ class StatefulInputs:
             Inputs of each step.
         """
         random = np.random.default_rng(seed)
-        batch = self._full.batch
-        counts = [self._full.tokens, *[1 if self._growing else self._full.tokens] * further]
+        batch, tokens = self._example_sizes.batch, self._example_sizes.tokens
+        counts = [tokens, *[1 if self._token_count_is_open else tokens] * further]
         if self.past:
             counts.insert(0, self.past)
         steps, past = [], 0
@@ -173,21 +177,30 @@ class StatefulInputs:
         return steps
 
     def _step(self, random: np.random.Generator, sizes: _Sizes, swap: bool = False) -> Inputs:
+        """Generates the inputs of one step; `swap` is whether the sequences change places in it."""
         return [self._array(random, one, sizes, swap) for one in self._inputs]
 
     def _array(self, random: np.random.Generator, described: _Input, sizes: _Sizes, swap: bool) -> NDArray[Any]:
+        """Generates the value of one input.
+
+        Args:
+            random: the source of random numbers.
+            described: the input.
+            sizes: sizes of the step.
+            swap: whether beams are in reverse order, so that sequences change places.
+        """
         shape = list(described.shape)
         if shape and described.open_batch:
             shape[self._batch_axis(described)] = max(shape[self._batch_axis(described)], sizes.batch)
-        if self._known and len(shape) >= 2:
+        if self._has_tokens and len(shape) >= 2:
             if described.role in TOKENS:
                 shape[1] = sizes.tokens
             elif described.role == MASK:
-                shape[-1] = sizes.past + sizes.tokens if self._grows else sizes.tokens
+                shape[-1] = sizes.past + sizes.tokens if self._mask_covers_past else sizes.tokens
             elif described.role == POSITIONS:
                 shape[-1] = sizes.tokens
-        past = sizes.past if self._known else 0
-        if self._known and described.role == CACHE_POSITIONS and len(shape) == 1:
+        past = sizes.past if self._has_tokens else 0
+        if self._has_tokens and described.role == CACHE_POSITIONS and len(shape) == 1:
             shape[0] = self._window if self._window and not sizes.past else sizes.tokens
         values = described.synthetic.values(random, shape, past, self._vocabulary if described.role in TOKENS else 2)
         return np.ascontiguousarray(values[::-1]) if swap and described.role == BEAMS else values
@@ -204,7 +217,7 @@ _INDEX_PRESERVING = {"Convert", "Reshape", "Squeeze", "Unsqueeze", "Transpose"}
 
 @dataclass(frozen=True)
 class SyntheticInput:
-    """Generates plausible values of an input."""
+    """Generates plausible values of an input, by its names, type and readers."""
 
     names: frozenset[str]  # lower-case names of the input, without TensorFlow's "…:0"
     dtype: np.dtype[Any]  # type of its values
@@ -213,7 +226,7 @@ class SyntheticInput:
 
     @classmethod
     def of(cls, parameter: ov.Node) -> SyntheticInput:
-        """Reads the properties of a Parameter.
+        """Makes the generator for the input of a Parameter.
 
         Raises:
             RunError: no values of its type can be generated.
@@ -239,7 +252,7 @@ class SyntheticInput:
             random: the source of random numbers.
             shape: shape of the input.
             past: the first position.
-            few: number of different integers where no table limits them (at least 2).
+            few: number of different integers where no table limits them (at least 2), so values are below it.
 
         Returns:
             An array of the input's shape and type.
@@ -263,6 +276,7 @@ class SyntheticInput:
         return random.integers(0, few if self.rows is None else max(self.rows, 1), shape).astype(self.dtype)
 
     def _ends_with(self, ends: tuple[str, ...]) -> bool:
+        """Whether any name of the input ends with one of the texts."""
         return any(name.endswith(ends) for name in self.names)
 
 
@@ -295,7 +309,15 @@ def _is_image(shape: Sequence[int]) -> bool:
 
 
 def _areas(random: np.random.Generator, shape: Sequence[int]) -> NDArray[np.float64]:
-    """Draws images [batch, …] of coloured rectangles on a gradient with a little noise; values from 0 to 1."""
+    """Draws images of coloured rectangles on a gradient with a little noise.
+
+    Args:
+        random: the source of random numbers.
+        shape: [batch, channels, height, width] or [batch, height, width, channels], with one or three channels.
+
+    Returns:
+        The images, float64 of this shape, with values from 0 to 1.
+    """
     channels_first = shape[1] in (1, 3)
     channels, (height, width) = (shape[1], shape[2:]) if channels_first else (shape[3], shape[1:3])
     images = np.empty((shape[0], channels, height, width))
@@ -313,7 +335,7 @@ def _areas(random: np.random.Generator, shape: Sequence[int]) -> NDArray[np.floa
 
 
 def _sentences(random: np.random.Generator, shape: Sequence[int]) -> NDArray[Any]:
-    """Draws texts of one to `_LONGEST_TEXT` words."""
+    """Draws texts of one to `_LONGEST_TEXT` words, an array of this shape."""
     words = _WORDS.split()
     texts = [
         " ".join(random.choice(words, int(random.integers(1, _LONGEST_TEXT + 1)))) for _ in range(int(np.prod(shape)))
@@ -322,7 +344,11 @@ def _sentences(random: np.random.Generator, shape: Sequence[int]) -> NDArray[Any
 
 
 def _rows(parameter: ov.Node) -> int | None:
-    """Length of the shortest table whose rows the input selects; see `SyntheticInput.rows`."""
+    """Finds the length of the shortest table from which Gathers take the rows that an input selects.
+
+    Returns:
+        The number of rows; None if there is no such Gather, or no table's length is known.
+    """
     lengths, waiting = [], [parameter]
     while waiting:
         for reader in waiting.pop().output(0).get_target_inputs():

@@ -1,6 +1,7 @@
 """Writes a placement into a model's rt_info, and reads it back from there or from a file of affinities.
 
-Files may come from anybody, so everything that is read is checked.
+A placement is stored as entries: JSON values by name. Files may come from anybody, so every entry that is read is
+checked.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def read(model: ov.Model) -> dict[str, Any] | None:
 
 
 def _nodes_by_device(devices: Sequence[str], affinity: Mapping[str, str]) -> dict[str, list[str]]:
-    """Friendly names of each device's nodes."""
+    """Returns the friendly names of each device's nodes, also of devices without nodes."""
     nodes: dict[str, list[str]] = {device: [] for device in devices}
     for name, device in affinity.items():
         nodes[device].append(name)
@@ -153,14 +154,25 @@ def _nodes_by_device(devices: Sequence[str], affinity: Mapping[str, str]) -> dic
 
 
 def remove(model: ov.Model) -> None:
-    """Removes an embedded placement, in place."""
+    """Removes an embedded placement from a model, in place; without one, the model stays as it is."""
     if RT_INFO in model.rt_info:
         del model.rt_info[RT_INFO]
     output_tags.remove(model)
 
 
 def read_affinities(path: str | PathLike[str], devices: Sequence[str] | None) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Reads devices and affinities from a JSON file {"node": "device"}; see `Placement.load`."""
+    """Reads a JSON file {"node": "device"}, see `Placement.load`.
+
+    Args:
+        path: the file.
+        devices: the devices that it may use, in order; None for those of the file, in order of appearance.
+
+    Returns:
+        (devices, affinity): the devices, and the device of each node by friendly name.
+
+    Raises:
+        UserError: the file cannot be read, is no such JSON, or uses a device that is not in `devices`.
+    """
     shown = fspath(path)
     try:
         affinity = read_json(path, TABLES, strict=True)
@@ -201,11 +213,15 @@ def _text(value: Any) -> str:
 
 
 def _is_number(value: Any) -> bool:
+    """Whether a JSON value is a number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _figures(value: Any) -> dict[str, Any]:
-    """Checks figures of a placement from JSON: values that are computed with must be numbers."""
+    """Checks the figures of one placement from JSON, and returns a copy of them.
+
+    Values that are computed with must be numbers or null. Raises TypeError or AttributeError, like the other checks.
+    """
     intervals = [value.get(key) for key in _INTERVALS]
     numbers = [value.get(key) for key in _NUMBERS] + list((value.get("memory_bytes") or {}).values())
     if not all(
@@ -222,11 +238,15 @@ def _figures(value: Any) -> dict[str, Any]:
 
 
 def _all_figures(value: Any) -> dict[str, Any] | None:
-    """Checks the figures of several placements, by name."""
+    """Checks the figures of several placements by name, and returns a copy; None for None."""
     return None if value is None else {name: _figures(figures) for name, figures in value.items()}
 
 
 def _settings(value: Any) -> dict[str, Any] | None:
+    """Checks the settings of a placement from JSON by their types, and returns a copy; None for None.
+
+    Raises TypeError or AttributeError, like the other checks.
+    """
     if value is None:
         return None
     shapes, memory = value.get("shapes") or {}, value.get("memory") or {}
@@ -247,7 +267,11 @@ def _settings(value: Any) -> dict[str, Any] | None:
 
 
 def plain(value: Any) -> Any:
-    """Converts NumPy's scalars and arrays to JSON's numbers and lists."""
+    """Converts NumPy's scalars and arrays to numbers and lists, as `default` of `json.dumps`.
+
+    Raises:
+        TypeError: the value is of another type.
+    """
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"cannot store {type(value).__name__} in a model")

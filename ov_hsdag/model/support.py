@@ -1,9 +1,12 @@
-"""Finds out which devices of this machine run which operations."""
+"""Finds out which devices of this machine run which operations.
+
+A claim is a device's answer to `ov.Core.query_model` that it runs a node. Some claims are wrong, so doubtful ones are
+checked by compiling the node.
+"""
 
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from itertools import compress
 
@@ -20,6 +23,7 @@ from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.utils.child import ChildError
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import op, ov
+from ov_hsdag.utils.warn import warn_caller
 
 # Types, by kind of device, that query_model lists even where the device has no kernel for them. The GPU plugin has
 # GRUSequence only from oneDNN, and so not on GPUs without matrix engines, which query_model does not check.
@@ -36,9 +40,9 @@ def support(
     """Finds out which devices run which nodes.
 
     A device is asked with `ov.Core.query_model`. Where claims of its kind are known to be wrong at times, the operation
-    is also compiled alone; a warning lists claims that were withdrawn. Devices of the same kind, name, capabilities and
-    precision are asked once. A device is asked about an excerpt of a large model first, and about the whole model only
-    where it does not run all of the excerpt.
+    is also compiled as a model of its own; a warning lists the types of operations that do not compile. Devices of the
+    same kind, name, capabilities and precision are asked once. A device is asked about an excerpt of a large model
+    first, and about the whole model only where it does not run all of the excerpt.
 
     Args:
         model: the normalized model, which is not changed.
@@ -69,10 +73,9 @@ def support(
         refused = np.flatnonzero(doubtful & ~column)
         if len(refused):
             kinds = ", ".join(sorted({graph.types[node] for node in refused}))
-            warnings.warn(
+            warn_caller(
                 f"{device} says that it runs {kinds} and does not compile it: {len(refused)} operations are placed"
-                " elsewhere",
-                stacklevel=2,
+                " elsewhere"
             )
         columns[sort] = column
     return np.stack([columns[sort] for sort in sorts], axis=1) if sorts else np.ones((graph.nodes, 0), bool)
@@ -81,9 +84,22 @@ def support(
 def _claimed_nodes(
     model: ov.Model, part: Excerpt | None, graph: ComputationGraph, device: str, core: ov.Core
 ) -> NDArray[np.bool_]:
-    """Which nodes a device claims to run, bool [nodes]. Raises RunError where it cannot say.
+    """Asks a device which nodes it runs.
 
-    Plugins transform the whole model to answer, in a time that grows faster than the model.
+    Plugins transform the whole model to answer, in a time that grows faster than the model. So an excerpt comes first.
+
+    Args:
+        model: the normalized model.
+        part: its excerpt; None to ask about the whole model at once.
+        graph: the graph of the model.
+        device: name of the device.
+        core: the Core.
+
+    Returns:
+        Whether the device claims to run each node, bool [nodes].
+
+    Raises:
+        RunError: the device cannot say what it supports.
     """
     if part is not None:
         try:
@@ -101,7 +117,7 @@ def _claimed_nodes(
 
 
 def _equality_key(core: ov.Core, device: str) -> tuple[object, ...]:
-    """A key that is equal for devices which run the same operations, so that one answer holds for eight equal GPUs.
+    """Returns a key that is equal for devices which run the same operations, so one answer holds for eight equal GPUs.
 
     An answer costs a pass over the model by the device's plugin: half a second for a language model of 16 layers.
     """
@@ -119,9 +135,22 @@ def _equality_key(core: ov.Core, device: str) -> tuple[object, ...]:
 def _compile_alone(
     model: ov.Model, graph: ComputationGraph, nodes: Sequence[int], device: str, core: ov.Core
 ) -> list[bool]:
-    """Whether the device compiles each of the nodes as a separate model with its constant inputs.
+    """Tries to compile each of some nodes as a model that has only this node and its constant inputs.
 
-    Compiling happens in another process, see `ov_hsdag.model.compiling`. Raises RunError where none can be started.
+    Compiling happens in another process, see `ov_hsdag.model.compiling`.
+
+    Args:
+        model: the normalized model, which is not changed.
+        graph: the graph of the model.
+        nodes: numbers of the nodes.
+        device: name of the device.
+        core: the Core.
+
+    Returns:
+        Whether each node compiles. False for all nodes if the plugin crashes.
+
+    Raises:
+        RunError: no process can be started.
     """
     if not nodes:
         return []
@@ -186,7 +215,11 @@ def with_open_ranks(model: ov.Model) -> list[str]:
 
 
 def inner_types(model: ov.Model) -> dict[str, frozenset[str]]:
-    """Types of the operations in the bodies (nested ones, too) of each If and loop, by the node's friendly name."""
+    """Finds the types of the operations in the bodies of each If and loop, including nested bodies.
+
+    Returns:
+        Types by the friendly name of the If or loop, without Parameters, Results and Constants.
+    """
     types_by_name = {}
     for node in model.get_ops():
         inner = {one.get_type_name() for one in _inner_operations(node)}
@@ -208,11 +241,13 @@ def custom_operations(model: ov.Model) -> list[str]:
 
 
 def _is_custom(node: ov.Node) -> bool:
+    """Whether an operation belongs to no operation set of OpenVINO and is none of its other operations."""
     version = str(node.get_type_info().version_id)
     return _OWN_VERSIONS.fullmatch(version) is None and node.get_type_name() not in _OWN_TYPES
 
 
 def _inner_operations(node: ov.Node) -> Iterator[ov.Node]:
+    """Yields the nodes in the bodies of an If or a loop, including nested bodies; nothing for other nodes."""
     for body in bodies_of(node):
         for inner in body.get_ops():
             yield inner

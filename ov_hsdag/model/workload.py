@@ -1,4 +1,8 @@
-"""A workload: inferences of several sizes, and how often each size occurs."""
+"""Describes the workload of a decoder, and finds the shapes of its inputs for each phase.
+
+A workload is a prompt followed by generated tokens. A phase is the inferences of one size in it, with the number of
+times that they occur. The context is the number of tokens whose states must fit into memory.
+"""
 
 from __future__ import annotations
 
@@ -86,10 +90,11 @@ class Workload:
 
     @classmethod
     def of_context(cls, context: int, batch: int = 1) -> Workload:
-        """Assumes a workload where only the context is known: the prompt is half of it, and the rest is generated.
+        """Makes a workload where only the context is known.
 
-        Times count a prompt of at most 256 tokens. Memory counts a prompt as long as the context, because optimum-intel
-        and openvino.genai (its backend SDPA, which several devices need) read a prompt at once, however long it is.
+        The prompt is half of the context, at most 256 tokens, and the rest is generated. Memory counts a prompt as long
+        as the context, because optimum-intel and openvino.genai (its backend SDPA, which several devices need) read a
+        prompt at once, however long it is.
 
         Args:
             context: tokens whose states must fit into memory.
@@ -105,7 +110,14 @@ class Workload:
 
     @classmethod
     def asked(cls, workload: Workload | str | None, context: int | None) -> Workload | None:
-        """Combines the options `workload` and `context`; None if there is neither.
+        """Makes the workload that the options `workload` and `context` of `ov_hsdag.place` ask for.
+
+        Args:
+            workload: a workload or its text, see `parse`; None if not given.
+            context: tokens whose states must fit into memory; None if not given.
+
+        Returns:
+            The workload; None if neither option is given.
 
         Raises:
             UserError: as `parse` and `of_context`.
@@ -131,7 +143,10 @@ class Workload:
         return max(self.context, self.prompt + self.generate)
 
     def phases(self, model: ov.Model) -> tuple[Phase, ...]:
-        """Returns the phases: the prompt, a token halfway through the generated ones, longest prompt, and last token.
+        """Returns the phases of the workload for a model.
+
+        They are the prompt; a token halfway through the generated ones, which stands for all of them; and, for memory
+        only (their count is 0), the longest prompt if it is longer than the first, and the last token.
 
         Raises:
             UserError: as `decoder_shapes`.
@@ -147,7 +162,11 @@ class Workload:
         return (*phases, Phase(LAST_TOKEN, decoder_shapes(model, self.batch, 1, self.tokens), 0.0))
 
     def phases_with(self, model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> tuple[Phase, ...]:
-        """Returns `phases`, with example shapes of other inputs.
+        """Returns `phases` with the example shapes of further inputs added to each.
+
+        Args:
+            model: the decoder.
+            shapes: example shapes of inputs that the workload does not size, by input name.
 
         Raises:
             UserError: as `decoder_shapes`, or an input's shape is given by both.
@@ -205,12 +224,16 @@ def decoder_shapes(model: ov.Model, batch: int, new: int, total: int) -> dict[st
 
 
 def cache_positions(model: ov.Model, prompt: int) -> int:
-    """Length of the input `cache_position` when a prompt of `prompt` tokens is read."""
+    """Returns the length of the input `cache_position` when a prompt is read; `prompt` is its number of tokens."""
     return convolution_window(model) or prompt
 
 
 def past_length(model: ov.Model) -> int | None:
-    """Tokens that the states of a model with static inputs hold before an inference; None if inputs do not show it."""
+    """Finds the number of tokens that the states of a model with static inputs hold before an inference.
+
+    Returns:
+        The length of the mask minus the number of new tokens; None if the inputs do not show both.
+    """
     sizes: dict[str, int] = {}
     for port in model.inputs:
         shape = port.get_partial_shape()
@@ -237,7 +260,7 @@ def mask_covers_past(model: ov.Model) -> bool:
 
 
 def convolution_window(model: ov.Model) -> int | None:
-    """Number of inputs that the states of short convolutions hold; None where the model has no such states.
+    """Returns the number of positions that the states of short convolutions hold; None if there are no such states.
 
     A Mamba takes that many positions in its cache with a prompt of any length, and one with each further token. With
     another number it writes outside of its state, which the CPU plugin does not check (docs/reference/facts.md).

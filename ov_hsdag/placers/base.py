@@ -1,4 +1,8 @@
-"""The interface of placers, and functions that several of them share."""
+"""The interface of placers, and functions that several of them share.
+
+A placement is an array of device numbers, one for each co-location group, uint8 [groups]. Its score is the objective
+that the simulator predicts for it, in µs: lower is better, and inf means that the placement is infeasible.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,15 @@ class Placer(Protocol):
 
 
 def best_of(problem: PlacementProblem, placements: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """The placement, uint8 [groups], with the best score by the simulator; of equal ones the first."""
+    """Simulates placements and returns the one with the best score; if several are equally good, the first of these.
+
+    Args:
+        problem: the problem.
+        placements: the placements, uint8 [groups] each, at least one.
+
+    Returns:
+        The best placement, uint8 [groups].
+    """
     batch = np.stack(placements)
     best: NDArray[np.uint8] = batch[problem.evaluate(batch, most_work=MOST_WORK).score(problem.objective).argmin()]
     return best
@@ -41,12 +53,14 @@ Beyond it, a placer runs a second time, on the nodes in their given order."""
 def by_structure(find: Callable[[PlacementProblem], NDArray[np.uint8]], problem: PlacementProblem) -> NDArray[np.uint8]:
     """Runs a placer on the canonical form of a problem, so that its result does not depend on how nodes are numbered.
 
-    HETERO itself depends on the order of the nodes in two respects: which tensors are alive at the same time, and where
-    it splits parts that wait for each other. Where the given order makes the placement worse than in the canonical
-    form, the placer runs a second time with the nodes in their given order, and the better placement counts.
+    The canonical form is the same problem with its nodes in an order that follows from the structure of the graph
+    alone (`PlacementProblem.canonical`). HETERO itself depends on the order of the nodes in two respects: which tensors
+    are alive at the same time, and where it splits parts that wait for each other. Where the given order makes the
+    placement worse than in the canonical form, the placer runs a second time with the nodes in their given order, and
+    the better placement counts.
 
     Args:
-        find: finds placements of a problem, best first, uint8 [count, groups].
+        find: the placer: takes a problem and returns placements of it, best first, uint8 [count, groups].
         problem: the problem; its nodes are in any topological order.
 
     Returns:
@@ -65,12 +79,18 @@ def by_structure(find: Callable[[PlacementProblem], NDArray[np.uint8]], problem:
 
 
 def _best_first(problem: PlacementProblem, placements: NDArray[np.uint8], expected: float) -> NDArray[np.uint8]:
-    """Moves the best placement to the front, unless the first one's score is about the expected one.
+    """Moves the placement with the best score to the front.
+
+    If the first placement scores as well as expected (within `WORSE_IN_ORDER`), the others are not simulated and the
+    order stays.
 
     Args:
         problem: the problem.
         placements: the placements, uint8 [count, groups].
-        expected: expected score of the first one, µs.
+        expected: expected score of the first one, µs; 0 to simulate all placements in any case.
+
+    Returns:
+        The same placements, uint8 [count, groups].
     """
     if len(placements) == 1 or _score(problem, placements[0]) <= expected * (1 + WORSE_IN_ORDER):
         return placements
@@ -80,7 +100,7 @@ def _best_first(problem: PlacementProblem, placements: NDArray[np.uint8], expect
 
 
 def _score(problem: PlacementProblem, placement: NDArray[np.uint8]) -> float:
-    """The objective of one placement, µs, inf where infeasible."""
+    """The score of one placement, µs; inf where it is infeasible."""
     return float(problem.evaluate(placement, most_work=MOST_WORK).score(problem.objective)[0])
 
 

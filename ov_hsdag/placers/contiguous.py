@@ -2,8 +2,9 @@
 
 They balance work over devices when many requests are in flight, and they fill the devices' memory; minimum cuts do
 neither. For a given order, one dynamic programme finds the best partitions (cpp_ext/contiguous.hpp). Its state is the
-set of devices that are left, the last device and the cut, after Bokhari, "Partitioning problems in parallel, pipeline,
-and distributed computing", IEEE Transactions on Computers 37(1), 1988. It is used in two ways:
+set of devices without a part so far, the device of the latest part, and the cut where that part begins, after Bokhari,
+"Partitioning problems in parallel, pipeline, and distributed computing", IEEE Transactions on Computers 37(1), 1988. It
+is used in two ways:
 
 - `Contiguous` is a placer. It cuts an order of colocation groups, knows the transfers between neighbouring devices,
   and lets the simulator choose among the best partitions.
@@ -12,6 +13,10 @@ and distributed computing", IEEE Transactions on Computers 37(1), 1988. It is us
 
 Partitions are optimal among those whose parts end at candidate cuts (all cuts, up to some hundred groups), over all
 orders of the devices; with more than eight devices that differ (`_MOST_STATES`), in the order of the device list only.
+
+In this file a cut is a place in an order where a part may end: cut i is in front of item i, and cut n after the last of
+n items. A sequence is the order in which devices get their parts. A coarse group is a set of co-location groups that
+are placed together (`PlacementProblem.coarse`).
 """
 
 from __future__ import annotations
@@ -95,11 +100,12 @@ class Contiguous:
 
 
 def contiguous_placements(problem: PlacementProblem, *, in_list_order: bool = False) -> list[NDArray[np.uint8]]:
-    """Placements of good contiguous partitions.
+    """Finds good contiguous partitions of the topological order that has the best one.
 
-    Of several topological orders, the one with the best partition is used. Of it there are at most `_SEQUENCES`
-    sequences of devices, and `_PER_SEQUENCE` partitions of each that differ in the cuts before the last device. No part
-    has a group that its device does not run.
+    That order is partitioned for at most `_SEQUENCES` sequences of devices. Each sequence contributes at most
+    `_PER_SEQUENCE` partitions, which differ in the cut before the last device. Where memory is so short that no order
+    has a feasible partition, one partition of each sequence is taken from every order. No part has a group that its
+    device does not run.
 
     Args:
         problem: the problem.
@@ -110,7 +116,16 @@ def contiguous_placements(problem: PlacementProblem, *, in_list_order: bool = Fa
     """
 
     def best(order: NDArray[np.int32], sequences: int, per_sequence: int) -> NDArray[np.uint8]:
-        """The best partitions of one order, uint8 [partitions, groups]."""
+        """Finds the best partitions of one order.
+
+        Args:
+            order: topological order of the co-location groups, int32 [groups].
+            sequences: largest number of sequences of devices.
+            per_sequence: largest number of partitions for each sequence.
+
+        Returns:
+            Their placements, best first, uint8 [partitions, groups].
+        """
         return problem.search_space.partitions(
             order,
             problem.objective == "throughput",
@@ -139,17 +154,18 @@ def contiguous_placements(problem: PlacementProblem, *, in_list_order: bool = Fa
 
 @dataclass(frozen=True, eq=False)
 class CoarsePartitions:
-    """The figures from which contiguous partitions of orders of a problem's coarse groups are estimated.
+    """Finds contiguous partitions of a problem's coarse groups by estimated costs.
 
-    D is the number of devices. Shares are of the memory that the whole model needs on one device.
+    The attributes are the figures that the estimates are made of. D is the number of devices, and `size` the number of
+    coarse groups. A share of memory is relative to what the whole model needs on the first device.
 
     Attributes:
         view: the problem by coarse groups.
-        us: time of each group on each device, µs, float64 [size, D]. Where a device does not run a group, the fastest
-            device that does is assumed, with transfers in and out.
-        weights: weights and states of each group on each device, as a share, float64 [size, D].
+        us: time of each group on each device, µs, float64 [size, D]. Where a device does not run a group, it is the
+            time on the fastest device that does, with transfers there and back.
+        weights: weights and states of each group on each device, as a share of memory, float64 [size, D].
         largest: bytes of the inputs and outputs of each group's largest operation, float64 [size].
-        room: memory limit of each device, as a share, inf without a limit, float64 [D].
+        room: limit of each device, as a share of memory, inf without a limit, float64 [D].
         kind: number of each device's kind, see `PlacementProblem.kinds`, int32 [D].
     """
 
@@ -162,7 +178,12 @@ class CoarsePartitions:
 
     @classmethod
     def of(cls, problem: PlacementProblem, coarse: NDArray[np.int32] | None = None) -> CoarsePartitions:
-        """Computes the figures of a problem; for the arguments see `CoarseView.of`."""
+        """Computes the figures of a problem.
+
+        Args:
+            problem: the problem, in which each co-location group has a device that supports it.
+            coarse: coarse group of each co-location group, int32 [groups]; by default `problem.coarse`.
+        """
         view = CoarseView.of(problem, coarse)
         need = max(float(problem.evaluate(problem.single(0)).memory_bytes[0].sum()), 1.0)
         us = np.where(np.isfinite(view.us), view.us, view.best[:, None] + view.into + view.out_of)
@@ -190,14 +211,15 @@ class CoarsePartitions:
         return found[0] if found and listed.value > found[0].value * _IN_LIST_ORDER else listed
 
     def _parts(self, position: NDArray[np.int32]) -> tuple[Floats, NDArray[np.int64]]:
-        """Costs of all possible parts of an order.
+        """Computes the costs of all possible parts of an order, for P cuts.
 
         Args:
             position: place of each coarse group in the order, int32 [size].
 
         Returns:
-            Time of the part between each two cuts on each device, µs, float64 [D, P, P], inf where it ends before it
-            begins or is empty; and the cuts, int64 [P].
+            span: element [d, i, j] is the time of the part from cut i to cut j on device d, with transfers and a
+                penalty for exceeding memory, µs, float64 [D, P, P]; inf where j is not behind i.
+            cuts: place of each cut in the order, ascending, int64 [P].
         """
         problem, view = self.view.problem, self.view
         order = np.argsort(position)
@@ -231,13 +253,17 @@ class CoarsePartitions:
     def _find(
         self, span: Floats, cuts: NDArray[np.int64], sequences: int = 1, *, in_list_order: bool = False
     ) -> list[ContiguousPartition]:
-        """The best partition for each of the best sequences of all devices.
+        """Finds the best partition for each of the best sequences of all devices.
 
         Args:
             span: times of parts, see `_parts`.
             cuts: cuts, see `_parts`.
-            sequences: how many sequences are returned.
-            in_list_order: whether devices stay in the order of the device list.
+            sequences: largest number of sequences that are returned.
+            in_list_order: whether devices stay in the order of the device list. They also do where other orders would
+                take too many states (`_MOST_STATES`).
+
+        Returns:
+            One partition for each sequence, best first; empty where no partition has a finite value.
         """
         problem, kind = self.view.problem, self.kind
         if in_list_order or _states(kind) > _MOST_STATES:
@@ -258,24 +284,29 @@ class CoarsePartitions:
 
 
 def _states(kind: NDArray[np.int32]) -> float:
-    """Number of states of the dynamic programme: pairs of a device's kind and the devices of each kind behind it.
+    """Counts the states of the dynamic programme that differ in their devices.
 
-    With m_k devices of kind k these are Σ_k m_k Π_{j ≠ k} (m_j + 1).
+    A state has the kind of the present device and the number of devices of each kind that come behind it. With m_k
+    devices of kind k there are Σ_k m_k Π_{j ≠ k} (m_j + 1) states.
+
+    Args:
+        kind: number of each device's kind, int32 [devices].
     """
     members = np.bincount(kind).astype(np.float64)
     return float((members / (members + 1)).sum() * (members + 1).prod())
 
 
 def _candidate_cuts(work: Floats, crossing_bytes: Floats, most: int) -> NDArray[np.int64]:
-    """Places where parts may end.
+    """Selects the cuts of an order where parts may end.
 
     Args:
         work: time of each of n items, float64 [n].
-        crossing_bytes: bytes that cross each place, float64 [n + 1].
-        most: about the largest number of places.
+        crossing_bytes: bytes of the tensors that cross each cut, float64 [n + 1].
+        most: about the largest number of cuts.
 
     Returns:
-        All of 0 … n, or the place that the fewest bytes cross in each of `most` slices of the work, int64.
+        All cuts 0 … n where there are at most `most`. Otherwise the order is divided into `most` slices of equal work,
+        and each contributes the cut that the fewest bytes cross; 0 and n are always included. Ascending, int64.
     """
     count = len(work)
     if count < most:
@@ -287,7 +318,7 @@ def _candidate_cuts(work: Floats, crossing_bytes: Floats, most: int) -> NDArray[
 
 
 def _sums_before(values: NDArray[Any]) -> NDArray[Any]:
-    """Sums of the rows before each row, and of all rows, [n + 1, …]."""
+    """Sums along the first axis: row i of the result is the sum of the first i rows, [n + 1, …]."""
     return np.concatenate([np.zeros((1, *values.shape[1:]), values.dtype), values.cumsum(axis=0)])
 
 
@@ -310,10 +341,19 @@ def _largest_operation_bytes(problem: PlacementProblem, group: NDArray[np.int32]
 
 
 def _live_shares(largest: Floats, crossing_bytes: Floats, weights: Floats) -> Floats:
-    """Estimates the memory of the tensors that are alive while each item runs, as shares of the model's memory, [n].
+    """Estimates the memory of the tensors that are alive while each of n items runs.
 
-    The estimate is the bytes that cross the places around an item, or the inputs and outputs of its largest operation.
-    It is scaled so that the largest one is the share of the model's memory that weights do not need.
+    The estimate is the larger of two sizes: the bytes that cross the cuts around an item, and the inputs and outputs of
+    its largest operation. All estimates are scaled so that the largest one is the share of the model's memory that
+    weights do not need.
+
+    Args:
+        largest: bytes of the inputs and outputs of each item's largest operation, float64 [n].
+        crossing_bytes: bytes of the tensors that cross each cut, float64 [n + 1].
+        weights: weights of each item on each device, as a share of the model's memory, float64 [n, D].
+
+    Returns:
+        Live tensors of each item, as a share of the model's memory, float64 [n].
     """
     alive = np.maximum(largest, np.maximum(crossing_bytes[:-1], crossing_bytes[1:]))
     alive *= (1 - weights.sum(axis=0).min()) / max(alive.max(), 1e-30)
@@ -321,14 +361,17 @@ def _live_shares(largest: Floats, crossing_bytes: Floats, weights: Floats) -> Fl
 
 
 def _memory_penalty(weights: Floats, alive: Floats, room: Floats, cuts: NDArray[np.int64], work: Floats) -> Floats:
-    """Penalty of parts between two cuts for exceeding a device's memory, µs, float64 [D, P, P].
+    """Computes the penalties of all possible parts for exceeding a device's memory.
 
     Args:
         weights: weights of each of n items on each device, as a share of the model's memory, float64 [n, D].
         alive: live tensors while each item runs, see `_live_shares`, float64 [n]; a part needs their maximum.
         room: memory limit of each device, as a share, float64 [D].
         cuts: the cuts, int64 [P].
-        work: time of all items before each cut, µs, float64 [D, P].
+        work: time of all items before each cut on each device, µs, float64 [D, P].
+
+    Returns:
+        Penalty of the part from cut i to cut j on device d, µs, float64 [D, P, P]; 0 where it fits.
     """
     held = _sums_before(weights)[cuts]
     live_maximum = np.zeros((len(cuts), len(cuts)))

@@ -1,4 +1,7 @@
-"""A placer that puts routed experts of a decoder on another device than the rest, as people do by hand."""
+"""A placer that puts routed experts of a decoder on another device than the rest, as people do by hand.
+
+Routed experts are the feed-forward networks of a mixture of experts, of which a layer chooses a few for each token.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,8 @@ class ExpertsApart:
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """Finds a placement, see `Placer.place`.
 
-        The experts of all layers move where the model has fewer layers, or where no number of layers suffices.
+        The experts of all layers move where the model has fewer layers than `layers`. They also all move where `layers`
+        is None and no number of layers makes the model fit.
         """
         away = experts_away(problem, self.device)
         if self.layers is not None:

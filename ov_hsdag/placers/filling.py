@@ -1,4 +1,8 @@
-"""Contiguous parts that fill the memory of all devices equally: they keep the limits where a model just fits."""
+"""A placer that cuts the model into contiguous parts which fill the memory of all devices to the same share.
+
+It keeps the memory limits where a model just fits. A gap is a place between two neighbouring groups of an order, or
+before the first or after the last one; parts end at gaps.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,7 @@ from ov_hsdag.placers.base import by_structure
 from ov_hsdag.problem.coarse import crossing
 from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem, topological_groups
 
-# A gap is a place between two neighbouring groups of an order, or before the first or after the last. A part may end
-# only at a gap that no more bytes cross than any other gap within 1 / `_WINDOWS` of the model.
+# A part may end only at a gap that no more bytes cross than any other gap within 1 / `_WINDOWS` of the model.
 _WINDOWS = 100
 
 # Bisection steps for the filled share; after 40, it is known to 1e-12.
@@ -34,7 +37,7 @@ class Filling:
         return by_structure(self._find, problem)[0]
 
     def _find(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """The first feasible placement over several orders, else that of the last order, uint8 [1, groups]."""
+        """Fills several orders in turn, and returns the first feasible placement, else the last; uint8 [1, groups]."""
         for order in (*problem.search_space.orders(), topological_groups(problem)):
             best = self._fill(problem, order)
             if not problem.evaluate(best).infeasible[0]:
@@ -43,9 +46,18 @@ class Filling:
 
     @staticmethod
     def _fill(problem: PlacementProblem, order: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
-        """The parts of one order, by bisection of the filled share, uint8 [groups].
+        """Cuts one order into parts that fill the same share of each device's memory.
 
-        Memory is reserved for live tensors: first what each device would need alone, then half of it, then none.
+        Bisection finds the smallest share with which all groups have a place. Memory is reserved for live tensors:
+        first as much as they would need if the whole model ran on the device, then half of it, then none. The first of
+        these three results that is feasible is returned.
+
+        Args:
+            problem: the problem.
+            order: topological order of the co-location groups, [groups].
+
+        Returns:
+            The placement, uint8 [groups]; infeasible where none of the three is feasible.
         """
         cut_bytes = _crossing_bytes(problem, order)
         reach = max(len(cut_bytes) // _WINDOWS, 1)
@@ -80,9 +92,15 @@ class Filling:
 
 
 def _crossing_bytes(problem: PlacementProblem, order: NDArray[np.integer[Any]]) -> NDArray[np.float64]:
-    """Bytes of the tensors that cross each gap of an order of the groups, float64 [groups + 1].
+    """Counts the bytes of the tensors that cross each gap of an order.
 
-    Gap i is before the i-th group of the order; the last gap is after all groups.
+    Args:
+        problem: the problem.
+        order: topological order of the co-location groups, [groups].
+
+    Returns:
+        Bytes at each gap, float64 [groups + 1]. Gap i is before the i-th group of the order; the last gap is after all
+        groups.
     """
     tensors, position = problem.tensors, np.argsort(order)
     first, last = position[tensors.source], position[tensors.source]
@@ -93,12 +111,16 @@ def _crossing_bytes(problem: PlacementProblem, order: NDArray[np.integer[Any]]) 
 
 
 def _part_ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The gap where each device's part ends if it takes as many groups as fit, int64 [devices].
+    """Gives each device in turn as many groups as fit.
 
     Args:
         held: bytes that each device would keep for all groups before each gap, float64 [groups + 1, devices].
         cuts: gaps where parts may end, ascending, int64; the last gap is one of them.
         room: bytes that fit on each device, float64 [devices].
+
+    Returns:
+        The gap where each device's part ends, int64 [devices]. All groups have a place where the last one is the gap
+        after all groups.
     """
     end, ends = 0, []
     for device, device_room in enumerate(room):

@@ -42,7 +42,15 @@ class MinCut:
 
 
 def _solve(problem: PlacementProblem, share: float) -> NDArray[np.uint8]:
-    """The placement of least additive latency, where each transfer also costs a share of a submodel's cost."""
+    """Finds the placement of least additive latency, with a surcharge on every transfer.
+
+    Args:
+        problem: the problem.
+        share: share of a submodel's cost that each transfer costs additionally.
+
+    Returns:
+        The placement, uint8 [groups]: the optimum on two devices, the result of alpha-expansion on more.
+    """
     size = problem.tensors.bytes[:, None, None]
     fixed = problem.transfer_us + share * problem.submodel_us[None, :]
     times = fixed + problem.transfer_us_per_byte * size + problem.tensor_fusion_penalty_us[:, None, :]
@@ -98,11 +106,14 @@ class _Network:
 
 
 def _cut_two(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether each group is on the second device in the optimum of additive latency, bool [groups].
+    """Finds the optimum of additive latency on two devices, as one minimum cut.
 
     Args:
         problem: the problem, on two devices.
-        transfers: time of each tensor's transfer, µs, float64 [tensors, devices, devices].
+        transfers: time of each tensor's transfer, µs, float64 [tensors, devices, devices]; the sender comes first.
+
+    Returns:
+        Whether each group is on the second device, bool [groups].
     """
     network = _Network(problem.group_count)
     groups = np.arange(problem.group_count)
@@ -122,7 +133,7 @@ def _cut_two(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArr
 
 
 def _energy(problem: PlacementProblem, transfers: NDArray[np.float64], placement: NDArray[np.uint8]) -> float:
-    """The additive latency of a placement, µs."""
+    """Computes the additive latency of a placement, µs; `transfers` are as in `_cut_two`."""
     tensors = problem.tensors
     nodes = problem.group_us[np.arange(problem.group_count), placement].sum()
     sent = np.unique(np.stack([tensors.of_consumer, placement[tensors.consumers]], axis=1), axis=0)
@@ -134,6 +145,13 @@ def _expand(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArra
 
     Each step finds the best set of groups to move to one device, by a minimum cut. Within a step, a tensor with several
     consumers counts once for each of them in part; a step is kept only where the true additive latency falls.
+
+    Args:
+        problem: the problem.
+        transfers: time of each tensor's transfer, see `_cut_two`.
+
+    Returns:
+        The placement, uint8 [groups].
     """
     singles = [*problem.singles, problem.group_us.argmin(axis=1).astype(np.uint8)]
     energies = [_energy(problem, transfers, placement) for placement in singles]
@@ -153,7 +171,17 @@ def _expand(problem: PlacementProblem, transfers: NDArray[np.float64]) -> NDArra
 def _expansion(
     problem: PlacementProblem, transfers: NDArray[np.float64], placement: NDArray[np.uint8], device: int
 ) -> NDArray[np.uint8]:
-    """Moves the best set of groups to `device`: those on the sink's side of a minimum cut; uint8 [groups]."""
+    """Makes one step of alpha-expansion: moves the best set of groups to one device, by a minimum cut.
+
+    Args:
+        problem: the problem.
+        transfers: time of each tensor's transfer, see `_cut_two`.
+        placement: the placement before the step, uint8 [groups]; it is not changed.
+        device: number of the device that groups move to.
+
+    Returns:
+        The placement after the step, uint8 [groups].
+    """
     network = _Network(problem.group_count)
     groups = np.arange(problem.group_count)
     stay = problem.group_us[groups, placement].copy()

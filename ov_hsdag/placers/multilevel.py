@@ -1,8 +1,9 @@
 """Multilevel search by the native core (cpp_ext/multilevel.hpp), the strongest placer without learning.
 
-A cycle contracts edges until some hundred items are left, places this coarsest graph, and refines each finer graph by
-moves after Fiduccia and Mattheyses (DAC 1982). The simulator scores the results. Further cycles start from the
-placements that were found before.
+A cycle contracts edges until the graph has some hundred nodes, places this coarsest graph, and refines each finer graph
+by moves after Fiduccia and Mattheyses (DAC 1982). The simulator scores the results. Further cycles start from the
+placements that were found before. A move gives one node of such a graph to another device; searches are limited by the
+number of moves that they try. The elites of a search are the best feasible placements that it met.
 """
 
 from __future__ import annotations
@@ -51,12 +52,20 @@ class Multilevel:
         return _in_list_order(problem, by_structure(self._find, problem)[0])
 
     def elites(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """The placement of `place`, then the other good placements of the search, each once, uint8 [elites, groups]."""
+        """Runs the search of `place`, and returns all good placements that it met.
+
+        Returns:
+            First the placement of `place`, then the elites, without duplicates, uint8 [placements, groups].
+        """
         found = by_structure(self._find, problem)
         return distinct(np.stack([_in_list_order(problem, placement) for placement in found]))
 
     def _find(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """The best placement, then the search's elites, uint8 [count, groups]."""
+        """Searches, and refines the elites where some device cannot hold the model.
+
+        Returns:
+            The best placement, then the elites of the search, uint8 [1 + elites, groups].
+        """
         crowded_memory, effort = crowded(problem), search_settings(self.settings)["effort"]
         if self.seconds is None:
             result = search_until_agreed(problem, seed=self.seed, settings=self.settings)
@@ -139,7 +148,7 @@ def search(
     space = problem.search_space
 
     def search_once(number: int) -> Found:
-        """One search with a seed."""
+        """Runs one search; `number` is its seed."""
         return Found(
             **space.search(
                 problem.objective == "throughput",
@@ -162,12 +171,12 @@ def search(
 def search_until_agreed(
     problem: PlacementProblem, *, seed: int = 0, threads: int | None = None, settings: SearchSettings = "default"
 ) -> Found:
-    """Runs four independent searches, in turns that become longer, until another search would hardly gain anything.
+    """Runs four independent searches in turns until another search would hardly gain anything.
 
-    They end when two numbers are 0.01% at most: the gain of the last turn, and a quarter of the difference between the
-    two best scores, which is the expected gain of a fifth search. Where they do not agree they exchange placements, and
-    end after 6 million moves each (the group "effort" of the settings). Graphs of more than 4,000 groups have one
-    search.
+    In each turn every search tries the same number of moves, as many as in all turns before it. The searches end when
+    two numbers are 0.01% at most: the gain of the last turn, and a quarter of the difference between the two best
+    scores, which is the expected gain of a fifth search. Where they do not agree they exchange placements, and end
+    after 6 million moves each (the group "effort" of the settings). Graphs of more than 4,000 groups have one search.
 
     Args:
         problem: the problem.
@@ -191,7 +200,18 @@ def search_until_agreed(
 
 
 def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Renames equal devices so that they begin in the order of the list, which does not change the costs."""
+    """Exchanges devices of one kind so that their first groups come in the order of the device list.
+
+    The costs do not change: devices are of one kind where every exchange of them leaves all costs as they are
+    (`PlacementProblem.kinds`).
+
+    Args:
+        problem: the problem.
+        placement: the placement, uint8 [groups].
+
+    Returns:
+        The placement after the exchange, uint8 [groups].
+    """
     device = np.arange(len(problem.devices))
     used, first = np.unique(placement[topological_groups(problem)], return_index=True)
     begins = np.full(len(device), len(placement))
@@ -204,7 +224,11 @@ def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> N
 
 
 def first_moves(problem: PlacementProblem, settings: SearchSettings = "default") -> int:
-    """Moves of each search in the first turn of `search_until_agreed`; in large graphs, of the only search."""
+    """Number of moves of each search in the first turn of `search_until_agreed`.
+
+    It follows from the numbers of groups and devices and from whether memory is short (cpp_ext/settings.hpp, `Effort`).
+    For a graph that is so large that there is one search only, it is the number of moves of that search.
+    """
     effort = search_settings(settings)["effort"]
     moves = effort["moves"] + effort["moves_per_group"] * problem.group_count
     if len(problem.devices) > 2:

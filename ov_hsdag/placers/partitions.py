@@ -1,4 +1,8 @@
-"""Refined contiguous partitions of several orders: a placer with other starts than those of multilevel search."""
+"""A placer that refines contiguous partitions of several orders by local search.
+
+It starts from other placements than the multilevel search, and so finds other local optima. A sequence is the order in
+which devices get the parts of a contiguous partition.
+"""
 
 from __future__ import annotations
 
@@ -96,13 +100,16 @@ class Partitions:
 def _partitions(
     problem: PlacementProblem, orders: NDArray[np.int32], sequences: int, filled: float = 1.0
 ) -> NDArray[np.uint8]:
-    """The best partition of each order for each of the best sequences of devices, uint8 [partitions, groups].
+    """Finds the best contiguous partition of each order for each of the best sequences of devices.
 
     Args:
         problem: the problem.
         orders: topological orders of the groups, int32 [orders, groups].
         sequences: number of sequences of devices for each order.
         filled: share of the memory limits that partitions may fill.
+
+    Returns:
+        The partitions as placements, order by order, uint8 [partitions, groups].
     """
     throughput = problem.objective == "throughput"
     best = problem.search_space.partitions
@@ -110,9 +117,12 @@ def _partitions(
 
 
 def _cut_in_two(problem: PlacementProblem) -> NDArray[np.uint8]:
-    """Placements that cut a topological order in two, for each ordered pair of devices, uint8 [placements, groups].
+    """Makes placements that cut a topological order in two, for each ordered pair of devices.
 
     They are often feasible where few other placements are.
+
+    Returns:
+        The placements, uint8 [pairs * cuts, groups].
     """
     position = np.argsort(problem.search_space.orders()[0])
     singles = [problem.where_supported(single) for single in problem.singles]
@@ -159,9 +169,17 @@ def ranked(
 
 
 def _estimate(problem: PlacementProblem, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """A rough estimate of the objective, µs, float64 [batch].
+    """Estimates the objective of placements roughly, without the simulator.
 
-    It counts a transfer and a submodel for each consumer of a tensor that is on another device.
+    The estimate counts a transfer and a submodel for each consumer of a tensor that is on another device than the
+    tensor's producer.
+
+    Args:
+        problem: the problem.
+        placements: the placements, uint8 [batch, groups].
+
+    Returns:
+        The estimates, µs, float64 [batch].
     """
     busy = np.zeros((len(placements), len(problem.devices)))
     for device in range(len(problem.devices)):

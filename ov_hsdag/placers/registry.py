@@ -42,6 +42,7 @@ class RegisteredPlacer:
 
 
 def _several_devices(problem: PlacementProblem) -> bool:
+    """Whether the problem has more than one device."""
     return len(problem.devices) > 1
 
 
@@ -68,11 +69,11 @@ PHRASES = {entry.make().name: entry.phrase for entry in REGISTERED}
 
 
 def unlearned_placers(problem: PlacementProblem, search: Multilevel | None = None) -> list[Placer]:
-    """The placers that are asked for a problem: single devices, HETERO's own choice, and the registered ones.
+    """Lists the placers that are asked for a problem: single devices, HETERO's own choice, and the registered ones.
 
     Args:
         problem: the problem.
-        search: in the place of the default multilevel search.
+        search: a multilevel search that replaces the default one; None for the default.
 
     Returns:
         The placers, the simplest first.

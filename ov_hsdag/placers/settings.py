@@ -11,7 +11,13 @@ SearchSettings = str | Mapping[str, Mapping[str, float]]
 
 
 def search_settings(given: SearchSettings = "default") -> dict[str, dict[str, float]]:
-    """All settings of the searches by group and name, which a caller may change and pass on.
+    """Completes settings of the searches by their defaults.
+
+    Args:
+        given: a preset, or some numbers by group and name.
+
+    Returns:
+        All settings by group and name, which a caller may change and pass on.
 
     Raises:
         ValueError: an unknown preset, group or name, or a number outside of its range.

@@ -1,12 +1,12 @@
 """Candidates: the placements that every placer finds for a problem, and the choice among them by prediction.
 
-A placement is chosen only if it is predicted better than simpler ones by a margin.
+A placement is chosen only if it is predicted better than simpler ones by a margin. A placement is broken if HETERO does
+not run it even with unlimited memory, and infeasible if it is broken or exceeds a memory limit.
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -30,6 +30,7 @@ from ov_hsdag.problem.problem import Evaluation, PlacementProblem
 from ov_hsdag.utils.byte_sizes import exceeding, format_bytes, round_up
 from ov_hsdag.utils.errors import DoesNotFitError, RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.warn import warn_caller
 
 MARGIN = 0.005
 """Share by which a placement must be predicted better than a simpler one to be chosen, whatever its submodels.
@@ -92,7 +93,7 @@ class NamedPlacement:
 def policy_placers(
     policy: str | PathLike[str] | None, core: ov.Core | None = None, devices: Sequence[str] = ()
 ) -> list[HSDAGPlacer]:
-    """The placer of a learned policy, as a list of one or none.
+    """Makes the placer of a learned policy, as a list of at most one.
 
     Args:
         policy: name or folder of the policy; "none" for no policy. By default the one that was fine-tuned on these
@@ -116,7 +117,7 @@ def policy_placers(
             if default is not None:
                 return [HSDAGPlacer(PolicyFolder.load(default).path, optional=True)]
         except UserError as error:
-            warnings.warn(f"the policy is not asked: {error}", stacklevel=2)
+            warn_caller(f"the policy is not asked: {error}")
     return []
 
 
@@ -131,7 +132,7 @@ def find_candidates(
         search: the multilevel search; the default one where it is None.
 
     Returns:
-        One placement of each placer; of a default policy that fails, none, with a warning.
+        One placement of each placer. A default policy that fails is left out, with a warning.
 
     Raises:
         UserError: a policy that was asked for does not fit the problem.
@@ -154,8 +155,8 @@ def find_within_memory(
         search: the multilevel search; the default one where it is None.
 
     Returns:
-        The problem that the candidates were found for, which is another one where tensors are ignored, and the
-        candidates, see `find_candidates`.
+        The problem that the candidates were found for, and the candidates (`find_candidates`). The problem is `problem`
+        itself, or a copy in which tensors take no memory.
 
     Raises:
         UserError: see `find_candidates`.
@@ -169,10 +170,10 @@ def find_within_memory(
 
 
 def _without_tensors(problem: PlacementProblem) -> PlacementProblem:
-    """The same problem, except that memory counts weights and states alone."""
+    """Returns a copy of the problem in which only weights and states take memory."""
     graph = problem.graph
-    kept = (graph.weight_bytes > 0) | np.isin(graph.types, "ReadValue")
-    held = None if problem.held_bytes is None else np.where(kept[:, None], problem.held_bytes, 0)
+    stored = (graph.weight_bytes > 0) | np.isin(graph.types, "ReadValue")
+    held = None if problem.held_bytes is None else np.where(stored[:, None], problem.held_bytes, 0)
     return replace(problem, held_bytes=held, live_bytes=np.zeros(graph.outputs, np.int64))
 
 
@@ -182,7 +183,11 @@ def sizes_are_guessed(analysis: ModelAnalysis) -> bool:
 
 
 def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> dict[str, int]:  # noqa: C901 one bisection
-    """Finds about the least memory with which the search finds a placement, by bisection of a factor of all limits.
+    """Finds about the least memory with which the search finds a placement.
+
+    All limits are multiplied by one factor, and the least factor is found by bisection: first with quick placers, then
+    with the searches. Then the search is tried with the limits that the best placement needs; where it fails with
+    these, wider ones are returned.
 
     Args:
         problem: a problem without a candidate that fits.
@@ -194,9 +199,11 @@ def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement
     """
 
     def needed(found: Sequence[NamedPlacement]) -> tuple[float, dict[str, int]]:
-        """The smallest factor of all limits with which one of the placements fits, and the limits that it exceeds.
+        """Finds the placement that fits with the smallest factor of all limits.
 
-        The latter are by device and as large as that placement needs, bytes.
+        Returns:
+            The factor, inf where HETERO runs none of the placements; and the bytes that the placement needs on each
+            device whose limit it exceeds, by device.
         """
         result = _evaluate(problem, found)
         factors = np.where(result.broken, np.inf, (result.memory_bytes / problem.memory_limits).max(axis=1))
@@ -208,7 +215,7 @@ def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement
         }
 
     def tried(limits: Mapping[str, int], quick: bool = False) -> list[NamedPlacement]:
-        """Candidates with other memory limits, of the quick placers alone or of all."""
+        """Finds candidates with memory limits, bytes by device: of two quick placers, or of all placers."""
         other = problem.with_memory(limits)
         return [run(placer, other) for placer in (Contiguous(), Filling())] if quick else find_candidates(other, ())
 
@@ -253,7 +260,12 @@ def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement
 
 
 def describe_enough(enough: Mapping[str, int], devices: Sequence[str]) -> str:
-    """Words for a result of `enough_memory` that follow an error message; "" where it is empty."""
+    """Describes a result of `enough_memory` as the end of an error message.
+
+    Args:
+        enough: limits in bytes, by device; the description is "" where it is empty.
+        devices: names of all devices.
+    """
     if not enough:
         return ""
     if len(devices) == len(enough) > 1 and len(set(enough.values())) == 1:
@@ -262,12 +274,24 @@ def describe_enough(enough: Mapping[str, int], devices: Sequence[str]) -> str:
 
 
 def run(placer: Placer, problem: PlacementProblem) -> NamedPlacement:
-    """Runs one placer, and repairs its placement where HETERO would not run it."""
+    """Runs one placer, and repairs its placement where HETERO would not run it (`PlacementProblem.legalized`)."""
     return NamedPlacement(placer.name, problem.legalized(placer.place(problem)))
 
 
 def _learned_candidates(problem: PlacementProblem, placers: Sequence[HSDAGPlacer]) -> list[NamedPlacement]:
-    """Placements of policies; a default policy is skipped where it fails or HETERO would not run its placement."""
+    """Runs the placers of policies.
+
+    A default policy is skipped where it fails, with a warning, or where HETERO would not run its placement. The
+    placement of a policy that the user named is repaired then.
+
+    Args:
+        problem: the problem.
+        placers: the placers; `HSDAGPlacer.optional` marks default policies.
+
+    Raises:
+        UserError: a policy that the user named does not fit the problem.
+        RunError: a policy that the user named does not run.
+    """
     candidates = []
     for placer in placers:
         try:
@@ -278,7 +302,7 @@ def _learned_candidates(problem: PlacementProblem, placers: Sequence[HSDAGPlacer
                 candidates.append(NamedPlacement(placer.name, problem.repair(placement)))
         except Exception as error:
             if placer.optional:  # a default policy, which nobody asked for, must not stop a placing
-                warnings.warn(f"the policy is not asked: {one_line(error)}", stacklevel=2)
+                warn_caller(f"the policy is not asked: {one_line(error)}")
                 continue
             if isinstance(error, RuntimeError):
                 raise RunError(f"the policy '{placer.policy}' does not run: {one_line(error)}") from error
@@ -293,7 +317,7 @@ def placement_of(
     measured_costs: Sequence[str] = (),
     **more: Any,
 ) -> Placement:
-    """The chosen candidate in the form that is written into a model, with predictions for all feasible candidates.
+    """Converts the chosen candidate into the form that is written into a model, with predictions of others.
 
     Args:
         problem: the problem.
@@ -322,7 +346,7 @@ def placement_of(
 
 
 def required_gain(submodels: int, simpler: int, *, calibrated: bool) -> float:
-    """The share by which a placement has to be predicted better than a simpler one to be chosen.
+    """Computes the share by which a placement has to be predicted better than a simpler one to be chosen.
 
     It is `MARGIN` plus `DOUBLING_SHARE` of the prediction error for each doubling of the submodels. The number of
     requests in flight needs no term of its own, as it follows from the number of submodels.
@@ -343,10 +367,10 @@ def required_gain(submodels: int, simpler: int, *, calibrated: bool) -> float:
 def best_by_prediction(
     problem: PlacementProblem, candidates: Sequence[NamedPlacement], *, calibrated: bool = False
 ) -> NamedPlacement:
-    """The best candidate by prediction among those whose gain is worth their submodels.
+    """Chooses the best candidate by prediction among those whose gain is worth their submodels.
 
-    Candidates are compared in the order of their submodels, then of the tensors that cross devices, then as given. A
-    later one replaces the best so far only where it is better by `required_gain`.
+    Candidates are sorted by their number of submodels, then by the number of tensors that cross devices; others keep
+    the given order. A later one replaces the best so far only where it is better by `required_gain`.
 
     Args:
         problem: the problem that the candidates are placements of.
@@ -357,8 +381,8 @@ def best_by_prediction(
         The chosen candidate.
 
     Raises:
-        UserError: HETERO runs none of them; the message says why.
-        DoesNotFitError: none keeps within the devices' memory.
+        UserError: HETERO runs none of the candidates; the message says why.
+        DoesNotFitError: no candidate keeps within the devices' memory.
     """
     evaluation = _evaluate(problem, candidates)
     scores = evaluation.score(problem.objective)
@@ -408,7 +432,10 @@ def why_not_taken(
 
 
 def _only_memory_is_short(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> bool:
-    """Whether memory alone makes some candidates infeasible, none is feasible, and the limits hold all weights."""
+    """Whether more memory would help: no candidate is feasible, and one of them fails because of memory alone.
+
+    False where the limits together are too small for the weights, as then ignoring tensors does not help.
+    """
     if problem.graph.weight_bytes.sum() > problem.memory_limits.sum():
         return False
     found = _evaluate(problem, candidates)
@@ -451,7 +478,7 @@ def _evaluate(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -
 
 
 def _describe_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> str:
-    """Words for the limit of each limited device and for the most that a candidate needs there."""
+    """Describes, for an error message, the limit of each limited device and the most that a candidate needs there."""
     needs = _evaluate(problem, candidates).memory_bytes.max(axis=0)
     return ", ".join(
         f"{name} holds {format_bytes(limit)}, the model needs up to {format_bytes(need)}"

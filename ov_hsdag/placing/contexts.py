@@ -1,4 +1,8 @@
-"""The placement problem of a decoder at any context length, and the longest context that fits into memory."""
+"""The placement problem of a decoder at any context length, and the longest context that fits into memory.
+
+A context is the number of tokens that the states of a decoder hold. The sizes of tensors are read from the model at
+three contexts and interpolated for others.
+"""
 
 from __future__ import annotations
 
@@ -37,15 +41,19 @@ class _Growth:
     Sizes are constant, linear, or quadratic, as an attention mask of a whole prompt is.
 
     Attributes:
-        tokens: the shortest of the three contexts at which sizes are known.
-        at_multiples: bytes of each output at once, twice and three times that context, float64 [3, outputs].
+        tokens: the shortest of the three contexts at which sizes were read.
+        at_multiples: bytes of each output at one, two and three times that context, float64 [3, outputs].
     """
 
     tokens: int
     at_multiples: NDArray[np.float64]
 
     def at(self, tokens: int) -> NDArray[np.float64]:
-        """Bytes of each output at a context, float64 [outputs], by Newton's interpolation of the three known sizes."""
+        """Interpolates the bytes of each output at a context by Newton's polynomial, float64 [outputs].
+
+        Args:
+            tokens: the context.
+        """
         once, twice, thrice = self.at_multiples
         step = tokens / self.tokens - 1
         return once + step * (twice - once) + step * (step - 1) / 2 * (thrice - 2 * twice + once)
@@ -66,8 +74,10 @@ class ContextProblems:
     _session: Session
     _analysis: ModelAnalysis
     _tokens: int  # context of the workload
-    _prompt: NDArray[np.int64]  # bytes of each output in a prompt of fixed length, int64 [outputs]; 0 where it grows
-    _growing: tuple[_Growth, ...]  # sizes when the last token is read and, where the prompt grows, the prompt
+    # bytes of each output while a prompt of fixed length is read, int64 [outputs]; 0 where the prompt grows
+    _prompt: NDArray[np.int64]
+    # sizes while the last token is read; where the prompt is as long as the context, also while the prompt is read
+    _growing: tuple[_Growth, ...]
 
     @classmethod
     def of(
@@ -92,7 +102,7 @@ class ContextProblems:
         first = min(workload.tokens, _MOST_SAMPLED)
 
         def growth(whole: bool) -> _Growth:
-            """Sizes of all outputs when a whole prompt, or its last token, is read."""
+            """Reads the sizes of all outputs from the model, while a whole prompt or its last token is read."""
             contexts = [first, 2 * first, 3 * first]
             shapes = [decoder_shapes(model, batch, tokens if whole else 1, tokens) for tokens in contexts]
             sizes = [analysis.graph.resized(model, {**each, **other_shapes}).output_bytes for each in shapes]
@@ -105,12 +115,12 @@ class ContextProblems:
         return cls(priced.problem, session, analysis, workload.tokens, prompt, tuple(growing))
 
     def output_bytes(self, tokens: int) -> NDArray[np.int64]:
-        """The most bytes of each output in any inference at a context, int64 [outputs]."""
+        """Computes the largest size of each output over all inferences at a context, bytes, int64 [outputs]."""
         largest = np.max([self._prompt, *(growth.at(tokens) for growth in self._growing)], axis=0)
         return np.rint(largest).clip(0).astype(np.int64)
 
     def at(self, tokens: int) -> PlacementProblem:
-        """The problem whose memory is that of a context, tokens; its times remain those of the workload."""
+        """Makes the problem whose memory is that of a context of `tokens`; its times remain those of the workload."""
         graph = replace(self.problem.graph, output_bytes=_representable(self.output_bytes(tokens)))
         names, session = self.problem.devices, self._session
         ratio = np.ones(len(names)) if self.problem.storage_ratio is None else self.problem.storage_ratio
@@ -122,7 +132,7 @@ class ContextProblems:
         )
 
     def describe(self, candidates: Sequence[NamedPlacement]) -> str:
-        """Words for the largest context that fits, which follow the message that a context is too long."""
+        """Describes the largest context that fits, as the end of the message that a context is too long."""
         most = self.largest([one.placement for one in candidates], refill=True)
         return f"the largest context that fits is {most} tokens" if most else "no context is short enough"
 
@@ -165,9 +175,15 @@ class ContextProblems:
 
 
 def _representable(sizes: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Scales sizes in bytes down where their sum exceeds what a problem can hold.
+    """Scales sizes down where their sum exceeds what a problem can hold.
 
     Such sizes exceed the memory of every device before and after scaling.
+
+    Args:
+        sizes: bytes, of any shape.
+
+    Returns:
+        Bytes, int64 of the same shape.
     """
     total = float(sizes.sum(dtype=np.float64))
     scale = min(1.0, _native.MOST_BYTES / 2 / max(total, 1.0))

@@ -1,7 +1,8 @@
 """Places a model without a placement when it is first loaded, and keeps the placement for later loads.
 
 ``core.compile_model(model, "HSDAG:GPU,CPU")`` calls `placement_at_load`. Unless the request asks for measuring, it
-chooses by prediction, imports neither torch nor SciPy, and starts no process.
+chooses by prediction, imports neither torch nor SciPy, and starts no process. A kept placement is an entry of the
+placement cache (`ov_hsdag.placing.placement_cache`).
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ class LoadRequest:
     Attributes:
         devices: names of the devices, in HETERO's order; all are on this machine.
         objective: "latency" or "throughput".
-        memory: limits as `place` takes them ("GPU=2GiB"); "" for what is free on each device.
+        memory: memory limits as texts of the command line ("GPU=2GiB"); "" for what is free on each device.
         profile: path of a file of device profiles; "" for the built-in ones.
-        measure: measure candidates on the devices, and choose by that.
+        measure: whether candidates are measured on the devices and the choice is made by that.
         cache_dir: the CACHE_DIR property of the load; "" where it has none.
         source: absolute path of the file that the model was read from; None where there is none.
     """
@@ -58,7 +59,7 @@ class LoadRequest:
 
     @classmethod
     def of_entry(cls, entry: CacheEntry) -> LoadRequest:
-        """The request that led to a cache entry."""
+        """Makes the request that led to a cache entry; whether it asked for measuring is not recorded there."""
         return cls(
             devices=entry.devices,
             objective=entry.placement.objective,
@@ -96,14 +97,22 @@ class LoadedPlacement:
 
 
 def placing_devices(model: ov.Model, devices: Sequence[str]) -> tuple[str, ...]:
-    """The devices that a model can be placed on: all but NPUs where an input has an open size, which NPUs refuse."""
+    """Selects the devices that a model can be placed on.
+
+    Args:
+        model: the model.
+        devices: names of the devices.
+
+    Returns:
+        All devices but NPUs where an input has an open size, which NPUs refuse; all where there are only NPUs.
+    """
     if not is_unbounded(model):
         return tuple(devices)
     return tuple(name for name in devices if not name.startswith("NPU")) or tuple(devices)
 
 
 def placement_at_load(core: ov.Core, model: ov.Model, request: LoadRequest) -> LoadedPlacement:
-    """The placement of a model that carries none: the one in the cache, else a new one, which is kept.
+    """Finds the placement of a model in the cache, else makes one and keeps it there.
 
     Args:
         core: Core of the devices.
@@ -160,11 +169,11 @@ def placement_at_load(core: ov.Core, model: ov.Model, request: LoadRequest) -> L
 
 
 def key_of(core: ov.Core, model: ov.Model, request: LoadRequest) -> str:
-    """Name of the cache entry for a model and a request.
+    """Computes the name of the cache entry for a model and a request.
 
     Args:
         core: Core of the devices, whose drivers and memory are part of the key.
-        model: the model; nodes without a name get one (see `name_generated`).
+        model: the model; nodes without a name get one, in place (see `name_generated`).
         request: the devices, the objective and what else was asked for.
 
     Returns:
@@ -216,6 +225,9 @@ def _place_copy(core: ov.Core, model: ov.Model, devices: Sequence[str], **option
         devices: names of the devices to place on.
         options: further options of `ov_hsdag.place`, by name.
 
+    Returns:
+        The placement, see `with_fused_nodes`.
+
     Raises:
         UserError: see `ov_hsdag.place`.
         RunError: see `ov_hsdag.place`.
@@ -227,15 +239,15 @@ def _place_copy(core: ov.Core, model: ov.Model, devices: Sequence[str], **option
 
 
 def with_fused_nodes(placement: Placement, transformed: ov.Model, model: ov.Model) -> Placement:
-    """The placement with devices for nodes of the model that are fused in its transformed copy, too.
+    """Adds devices for the nodes of a model that were fused in the transformed copy of it that was placed.
 
     Args:
-        placement: of `transformed`.
-        transformed: the copy that was placed, which placing has transformed.
-        model: as loads get it.
+        placement: the placement of `transformed`.
+        transformed: the copy of `model` that was placed, and transformed by that.
+        model: the model as programs load it.
 
     Returns:
-        The placement that `model` can be given.
+        The placement with a device for the nodes of both models. One that uses a single device is returned as it is.
     """
     if len(placement.used()) < 2:
         return placement
@@ -263,7 +275,14 @@ def placement_without_cache(core: ov.Core, model: ov.Model, request: LoadRequest
 
 
 def _placed(core: ov.Core, model: ov.Model, request: LoadRequest, limits: Mapping[str, int]) -> Placement:
-    """Makes a new placement of a copy of the model, on the devices that it can be placed on."""
+    """Makes a new placement of a copy of the model, on the devices that it can be placed on.
+
+    Args:
+        core: Core of the devices.
+        model: the model; it is not changed.
+        request: devices, objective, profile, and whether to measure.
+        limits: memory limits by device, bytes.
+    """
     return _place_copy(
         core,
         model,
@@ -276,14 +295,22 @@ def _placed(core: ov.Core, model: ov.Model, request: LoadRequest, limits: Mappin
 
 
 def limits_of(core: ov.Core, request: LoadRequest) -> dict[str, int]:
-    """Memory limits by device, bytes: those of the request, else most of what is free now."""
+    """Finds the memory limits by device, bytes: those of the request, else most of what is free now.
+
+    A device that reports no free memory, and that the request does not limit, is left out.
+    """
     chosen = parse_memory(request.memory, request.devices) if request.memory else {}
     free = {name: discovery.usable_bytes(core, name, most=0) for name in request.devices}
     return {**{name: bytes_ for name, bytes_ in free.items() if bytes_ is not None}, **chosen}
 
 
 def _key_parts(core: ov.Core, request: LoadRequest) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Everything except the model that a placement depends on: a record for each device, and common settings."""
+    """Collects everything except the model that a placement depends on, for `cache_key`.
+
+    Returns:
+        A record of each device (name, identity, driver, memory), and the settings (objective, memory limits, digest of
+        the profile's file).
+    """
     devices = []
     for name in request.devices:
         driver = {key: discovery.property_text(core, name, key) for key in _DRIVER_PROPERTIES}
@@ -298,7 +325,16 @@ def _key_parts(core: ov.Core, request: LoadRequest) -> tuple[list[dict[str, Any]
 
 
 def _load_entry(cache: PlacementCache | None, key: str, notes: list[str]) -> CacheEntry | None:
-    """The cache entry of a key; None where there is none, or where it is damaged, which adds a line to `notes`."""
+    """Reads the cache entry of a key.
+
+    Args:
+        cache: the cache; None where placements are not kept.
+        key: name of the entry.
+        notes: its contents are replaced by a line for users where the entry is damaged.
+
+    Returns:
+        The entry; None where there is none, or it is damaged.
+    """
     if cache is None:
         return None
     try:

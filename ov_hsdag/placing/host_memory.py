@@ -37,19 +37,19 @@ class HostMemory:
         free: bool = False,
         profile: Profile | None = None,
     ) -> HostMemory | None:
-        """The memory that some of the devices share.
+        """Determines the memory that some of the devices share.
 
         Args:
             core: Core of the devices.
             names: names of the devices.
-            given: limits that the user gave, bytes by device. Where a limit, or the profile, names more memory than
-                this machine has, another machine is meant, and its memory counts.
+            given: memory limits that the user set, bytes by device. Where a limit, or the profile, names more memory
+                than this machine has, another machine is meant, and its memory counts.
             free: whether a model may have most of the memory that is free now; otherwise it may have all memory.
             profile: device profile that the user gave; None where none was.
 
         Returns:
-            The shared memory; None where fewer than two devices share it, or where the user gave limits for all of
-            them.
+            The shared memory; None where fewer than two devices share it, where the user set limits for all of them, or
+            where this machine does not report its memory.
         """
         sharing = tuple(name for name in names if discovery.uses_host_memory(core, name))
         if len(sharing) < 2 or set(sharing) <= set(given):
@@ -70,7 +70,7 @@ class HostMemory:
             )
 
     def needed(self, problem: PlacementProblem, counted: NDArray[np.int64]) -> int:
-        """Bytes of the shared memory that a placement needs.
+        """Computes the bytes of the shared memory that a placement needs.
 
         Args:
             problem: the problem.

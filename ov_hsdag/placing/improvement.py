@@ -2,7 +2,8 @@
 
 `improve_entry` does four steps for one entry of the placement cache. It reads the model from its file, finds candidates
 (by measuring, and from the caller), compares the best with the kept placement in trials that were not used for
-choosing, and writes the winner.
+choosing, and writes the winner. The kept placement is the one in the entry. A placement is proven better if the lower
+end of the 95% interval of its gain reaches `PROVEN`.
 """
 
 from __future__ import annotations
@@ -39,9 +40,12 @@ PROOF_ROUNDS = 30
 KEPT = "kept"
 """Name of the kept placement among the candidates."""
 
-Proposer = Callable[["ov.Model", CacheEntry, float], Mapping[str, Placement]]
-"""Finds further placements of a model: gets a copy of the model, which it may transform, the entry, and seconds;
-returns placements of what it made of the copy, by name."""
+Report = Callable[[str], None]
+"""Is called with a few words whenever another step begins."""
+
+Proposer = Callable[["ov.Model", CacheEntry, float, Report | None], Mapping[str, Placement]]
+"""Finds further placements of a model. Its arguments are a copy of the model, which it may transform, the entry, the
+time in seconds and what to report to; it returns placements of what it made of the copy, by name."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ def improve_entry(
     *,
     seconds: float,
     propose: Proposer | None = None,
-    report: Callable[[str], None] | None = None,
+    report: Report | None = None,
 ) -> Improvement:
     """Measures the model of a kept placement again, and replaces the placement where another one is proven better.
 
@@ -105,7 +109,7 @@ def improve_entry(
     proposals = {"measured": best}
     if propose is not None:
         transformed = model.clone()
-        proposed = propose(transformed, entry, exploring / 2)
+        proposed = propose(transformed, entry, exploring / 2, report)
         proposals |= {name: with_fused_nodes(placement, transformed, model) for name, placement in proposed.items()}
     name, gained = _compare_with_kept(core, model, entry, proposals, PROOF_SHARE * seconds, report)
     measured = best.measured_gain(best.chosen) if best.measured else None
@@ -121,7 +125,11 @@ def improve_entry(
 
 
 def _read_model(core: ov.Core, entry: CacheEntry) -> ov.Model:
-    """Reads the model of an entry from its file. Raises UserError where model, devices or releases have changed."""
+    """Reads the model of an entry from its file, and gives its inputs the shapes that the entry records.
+
+    Raises:
+        UserError: there is no such file or it cannot be read, or the model, the devices or the releases have changed.
+    """
     source = entry.model.source
     if source is None:
         raise UserError("its program made it in memory: there is no file to read it from")
@@ -149,7 +157,7 @@ def _compare_with_kept(
     entry: CacheEntry,
     proposals: Mapping[str, Placement],
     seconds: float,
-    report: Callable[[str], None] | None,
+    report: Report | None,
 ) -> tuple[str, Ratio | None]:
     """Compares proposals with the kept placement in new trials.
 
@@ -172,7 +180,7 @@ def _compare_with_kept(
     needs: dict[str, Mapping[str, int]] = {}
     seen: set[tuple[str, ...]] = set()
     for name, placement in {KEPT: entry.placement, **proposals}.items():
-        affinity = _completed_affinity(problem, model, placement)
+        affinity = completed_affinity(problem, model, placement)
         if (signature := tuple(affinity.values())) in seen:
             continue
         seen.add(signature)
@@ -195,8 +203,17 @@ def _compare_with_kept(
     return best, Ratio(figures[best].ratio, low, high)
 
 
-def _completed_affinity(problem: PlacementProblem, model: ov.Model, placement: Placement) -> dict[str, str]:
-    """Completes a placement: a device for every node of the analysed model, by friendly name."""
+def completed_affinity(problem: PlacementProblem, model: ov.Model, placement: Placement) -> dict[str, str]:
+    """Completes a placement: a device for every node of the analysed model.
+
+    Args:
+        problem: the problem of the model.
+        model: the model.
+        placement: a placement, which may lack nodes.
+
+    Returns:
+        Device names by friendly name of the node.
+    """
     affinity = complete.complete(model, placement.affinity, problem.devices, problem.graph)
     return problem.affinity(problem.placement_of(affinity))
 

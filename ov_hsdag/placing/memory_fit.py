@@ -1,4 +1,9 @@
-"""Checks whether a model fits into the memory of devices, and with how long a context, without loading it."""
+"""Checks whether a model fits into the memory of devices, and with how long a context, without loading it.
+
+A single is the whole model on one device, and a split the model on several devices. The context is the number of tokens
+that the states of a decoder hold. A placement is decided if `fit` does not search one: the model carries it, or HETERO
+makes it.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +60,7 @@ DEFAULT_CONTEXT = 4096
 """Tokens of context that `fit` assumes of decoders where none is given."""
 
 SPLIT = "split"
-"""Name of the split in `Fit.largest`, beside names of devices."""
+"""Key of the split in `Fit.largest`, whose other keys are names of devices."""
 
 _OVERHEAD = 4 * 2**20
 """About the bytes that OpenVINO keeps of a compiled model beside its weights (CPU plugin of 2026.4)."""
@@ -107,7 +112,9 @@ class Need:
 
 @dataclass(frozen=True)
 class ExpertsToMove:
-    """How many layers' routed experts have to move from the first to the last device, the rest being on the first.
+    """The number of layers whose routed experts have to move for a model to fit.
+
+    They move from the first to the last device; everything else is on the first device.
 
     Attributes:
         source: name of the first device.
@@ -126,8 +133,8 @@ class ExpertsToMove:
 class Fit:
     """The result of `fit`: whether a model fits, where, and with how long a context.
 
-    "The placement" is the one that the model carries, or HETERO's own choice where `fit` was told to count that;
-    otherwise the best split that `place` finds on two devices at least and within all limits.
+    "The placement" is the one that the model carries, or HETERO's own choice where `as_loaded` was given. Otherwise it
+    is the best split that `place` finds on two devices at least and within all limits.
 
     Attributes:
         devices: names of the devices, in HETERO's order.
@@ -147,7 +154,8 @@ class Fit:
             no split fits, the parts are those of the split that exceeds the limits least.
         largest: longest context that fits on each single device, by name, and with the placement ("split"), tokens;
             None where memory does not limit it, 0 where not even one token fits. Empty for a model without states.
-        largest_of_splits: longest context that fits with any split; for another context, another split may be best.
+        largest_of_splits: longest context that fits with any split, tokens; for another context, another split may be
+            best. None where memory does not limit it, or without states.
         experts: how many layers' experts have to leave the first device; None for a model without routed experts.
         tensors_counted: False where sizes of inputs are guesses with which nothing fits: only weights and states are
             counted then.
@@ -200,7 +208,12 @@ class Fit:
 
 
 def verdict(result: Fit, model: str) -> str:
-    """One line that says whether a model fits, where, and with how long a context."""
+    """Writes one line that says whether a model fits, where, and with how long a context.
+
+    Args:
+        result: the result of `fit`.
+        model: name of the model in the line.
+    """
     what = f"{model} with a context of {result.context:,} tokens" if result.context else model
     if result.placed:
         what = f"{what}, as it is placed on {', '.join(result.split)}"
@@ -219,12 +232,12 @@ def verdict(result: Fit, model: str) -> str:
 
 
 def describe_excess(needs: Mapping[str, Need]) -> str:
-    """Words for the memory that devices lack; "" where they lack none."""
+    """Describes the memory that devices lack; `needs` has the need of each device by name. "" where they lack none."""
     return exceeding(needs, [need.total for need in needs.values()], [need.room for need in needs.values()])
 
 
 def _describe_remedy(result: Fit) -> str:
-    """Words for a remedy: a shorter context, or more memory."""
+    """Describes a remedy for a model that does not fit: a shorter context, or more memory."""
     if not result.context:
         return describe_enough(result.enough, result.devices)
     most = max((tokens or 0 for tokens in (*result.largest.values(), result.largest_of_splits)), default=0)
@@ -232,7 +245,7 @@ def _describe_remedy(result: Fit) -> str:
 
 
 def _describe_sharing(result: Fit) -> str:
-    """Words for the memory that devices share, where the split exceeds it; otherwise ""."""
+    """Describes the memory that devices share, where the split exceeds it; otherwise ""."""
     need = result.shared
     if need is None or need.room is None or need.total <= need.room:
         return ""
@@ -240,12 +253,23 @@ def _describe_sharing(result: Fit) -> str:
 
 
 def on_at_most(result: Fit) -> str:
-    """The longest context with the placement that a fitting model would have, in brackets; "" without states."""
+    """Describes, in brackets, the longest context with the placement that a fitting model would have; "" if unlimited.
+
+    It is also "" for a model without states.
+    """
     return _describe_longest_context(result, SPLIT if result.placed or result.single is None else result.single)
 
 
 def _describe_longest_context(result: Fit, name: str) -> str:
-    """The longest context of an entry of `Fit.largest`, in brackets; for the split, also that of any other split."""
+    """Describes, in brackets, the longest context of an entry of `Fit.largest`; for the split, also that of others.
+
+    Args:
+        result: the result of `fit`.
+        name: key of the entry.
+
+    Returns:
+        The description; "" where there is no such entry, or memory does not limit the context.
+    """
     longest, longest_of_splits = result.largest.get(name), result.largest_of_splits
     if not longest:
         return ""
@@ -286,7 +310,7 @@ def fit(  # noqa: PLR0913 settings, all by keyword
             optimum-intel do where several devices share a model.
         workload: workload of a decoder, such as "prompt=1024,generate=256"; its prompt is read at once.
         batch: sequences at a time, beams included; a workload has its own number.
-        shapes: example shapes of dynamic inputs, by input name; for a decoder, of the inputs beside its tokens. By
+        shapes: example shapes of dynamic inputs, by input name; for a decoder, of the inputs other than its tokens. By
             default those that the model was placed with.
         static: whether the inputs get these shapes for good, as NPUs require.
         memory: limits by device, bytes or "8GiB"; by default most of what is free.
@@ -347,11 +371,11 @@ class _Request:
     """The arguments of `fit` after they were checked and resolved."""
 
     model: ov.Model  # the caller's copy, which the analysis normalizes in place
-    session: Session
-    host: HostMemory | None  # main memory that several devices share
+    session: Session  # devices and costs; its memory limits are what the model may have
+    host: HostMemory | None  # main memory that several devices share; None where none do
     workload: Workload | None  # None for a model without states
     shapes: Mapping[str, Sequence[int]] | None  # shapes of all inputs that the workload or the caller determines
-    placed: Placement | None  # placement that the model carries
+    placed: Placement | None  # placement that the model carries; None where it carries none
     as_loaded: bool  # whether HETERO's own choice counts where the model carries no placement
 
     @property
@@ -389,7 +413,19 @@ def _session(
     kv_precision: str | None,
     core: ov.Core,
 ) -> tuple[Session, HostMemory | None]:
-    """The session, whose memory limits are what the model may have on devices, and the memory that devices share."""
+    """Makes the session of a check, with the memory that the model may have.
+
+    Args:
+        device: the devices, in order of preference.
+        memory: limits that the user set, by device, bytes or "8GiB".
+        occupied: bytes that other models have on each device, by name; the model may not have these.
+        profile: device profile; built-in ones where it is None.
+        kv_precision: precision of KV caches; None for what model and devices choose.
+        core: Core of the devices.
+
+    Returns:
+        The session, and the memory that devices share, None where none do.
+    """
     names = DeviceSet.parse(device).names
     room = rooms(names, memory, profile, core)
     remaining = {name: max(most - occupied.get(name, 0), 0) for name, most in room.items() if most is not None}
@@ -403,16 +439,16 @@ def _session(
 def rooms(
     names: Sequence[str], memory: Mapping[str, int | str], profile: Profile | None, core: ov.Core | None
 ) -> dict[str, int | None]:
-    """The memory that models may have on each device.
+    """Finds the memory that models may have on each device.
 
     Args:
         names: names of the devices.
-        memory: limits that the user gave, by device, bytes or "8GiB".
+        memory: limits that the user set, by device, bytes or "8GiB".
         profile: device profile, whose memory sizes bound what counts as free; built-in ones where it is None.
         core: Core of the devices; a new one where it is None.
 
     Returns:
-        Bytes by device: the user's limit, else most of what is free now; None where nothing is known.
+        Bytes by device: the user's limit, else most of what is free now; None where neither is known.
     """
     core = core or new_core()
     declared = zip(names, resolve_profile(profile, names, core).memory_bytes(names).tolist(), strict=True)
@@ -431,9 +467,24 @@ def _request(
     static: bool,
     as_loaded: bool,
 ) -> _Request:
-    """Resolves the arguments of `fit`: from the caller, else as the model was placed, else by default.
+    """Resolves the arguments of `fit`: what the caller leaves open is as in the model's placement, else the default.
 
-    Raises UserError where arguments exclude each other or do not fit the model.
+    Args:
+        model: a copy of the caller's model; its input shapes are fixed in place where `static` or an NPU asks for that.
+        session: the devices and their costs.
+        host: memory that several devices share; None where none do.
+        context: see `fit`.
+        workload: see `fit`.
+        batch: see `fit`.
+        shapes: see `fit`.
+        static: see `fit`.
+        as_loaded: see `fit`.
+
+    Returns:
+        The resolved arguments. A decoder without a context or workload gets `DEFAULT_CONTEXT`.
+
+    Raises:
+        UserError: arguments exclude each other or do not fit the model.
     """
     if workload is not None and batch != 1:
         raise UserError("a workload has its own number of sequences: give batch=N in it")
@@ -460,7 +511,11 @@ def _request(
 
 
 def _price(request: _Request) -> _PricedModel:
-    """Analyses the model, and finds candidates. Raises UserError where HETERO runs none of them."""
+    """Analyses the model, in place, computes its costs, and finds candidates.
+
+    Raises:
+        UserError: HETERO runs no candidate.
+    """
     session = request.session
     analysis = session.analyse(request.model, request.shapes)
     contexts = ContextProblems.of(session, analysis, request.workload) if request.workload else None
@@ -473,7 +528,7 @@ def _price(request: _Request) -> _PricedModel:
 
 
 def _find_split(priced: _PricedModel, request: _Request) -> _FoundSplit:
-    """The decided placement of the model, else its best split, or the split that exceeds the limits least."""
+    """Finds the placement to check: the decided one, else the best split, else the least excessive split."""
     problem, host, names = priced.problem, request.host, request.session.devices.names
     candidates = [one.placement for one in priced.candidates]
     other_fits = bool(feasible(problem, candidates, host).any())
@@ -494,7 +549,14 @@ def _largest_contexts(
     split: _FoundSplit,
     request: _Request,
 ) -> tuple[dict[str, int | None], int | None]:
-    """Determines `Fit.largest` and `Fit.largest_of_splits`."""
+    """Determines `Fit.largest` and `Fit.largest_of_splits`.
+
+    Args:
+        contexts: problems of the model at all contexts; None for a model without states.
+        singles: placements on single devices, by name, uint8 [groups].
+        split: the split that was found.
+        request: the request.
+    """
     if contexts is None:
         return {}, None
     largest = {name: contexts.largest([placement]) for name, placement in singles.items()}
@@ -506,19 +568,19 @@ def _largest_contexts(
 
 
 def _kv_precisions(priced: _PricedModel, request: _Request) -> dict[str, str]:
-    """Precision of KV caches on each device, by name."""
+    """Finds the precision of KV caches on each device, by name, such as "u8"."""
     session, names = request.session, request.session.devices.names
     precisions = kv_precisions(priced.analysis.model, session.core, session.profile, names)
     return dict(zip(names, precisions, strict=True))
 
 
 def _result_bytes(problem: PlacementProblem) -> int:
-    """Bytes of all outputs of the model in the largest of its inferences."""
+    """Sums the bytes of all outputs of the model, each in the largest of its inferences."""
     return int(problem.graph.output_bytes[returned_outputs(problem.graph)].sum())
 
 
 def _experts_to_move(problem: PlacementProblem, host: HostMemory | None) -> ExpertsToMove | None:
-    """See `Fit.experts`; None also where there is only one device."""
+    """Finds `Fit.experts`; None for a model without routed experts, and where there is only one device."""
     blocks = len(experts(problem.graph))
     if not blocks or len(problem.devices) < 2:
         return None
@@ -529,7 +591,16 @@ def _experts_to_move(problem: PlacementProblem, host: HostMemory | None) -> Expe
 def _best_split(
     problem: PlacementProblem, candidates: Sequence[NamedPlacement], host: HostMemory | None
 ) -> NDArray[np.uint8]:
-    """The best placement on several devices by the cost model, or the one that exceeds the limits least."""
+    """Finds the best placement on several devices by the cost model, or the one that exceeds the limits least.
+
+    Args:
+        problem: the problem.
+        candidates: candidates of all placers; further ones that fill memory are tried.
+        host: memory that several devices share; None where none do.
+
+    Returns:
+        The placement, uint8 [groups]; the first candidate where no placement has several devices.
+    """
     every = (*candidates, run(Filling(), problem), *_filled_splits(problem))
     splits = [candidate for candidate in every if len(np.unique(candidate.placement)) > 1]
     if not splits:
@@ -547,7 +618,9 @@ def _best_split(
 
 
 def _filled_splits(problem: PlacementProblem) -> Iterator[NamedPlacement]:
-    """Yields splits that fill the small devices to given shares and leave the rest to devices that could hold it all.
+    """Yields splits that fill the small devices to the shares of `_FILLED`, and put the rest on the large ones.
+
+    A large device could hold the whole model, a small one could not. Without a large device there are no such splits.
 
     `Filling` itself gives each device a part in proportion to its limit, so a small device beside a large one gets
     almost nothing.
@@ -566,13 +639,27 @@ def _filled_splits(problem: PlacementProblem) -> Iterator[NamedPlacement]:
 
 
 def together(needs: Sequence[Need], room: int | None) -> Need:
-    """Adds up what several parts need in one memory; `room`: bytes that they may have there together."""
+    """Adds up what several parts need in one memory.
+
+    Args:
+        needs: the need of each part.
+        room: bytes that they may have there together; None without a limit.
+    """
     keys = ("weights", "states", "activations", "overhead")
     return Need(**{key: sum(getattr(need, key) for need in needs) for key in keys}, room=room)
 
 
 def _needs_by_device(priced: _PricedModel, placement: NDArray[np.uint8], request: _Request) -> dict[str, Need]:
-    """Memory of the parts of a placement, by device; devices without a part are left out."""
+    """Computes the memory that the parts of a placement need, by device.
+
+    Args:
+        priced: the model.
+        placement: device number of each co-location group, uint8 [groups].
+        request: the request.
+
+    Returns:
+        Need of each device by name; devices without an operation are left out.
+    """
     problem = priced.problem
     graph, names = problem.graph, problem.devices
     total = problem.evaluate(placement).memory_bytes[0]
@@ -598,7 +685,7 @@ def _needs_by_device(priced: _PricedModel, placement: NDArray[np.uint8], request
 
 
 def _score_bytes(priced: _PricedModel, device: NDArray[np.uint8], request: _Request) -> NDArray[np.int64]:
-    """Bytes of attention scores that CPU devices keep beside the tensors of the graph, int64 [devices].
+    """Estimates the bytes of attention scores that CPU devices keep in addition to the tensors of the graph.
 
     Attention that is fused with its states keeps scores where tokens are read after others: where the context of the
     workload is longer than its prompt and the generated tokens.
@@ -607,6 +694,9 @@ def _score_bytes(priced: _PricedModel, device: NDArray[np.uint8], request: _Requ
         priced: the model.
         device: device number of each node, uint8 [nodes].
         request: supplies the workload.
+
+    Returns:
+        Bytes of the largest scores on each device, int64 [devices]; 0 for other devices than the CPU.
     """
     graph, names, workload = priced.problem.graph, priced.problem.devices, request.workload
     largest = np.zeros(len(names), np.int64)

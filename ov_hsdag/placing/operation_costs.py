@@ -1,6 +1,8 @@
 """Measured costs of a model's operations on the devices of a request: stored ones, or ones that are measured now.
 
-Without either, a model is placed by the costs of its profile.
+Without either, a model is placed by the costs of its profile. Costs hold for a device if they were measured for the
+same graph, and on a device with the same identity (`ModelCosts.of`). A phase is one kind of inference of a workload,
+such as reading the prompt.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class OperationCosts:
     """Measured costs of a model's operations.
 
     Attributes:
-        analysis: analysis of the model; with smaller inputs than before where no device runs those that were assumed.
+        analysis: analysis of the model. Where no device runs the assumed sizes of the inputs, measuring has replaced
+            them by smaller ones.
         model: costs of a model without a workload; None where there are none, so that only the profile's costs count.
         phases: costs of a workload's phases, by name; empty without a workload, or where nothing was measured.
     """
@@ -43,14 +46,20 @@ class OperationCosts:
         return self.model is not None or bool(self.phases)
 
     def hold_everywhere(self, request: PlacingRequest, phases: Sequence[Phase]) -> bool:
-        """Whether there are costs that hold for all devices of the request, and for all phases that occur."""
+        """Whether there are measured costs for all devices of the request.
+
+        Args:
+            request: the request.
+            phases: phases of the model's workload; empty without one. With a workload, each phase that occurs
+                (`Phase.count` above 0) must have costs of all devices; without one, the costs must hold for all.
+        """
         if not phases:
             return self.model is not None and _hold(self.model, self.analysis, request)
         measured = [self.phases.get(phase.name) for phase in phases if phase.count]
         return all(costs is not None and all(map(costs.device, request.session.devices)) for costs in measured)
 
     def devices(self, request: PlacingRequest) -> list[str]:
-        """Names of the request's devices that costs were measured on and hold for."""
+        """Lists the names of the request's devices that costs were measured on and hold for."""
         names = self.analysis.devices
         core = request.session.core
         measured = list(self.model.of(self.analysis.graph, names, core)) if self.model else []
@@ -66,21 +75,21 @@ def stored_or_measured(
     clock: Clock,
     report: Callable[[str], None] | None,
 ) -> OperationCosts:
-    """Returns the costs that the caller gave, or measures costs where the placement is chosen by measuring.
+    """Returns the costs that the caller stored earlier, or measures costs where the placement is chosen by measuring.
 
-    If the placement is chosen by prediction, the given costs are returned as they are, whether they hold or not. If it
-    is chosen by measuring (`PlacingRequest.measured_choice`), they are returned if they hold for all devices; else the
+    If the placement is chosen by prediction, stored costs are returned as they are, whether they hold or not. If it is
+    chosen by measuring (`PlacingRequest.measured_choice`), they are returned if they hold for all devices; else the
     operations are measured now.
 
     Args:
         analysis: analysis of the model.
-        request: the request, with the given costs and the time budget.
-        phases: phases of the model's workload; empty without one. Given costs are not used for a workload.
+        request: the request, with the stored costs and the time budget.
+        phases: phases of the model's workload; empty without one. Stored costs are not used for a workload.
         clock: records the time of measuring, as "calibrate".
         report: called with a line for people at each step; None for no lines.
 
     Returns:
-        The costs. Where measuring fails, a warning is printed, and the given costs are returned, if there are any.
+        The costs. Where measuring fails, there is a warning, and the stored costs are returned, if there are any.
     """
     stored = request.stored_costs
     if phases and stored is not None:
@@ -102,7 +111,7 @@ def stored_or_measured(
 
 
 def _hold(costs: ModelCosts, analysis: ModelAnalysis, request: PlacingRequest) -> bool:
-    """Whether costs hold for all devices of a request: for this graph, and measured under the present conditions."""
+    """Whether costs hold for all devices of a request."""
     return len(costs.of(analysis.graph, analysis.devices, request.session.core)) == len(analysis.devices)
 
 
@@ -118,8 +127,8 @@ def _measure(
         report: called with lines of progress.
 
     Returns:
-        The analysis, with smaller inputs where no device runs those that were assumed; and the costs, None where
-        measuring failed, of which a warning is printed.
+        The analysis, with smaller inputs where no device runs the assumed ones; and the costs, None where measuring
+        failed, which a warning says.
     """
     advance = report or (lambda _: None)
     advance(f"measuring operations on {', '.join(analysis.devices)}")
@@ -139,10 +148,17 @@ def _measure_phases(
     seconds: float,
     report: Callable[[str], None] | None,
 ) -> dict[str, ModelCosts]:
-    """Measures costs in each phase that occurs; returns them by the phase's name.
+    """Measures a model's operations in each phase of its workload that occurs.
 
-    The `seconds` are for all phases together: each gets an equal share of what is left. A phase whose measurement fails
-    is left out.
+    Args:
+        analysis: analysis of the model.
+        request: the request.
+        phases: phases of the workload; those with `Phase.count` 0 do not occur.
+        seconds: time budget of all phases together; each gets an equal share of what remains.
+        report: called with lines of progress.
+
+    Returns:
+        Costs by the phase's name. A phase whose measurement fails is left out, with a warning.
     """
     occurring = [phase for phase in phases if phase.count]
     end = time.monotonic() + seconds

@@ -44,7 +44,7 @@ class Flag:
     converters: bool = False
 
     def word(self, option: str) -> str:
-        """The flag of the option named `option` as it is typed, such as "--kv-precision"."""
+        """The flag as users type it, such as "--kv-precision"; `option` is the name of its option."""
         return f"--{(self.name or option).replace('_', '-')}"
 
 
@@ -55,7 +55,7 @@ def _flag(kind: type | str, metavar: str, text: str, *, default: Any = None, **m
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions:
-    """The options of placing, beside the model and its devices.
+    """All options of placing a model except the model and its devices.
 
     Attributes:
         objective: "latency" of one request or "throughput" of many in flight.
@@ -194,7 +194,10 @@ class PlaceOptions:
 
 @cache
 def _kinds() -> dict[str, Any]:
-    """Types of the options by name. The modules that define them are imported here, as they are slow to import."""
+    """Resolves the types of the options, by name, once.
+
+    The modules that define the types are imported here, as they are slow to import.
+    """
     from ov_hsdag.costs.profile import Profile
     from ov_hsdag.costs.stored import ModelCosts
     from ov_hsdag.model.placement import Placement

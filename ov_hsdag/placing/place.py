@@ -1,6 +1,8 @@
 """The entry point: chooses a device for each operation of a model and annotates the model.
 
-The steps are those of docs/concepts/design.md: resolve, analyse, calibrate, price, find candidates, choose, write.
+The steps are those of docs/concepts/design.md: resolve, analyse, calibrate, price, find candidates, choose, write. Each
+is a function below, which takes the results of the steps before it. To price a model is to compute the costs of its
+operations and transfers. A candidate is a placement that takes part in the choice.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ _PHASES = {
     "measure": "measuring placements",
     "write": "annotating the model",
 }
-"""Phases of `Placement.seconds`, as people are told them."""
+"""Texts for users about the phases of `Placement.seconds`."""
 
 
 def place(  # noqa: PLR0913 settings, all by keyword
@@ -93,7 +95,7 @@ def place(  # noqa: PLR0913 settings, all by keyword
     options: PlaceOptions | None = None,
     **more: Any,
 ) -> Placement:
-    """Decides where each operation of `model` runs; the model is normalized, annotated and carries the placement.
+    """Decides where each operation of `model` runs, and writes that into the model, which is also normalized.
 
     Args:
         model: any model; changed in place.
@@ -148,12 +150,12 @@ def place(  # noqa: PLR0913 settings, all by keyword
 
 @dataclass(frozen=True, eq=False)
 class _AnalysedModel:
-    """What does not depend on costs.
+    """Facts about the model that do not depend on costs.
 
     Attributes:
-        analysis: of the normalized model.
+        analysis: analysis of the normalized model.
         phases: inferences of the model's workload; empty where it has none.
-        pins: operations that stay where they are.
+        pins: operations that the caller keeps on a device.
     """
 
     analysis: ModelAnalysis
@@ -166,9 +168,9 @@ class _PricedModel:
     """The model with costs.
 
     Attributes:
-        analysis: with the input sizes that were calibrated.
+        analysis: analysis of the model, with the input sizes that were calibrated.
         workload: the problem of the workload, or of one inference, without pins.
-        problem: the same, in which no placer can break a pin.
+        problem: the same problem, in which no placer can break a pin.
         calibrated: whether measured costs hold for all devices and all phases.
     """
 
@@ -183,8 +185,8 @@ class _Choice:
     """The chosen candidate and what it was chosen from.
 
     Attributes:
-        chosen: a candidate, or what the caller gave.
-        candidates: all of them.
+        chosen: a candidate, or the placement that the caller decided.
+        candidates: all candidates.
         measured: figures by the candidates' names, see `Placement.measured`; None where nothing was measured.
         why: see `Placement.why`.
         unsure: see `Placement.unsure`.
@@ -198,13 +200,24 @@ class _Choice:
 
 
 def _others_use_the_cpu(request: PlacingRequest) -> bool:
-    """Whether other programs use so much of the CPU devices that measurements there are doubted."""
+    """Whether a device is a CPU and other programs use so much of it that measurements there are doubted."""
     on_cpu = any(kind_of(name) == "CPU" for name in request.session.devices)
     return on_cpu and busy_cores() > _BUSY_CORES
 
 
 def _analyse(model: ov.Model, request: PlacingRequest, clock: Clock) -> _AnalysedModel:
-    """Fixes sizes where that is asked for or necessary, normalizes the model, in place, and reads its graph."""
+    """Normalizes the model in place, reads its graph, and finds the nodes of pins.
+
+    Open sizes of inputs are fixed before that where the caller asks for it or an NPU needs it.
+
+    Args:
+        model: the model.
+        request: the request.
+        clock: records the time.
+
+    Raises:
+        UserError: sizes cannot be fixed, a pin cannot be kept, or a given placement names unknown operations.
+    """
     options = request.options
     if options.static:
         fix_input_shapes(model, options.shapes or {})
@@ -225,12 +238,12 @@ def _check_names(fixed: Placement, analysis: ModelAnalysis, types: Mapping[str, 
     """Checks that a given placement names operations of the model, as it is in the file or as placements report it.
 
     Args:
-        fixed: the given placement.
-        analysis: of the normalized model.
-        types: of the operations as they are in the file, by name.
+        fixed: the given placement. A warning says if less than half of its operations exist after normalization.
+        analysis: analysis of the normalized model.
+        types: type of each operation of the model before normalization, by name.
 
     Raises:
-        UserError: it names others.
+        UserError: it names other operations.
     """
     fixed.check_nodes({*types, *analysis.graph.names})
     named = [name for name in fixed.affinity if types.get(name) != "Constant"]
@@ -243,7 +256,14 @@ def _check_names(fixed: Placement, analysis: ModelAnalysis, types: Mapping[str, 
 
 
 def _price(analysed: _AnalysedModel, costs: OperationCosts, request: PlacingRequest, clock: Clock) -> _PricedModel:
-    """The placement problem, with measured costs where they hold and the profile's elsewhere."""
+    """Makes the placement problem, with measured costs where they hold and the profile's elsewhere.
+
+    Args:
+        analysed: the analysed model.
+        costs: the measured costs.
+        request: the request.
+        clock: records the time.
+    """
     with clock("costs"):
         objective = request.options.objective
         workload = request.session.price(costs.analysis, objective, costs.model, analysed.phases, costs.phases)
@@ -254,9 +274,19 @@ def _price(analysed: _AnalysedModel, costs: OperationCosts, request: PlacingRequ
 def _find_candidates(
     analysed: _AnalysedModel, priced: _PricedModel, costs: OperationCosts, request: PlacingRequest, clock: Clock
 ) -> tuple[PlacementProblem, list[NamedPlacement]]:
-    """Placements of all placers, simplest first, and the problem that they were found for.
+    """Runs all placers.
 
-    That is another one than the priced one where memory limits can only hold without inputs of open sizes.
+    Args:
+        analysed: the analysed model.
+        priced: the model with costs.
+        costs: measured costs. Where there are any and the choice is by measuring, the placement that would be chosen
+            without them is a candidate as well.
+        request: the request.
+        clock: records the time.
+
+    Returns:
+        The problem that the candidates were found for, and the candidates, the simplest first. The problem is the
+        priced one, or a copy that ignores the memory of tensors, with a warning, as inputs of open sizes would not fit.
     """
     with clock("placers"):
         problem, candidates = find_within_memory(
@@ -277,14 +307,17 @@ def _find_candidates(
 def _by_profile(
     problem: PlacementProblem, candidates: Sequence[NamedPlacement], request: PlacingRequest
 ) -> list[NamedPlacement]:
-    """The placement that would be chosen without measured costs, unless it is among the candidates.
+    """Finds the placement that would be chosen without measured costs.
 
     Costs that were measured while others used the machine may be worse than the profile's.
 
     Args:
-        problem: priced by the profile.
-        candidates: that were found with measured costs.
-        request: has the policies.
+        problem: the problem with costs of the profile.
+        candidates: the candidates that were found with measured costs.
+        request: supplies the policies.
+
+    Returns:
+        The placement, alone; empty where it is among the candidates, or none can be chosen.
     """
     try:
         best = best_by_prediction(problem, find_candidates(problem, request.policies))
@@ -303,11 +336,19 @@ def _choose(
     request: PlacingRequest,
     clock: Clock,
 ) -> _Choice:
-    """What the caller decided, or the choice by prediction.
+    """Returns the placement that the caller decided, else chooses one by prediction.
+
+    Args:
+        analysed: the analysed model.
+        priced: the model with costs.
+        problem: the problem that the candidates were found for.
+        candidates: all candidates.
+        request: the request.
+        clock: records the time.
 
     Raises:
         RunError: no placement keeps within the devices' memory.
-        UserError: what the caller decided cannot run, or pins leave no placement.
+        UserError: HETERO does not run the placement that the caller decided, or pins leave no placement.
     """
     with clock("choose"):
         if request.fixed_placement is not None:
@@ -330,7 +371,19 @@ def _choose(
 
 
 def _complete(fixed: Placement, model: ov.Model, problem: PlacementProblem) -> NamedPlacement:
-    """The caller's placement with devices for all groups. UserError: a device cannot be given what it is given."""
+    """Completes the caller's placement by devices for all groups.
+
+    Args:
+        fixed: the caller's placement, which may lack nodes.
+        model: the normalized model.
+        problem: the problem.
+
+    Returns:
+        The completed placement. A warning names devices that get no operation.
+
+    Raises:
+        UserError: HETERO does not run it.
+    """
     affinity = complete.complete(model, fixed.affinity, problem.devices, problem.graph)
     completed = NamedPlacement("affinity", problem.placement_of(affinity))
     require_runnable(problem, [completed], ignored=_UNSUPPORTED)
@@ -345,7 +398,15 @@ def _complete(fixed: Placement, model: ov.Model, problem: PlacementProblem) -> N
 
 
 def _with_experts_apart(problem: PlacementProblem, placer: ExpertsApart) -> NamedPlacement:
-    """The placement that the caller asked for by where experts are. UserError: the model has none there."""
+    """Makes the placement that the caller decided by where experts go.
+
+    Args:
+        problem: the problem.
+        placer: the caller's wish; with more layers than the model has, those of all layers move, with a warning.
+
+    Raises:
+        UserError: the model has no experts, the device does not run them, or HETERO does not run the placement.
+    """
     blocks = experts(problem.graph)
     if not blocks:
         raise UserError("the model has no experts that could be elsewhere, or none that OpenVINO's plugins recognise")
@@ -372,7 +433,22 @@ def _measure(
     *,
     disturbed: bool,
 ) -> _Choice:
-    """The choice by measuring, where that is asked for; what the caller decided is measured and stays chosen."""
+    """Chooses by measuring, if the caller asked for that.
+
+    Args:
+        predicted: the choice so far. A placement that the caller decided is measured as well, and stays chosen.
+        analysed: the analysed model.
+        priced: the model with costs.
+        problem: the problem that the candidates were found for.
+        request: the request, with the time budget.
+        clock: records the time; calibrating counts for the budget.
+        report: called with a line at each step; None for no lines.
+        disturbed: whether other programs use the devices.
+
+    Returns:
+        The choice with measured figures, and the candidates that searches with corrected costs found; `predicted`
+        itself where nothing shall be measured.
+    """
     if not request.options.measure:
         return predicted
     # Calibrating may take longer than its share, by a compilation; measuring has its own all the same.
@@ -411,7 +487,16 @@ def _measure(
 def _least_risky(
     problem: PlacementProblem, candidates: Sequence[NamedPlacement], result: selection.Result
 ) -> NamedPlacement:
-    """The choice where nothing ran: a single device if possible, and the best one that has not been seen to fail."""
+    """Chooses where no candidate ran: a single device if possible, and one that was not seen to fail.
+
+    Args:
+        problem: the problem.
+        candidates: all candidates.
+        result: failures of those that were tried. Running out of time is no failure here.
+
+    Returns:
+        The best of these candidates by prediction.
+    """
     failed = {
         result.placements[name].tobytes()
         for name, figures in result.measured.items()
@@ -443,7 +528,17 @@ def _describe(
     request: PlacingRequest,
     clock: Clock,
 ) -> Placement:
-    """The placement with everything that a table or a report says about it."""
+    """Makes the placement with everything that a table or a report says about it.
+
+    Args:
+        choice: the final choice.
+        analysed: the analysed model.
+        priced: the model with costs.
+        problem: the problem that the candidates were found for.
+        costs: the measured costs.
+        request: the request.
+        clock: supplies the seconds of all phases.
+    """
     with clock("choose"):
         measured_devices = costs.devices(request)
         options = request.options
@@ -480,7 +575,7 @@ def _describe(
 
 
 def _policy_that_proposed(choice: _Choice, request: PlacingRequest) -> str | None:
-    """The name of the policy that a candidate comes from; None where none does."""
+    """Names the policy that one of the candidates comes from; None where no candidate comes from a policy."""
     proposed = any(placer_of(candidate.name) == HSDAG for candidate in choice.candidates)
     policy = request.policies[0].policy if request.policies else None
     return Path(policy).name if policy and proposed else None
@@ -489,7 +584,7 @@ def _policy_that_proposed(choice: _Choice, request: PlacingRequest) -> str | Non
 def _report_source(
     choice: _Choice, pins: ModelPins, problem: PlacementProblem, measured_devices: list[str], request: PlacingRequest
 ) -> ReportSource:
-    """What a report of the placement is made of.
+    """Collects the data for a report of the placement (`Placement.report`).
 
     Args:
         choice: the chosen placement.
@@ -504,7 +599,18 @@ def _report_source(
 
 
 def _further_baselines(problem: PlacementProblem, pins: ModelPins, placement: Placement) -> dict[str, dict[str, Any]]:
-    """Predictions of single devices that pins exclude, as gains are over the best one, pins or not; and of copies."""
+    """Predicts baselines that are not among the candidates: single devices that pins exclude, and copies.
+
+    Gains are over the best single device, whether pins allow it or not.
+
+    Args:
+        problem: the problem, with the pins.
+        pins: the pins of the caller.
+        placement: the placement, with the baselines that it has already.
+
+    Returns:
+        Predicted figures by name, see `PlacementProblem.summary`.
+    """
     baselines: dict[str, dict[str, Any]] = {}
     if pins.nodes:
         unpinned = pins.unpinned(problem)
@@ -516,7 +622,17 @@ def _further_baselines(problem: PlacementProblem, pins: ModelPins, placement: Pl
 
 
 def _write(model: ov.Model, placement: Placement, request: PlacingRequest, clock: Clock) -> Placement:
-    """Annotates the model. Returns the placement with the names that the annotated model has."""
+    """Writes the placement into the model: affinities, the placement itself, and the precision of KV caches.
+
+    Args:
+        model: the model; changed in place.
+        placement: the placement.
+        request: the request.
+        clock: records the time.
+
+    Returns:
+        The placement with the names that the nodes of the annotated model have.
+    """
     with clock("write"):
         annotated = replace(placement, affinity=set_affinities(model, placement.affinity))
         annotated.embed(model)

@@ -2,7 +2,7 @@
 
 An entry is one JSON file, named by a digest of everything that the placement depends on, and written whole or not at
 all. Entries decide what runs where, so a folder that other users can write to is not used. A damaged entry counts as
-missing.
+missing. Files ending in ".lock" keep two processes from placing the same model at the same time.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class CacheEntry:
 
 
 def model_digest(nodes: Nodes) -> str:
-    """A digest of a model's structure, shapes, element types and names, without the values of its weights."""
+    """Computes a digest of a model's structure, shapes, element types and names, without the values of its weights."""
     digest = hashlib.sha256()
     for column in (nodes.names, nodes.types, nodes.outputs):
         digest.update(repr(column).encode("utf-8", "surrogatepass"))
@@ -150,7 +150,7 @@ def model_digest(nodes: Nodes) -> str:
 
 
 def cache_key(model: str, devices: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> str:
-    """Name of the entry of a placement.
+    """Computes the name of the entry of a placement.
 
     Args:
         model: digest of the model, see `model_digest`.
@@ -176,7 +176,11 @@ class PlacementCache:
 
     @classmethod
     def in_folder(cls, parent: Path) -> PlacementCache | None:
-        """The cache in `parent`/ov_hsdag/placements, which is created if missing; None where it cannot be used."""
+        """Opens the cache in the folder `parent`/ov_hsdag/placements, which is created if missing.
+
+        Returns:
+            The cache; None where the folder cannot be made, or other users could write to it.
+        """
         folder = parent / "ov_hsdag" / "placements"
         try:
             parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +194,7 @@ class PlacementCache:
 
     @classmethod
     def default(cls, cache_dir: str = "") -> PlacementCache | None:
-        """The cache that a load uses.
+        """Opens the cache that a load uses.
 
         Args:
             cache_dir: the CACHE_DIR property of the load; "" where it has none.
@@ -214,7 +218,7 @@ class PlacementCache:
         return self.folder / f"{key}{_SUFFIX}"
 
     def load(self, key: str) -> CacheEntry | None:
-        """The entry of a key; None where there is none.
+        """Reads the entry of a key, and marks it as used now; returns None where there is none.
 
         Raises:
             ValueError: the entry is damaged.
@@ -238,7 +242,7 @@ class PlacementCache:
         self._evict(keep=entry.key)
 
     def entries(self) -> list[CacheEntry]:
-        """All entries that can be read, the most recently used first."""
+        """Reads all entries, the most recently used first; those that cannot be read are left out."""
         entries = []
         for path, _ in self._entry_files():
             with contextlib.suppress(OSError, ValueError):
@@ -269,7 +273,7 @@ class PlacementCache:
             yield
 
     def _entry_files(self) -> list[tuple[Path, os.stat_result]]:
-        """Files of the entries, the most recently used first."""
+        """Lists the files of the entries with their status, the most recently used first."""
         files = []
         for path in self.folder.glob(f"*{_SUFFIX}"):
             with contextlib.suppress(OSError):
@@ -296,7 +300,10 @@ def _is_private(folder: Path) -> bool:
 
 
 def _keeps_its_entries(folder: Path) -> bool:
-    """Whether other users cannot rename this user's entries of a folder: it is not writable, or sticky like /tmp."""
+    """Whether other users cannot rename this user's entries of a folder.
+
+    That holds where they cannot write to the folder, or where it is sticky like /tmp.
+    """
     if not hasattr(os, "getuid"):
         return True
     status = folder.stat()
@@ -305,7 +312,14 @@ def _keeps_its_entries(folder: Path) -> bool:
 
 
 def _try_lock(descriptor: int) -> bool:
-    """Takes the lock of an open file if it is free; the system releases it when the file is closed."""
+    """Tries to take the lock of an open file, without waiting; the system releases it when the file is closed.
+
+    Args:
+        descriptor: descriptor of the file.
+
+    Returns:
+        Whether the lock was taken.
+    """
     try:
         import fcntl
     except ImportError:

@@ -1,4 +1,7 @@
-"""Why a placement was chosen, and why others were not, as people are told."""
+"""Explains to users why a placement was chosen and why others were not.
+
+Reasons are clauses of text, for the output of commands and `Placement.why`. A split is a placement on several devices.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,17 @@ def why_by_prediction(
     *,
     calibrated: bool,
 ) -> str:
-    """Why a single device was chosen by prediction, or a placement that is not the best.
+    """Explains why a single device was chosen by prediction, or a placement that is not predicted to be the best.
 
     Args:
-        chosen: by prediction.
-        problem: with the costs that it was chosen by.
-        analysis: of the model.
-        candidates: that it was chosen from.
+        chosen: the placement that was chosen by prediction.
+        problem: the problem, with the costs that it was chosen by.
+        analysis: analysis of the model.
+        candidates: the candidates that it was chosen from.
         calibrated: see `required_gain`.
 
     Returns:
-        A clause for people; "" where the best placement was chosen, and is a split.
+        A clause; "" where the best placement was chosen and is a split, or where there is one device.
     """
     if len(problem.devices) == 1:
         return ""
@@ -56,13 +59,13 @@ def margin_that_decides(
     """Says that a simpler placement was chosen than the one with the best prediction, and by which margin.
 
     Args:
-        chosen: by prediction.
-        problem: with the costs that it was chosen by.
-        candidates: that it was chosen from.
+        chosen: the placement that was chosen by prediction.
+        problem: the problem, with the costs that it was chosen by.
+        candidates: the candidates that it was chosen from.
         calibrated: see `required_gain`.
 
     Returns:
-        A clause for people; "" where the best one was chosen.
+        A clause; "" where the best candidate was chosen, or one whose prediction looks the same.
     """
     evaluation = problem.evaluate(np.stack([candidate.placement for candidate in candidates]))
     scores = evaluation.score(problem.objective)
@@ -88,17 +91,17 @@ def candidate_notes(
     chosen_by_prediction: NamedPlacement | None,
     measured: Collection[str] | None,
 ) -> dict[str, str]:
-    """Why candidates were left out, not taken or not measured.
+    """Explains why candidates were left out, not taken or not measured.
 
     Args:
-        problem: that they are placements of.
-        candidates: all of them.
-        pins: that the caller asked for.
-        chosen_by_prediction: what was chosen where predictions decided, else None.
-        measured: names of the candidates that were measured; None where nothing was.
+        problem: the problem, with the pins.
+        candidates: all candidates.
+        pins: the pins of the caller.
+        chosen_by_prediction: the chosen candidate where predictions decided; None where they did not.
+        measured: names of the candidates that were measured; None where nothing was measured.
 
     Returns:
-        A clause for people by the candidate's name.
+        A clause by the candidate's name; candidates without such a reason are left out.
     """
     notes = {} if chosen_by_prediction is None else why_not_taken(problem, candidates, chosen_by_prediction)
     same_as = same_placements(candidates)
@@ -118,7 +121,11 @@ def candidate_notes(
 
 
 def same_placements(candidates: Sequence[NamedPlacement]) -> dict[str, str]:
-    """The name of the first candidate with the same placement, by the names of the later ones."""
+    """Finds candidates that have the same placement as an earlier one.
+
+    Returns:
+        The name of the first candidate with that placement, by the name of each later one.
+    """
     first: dict[bytes, str] = {}
     names = {each.name: first.setdefault(each.placement.tobytes(), each.name) for each in candidates}
     return {name: other for name, other in names.items() if other != name}

@@ -1,4 +1,7 @@
-"""The request of a placing: the caller's arguments, checked and read before the model is changed."""
+"""The request of a placing: the caller's arguments, checked and read before the model is changed.
+
+A placement is decided if the caller gave it, by an affinity or by where experts go; otherwise it is chosen.
+"""
 
 from __future__ import annotations
 
@@ -38,20 +41,20 @@ _LONGEST_SECONDS = 10**6
 
 @dataclass(frozen=True)
 class PlacingRequest:
-    """What the caller wants.
+    """The checked arguments of one call of `place`.
 
     Attributes:
-        options: as they were given; `shapes` are those of the given inputs where there are any.
+        options: the options of the call. Where the caller gave inputs, `shapes` are those of the inputs.
         session: the machine, the devices and their profiles.
-        policies: placers that ask a policy.
-        fixed_placement: the placement that the caller gave, or None.
-        fixed_experts: where the caller wants the experts of a mixture of experts, or None.
+        policies: placers that run a policy; empty where the placement is decided.
+        fixed_placement: the placement that the caller gave; None where it is not given.
+        fixed_experts: placer that puts the experts of a mixture of experts where the caller wants them, or None.
         pins: operations that the caller keeps on a device; the rest is searched.
         stored_costs: costs that were measured earlier, or None.
         samples: inferences with inputs that the caller gave, to measure with; None where inputs are generated.
         workload: numbers of prompt and generated tokens that a decoder is placed for, or None.
-        host: the host's memory, to warn where a placement needs more; None where that is not checked.
-        search: the placer that searches.
+        host: main memory that several devices share, to warn where a placement needs more; None where none do.
+        search: the multilevel search, with the caller's time limit.
         limits: memory that the model may have, bytes by device.
         measure_seconds: time budget of calibrating and measuring together.
         calibration_process: the process that measures operations. It starts with `start` or the first measurement, and
@@ -85,14 +88,14 @@ class PlacingRequest:
 
     @property
     def names_operations(self) -> bool:
-        """Whether the caller named operations, by the names that they have in the model as it is given."""
+        """Whether the caller named operations, by their names in the model before normalization."""
         return self.fixed_placement is not None or bool(self.pins)
 
 
 def resolve_request(
     model: ov.Model, device: str | Sequence[str], options: PlaceOptions, core: ov.Core | None
 ) -> PlacingRequest:
-    """Finds everything that can be wrong with the arguments, before the model is changed.
+    """Checks and reads the arguments of `place`, before the model is changed.
 
     Args:
         model: the model to place, which is not changed.
@@ -155,7 +158,7 @@ def check_seconds(purpose: str, seconds: float | None) -> None:
         seconds: the limit, seconds; None where none was given.
 
     Raises:
-        UserError: it is not positive, or longer than clocks go.
+        UserError: it is not positive, or longer than `_LONGEST_SECONDS`.
     """
     if seconds is not None and not 0 < seconds <= _LONGEST_SECONDS:
         raise UserError(f"{purpose} must have more than 0 and at most {_LONGEST_SECONDS} seconds, got {seconds}")
@@ -164,7 +167,7 @@ def check_seconds(purpose: str, seconds: float | None) -> None:
 def settings_of(
     options: PlaceOptions, limits: Mapping[str, int], devices: Sequence[str], command: str = "place"
 ) -> dict[str, Any]:
-    """The options that the caller gave, for `Placement.settings`. Options that command lines lack are left out.
+    """Collects the options that the caller gave, for `Placement.settings`. Those that command lines lack are left out.
 
     Args:
         options: the options as they were given. Files are recorded by name; an affinity, a policy, a profile or inputs
@@ -197,7 +200,17 @@ def _check_exclusive(
     fixed_experts: ExpertsApart | None,
     pins: Sequence[Pin],
 ) -> None:
-    """Raises UserError where options exclude each other."""
+    """Checks that options do not exclude each other.
+
+    Args:
+        options: the options.
+        fixed_placement: the placement that the caller gave, or None.
+        fixed_experts: where the caller wants experts, or None.
+        pins: the pins of the caller.
+
+    Raises:
+        UserError: they do.
+    """
     has_workload = options.workload is not None or options.context is not None
     if options.inputs and has_workload:
         raise UserError("a workload makes up its inputs, and others are given: leave out one of them")
@@ -212,14 +225,29 @@ def _check_exclusive(
 
 
 def _search_of(seconds: float | None) -> Multilevel:
-    """The placer that searches: by default until its searches agree, else for `seconds` on all cores."""
+    """Makes the multilevel search.
+
+    Args:
+        seconds: time of the search on all cores, seconds; None for one that ends when its searches agree.
+    """
     return Multilevel() if seconds is None else Multilevel(seconds=seconds, threads=usable_cores())
 
 
 def _fixed_placement(
     affinity: Mapping[str, str] | Placement | str | PathLike[str] | None, devices: DeviceSet
 ) -> Placement | None:
-    """The placement that the caller gave, for these devices. Raises UserError where it cannot be used with them."""
+    """Reads the placement that the caller gave.
+
+    Args:
+        affinity: the placement, or device by friendly name, or the path of a file; None where none was given.
+        devices: the devices of the request.
+
+    Returns:
+        The placement on these devices; None where none was given.
+
+    Raises:
+        UserError: it cannot be read, or uses other devices.
+    """
     if affinity is None:
         return None
     if isinstance(affinity, Placement):
@@ -233,7 +261,18 @@ def _fixed_placement(
 
 
 def _fixed_experts(text: str | None, devices: DeviceSet) -> ExpertsApart | None:
-    """Parses where experts go: "CPU", or "CPU:20" for those of 20 layers. Raises UserError where it is malformed."""
+    """Parses where experts go.
+
+    Args:
+        text: "CPU", or "CPU:20" for the experts of the first 20 layers; None where the caller does not say.
+        devices: the devices of the request, one of which the text names.
+
+    Returns:
+        The placer that puts them there; None where the caller does not say.
+
+    Raises:
+        UserError: the text is malformed.
+    """
     if text is None:
         return None
     longest_first = sorted(devices.names, key=len, reverse=True)

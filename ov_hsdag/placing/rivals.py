@@ -1,7 +1,12 @@
-"""All ways to run one model on some devices, which `ov-hsdag bench` and the throughput benchmark compare."""
+"""All ways to run one model on some devices, which `ov-hsdag bench` and the throughput benchmark compare.
+
+A rival is one such way: a single device, HETERO's own choice, copies of the model, or a placement. Copies are the whole
+model on each device at once.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +24,7 @@ from ov_hsdag.measuring.process import Candidate
 from ov_hsdag.placers.base import Placer
 from ov_hsdag.placers.registry import unlearned_placers
 from ov_hsdag.placers.single import NodeCount, simple_placers
-from ov_hsdag.placing.application import Application
 from ov_hsdag.placing.candidates import why_left_out
-from ov_hsdag.placing.together import TRIAL, WHOLE, candidate_of, figures_of
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.copies import COPIES, copies_summary, copy_devices
 from ov_hsdag.problem.problem import PlacementProblem
@@ -97,36 +100,24 @@ def contenders(
     }
     if problem.graph.has_unused_inputs:
         left_out |= {one.name: OTHER_MODEL for one in rivals if one.name in (HETERO_DEFAULT, PIPELINE_HINT)}
-    return _mark_twins([rival for rival in rivals if rival.name not in left_out]), left_out
-
-
-def contenders_of_plan(app: Application, plan: NDArray[np.int64]) -> tuple[list[Rival], dict[str, str]]:
-    """Lists ways to run an application: all models on each device, the best whole-device assignments, and the plan.
-
-    Args:
-        app: the application.
-        plan: assignment of the plan, int64 [members].
-
-    Returns:
-        As for `contenders`.
-    """
-    whole = enumerate(app.distinct_whole(WHOLE), 1)
-    named = app.on_each_device() | {f"whole, {number}" if number > 1 else "whole": one for number, one in whole}
-    named["plan"] = plan
-    judged, rivals = app.judge(np.stack(list(named.values()))), []
-    for row, (name, assignment) in enumerate(named.items()):
-        figures = figures_of(app, judged, row)
-        figures |= {"throughput_ips": figures["runs_per_second"], "submodels": None}
-        candidate = candidate_of(app, assignment, DeviceSet(app.devices))
-        rivals.append(Rival(name, candidate, assignment.astype(np.uint8), None if judged.over[row] else figures))
-    left_out = {one.name: "left out: does not fit" for one in rivals if one.predicted is None and one.name != "plan"}
-    return _mark_twins([one for one in rivals if one.name not in left_out]), left_out
+    return mark_twins([rival for rival in rivals if rival.name not in left_out]), left_out
 
 
 def _run_placer(
     problem: PlacementProblem, devices: DeviceSet, placer: Placer, candidate: Candidate | None = None
 ) -> Rival:
-    """Runs a placer; `candidate` is how its placement runs without affinities in the model, where that is possible."""
+    """Runs a placer, and makes a rival of its placement.
+
+    Args:
+        problem: the problem.
+        devices: the devices, in HETERO's order.
+        placer: the placer.
+        candidate: a way to run the placement without affinities in the model, as HETERO would choose it itself; None
+            where there is none. Other placements are repaired where HETERO would not run them.
+
+    Returns:
+        The rival, with `predicted` None where the placement is infeasible.
+    """
     begin = time.perf_counter()
     placement = placer.place(problem)
     # Placements that HETERO makes itself need no repair.
@@ -143,8 +134,11 @@ def _run_placer(
     )
 
 
-def _mark_twins(rivals: Sequence[Rival]) -> list[Rival]:
-    """Sets `same_as` where an earlier rival has the same placement: measuring both would compare noise."""
+def mark_twins(rivals: Sequence[Rival]) -> list[Rival]:
+    """Returns the rivals with `same_as` set where an earlier one has the same placement.
+
+    Rivals with one placement share one measurement: two would show what two compilations differ by, which is noise.
+    """
     first: dict[bytes | str, str] = {}
     keys = [one.name if one.placement is None else one.placement.tobytes() for one in rivals]
     twins = [first.setdefault(key, one.name) for key, one in zip(keys, rivals, strict=True)]
@@ -194,21 +188,23 @@ def measure(
     *,
     rounds: int = ROUNDS,
     seconds: float | None = None,
+    total_seconds: float = math.inf,
     report: Callable[[str], None] | None = None,
-    **told: Any,
+    **comparison_options: Any,
 ) -> list[Result]:
     """Runs rivals in interleaved trials on real devices; rivals that are surely worse than the best get fewer rounds.
 
     Args:
-        model: the normalized model; of an application, the first one.
+        model: the normalized model; of co-running models, the first one.
         devices: the devices, in HETERO's order.
         objective: "latency" or "throughput".
         core: Core of the devices.
-        found: the rivals of `contenders` or `contenders_of_plan`.
+        found: the rivals, such as those of `contenders`.
         rounds: largest number of rounds.
-        seconds: time of a trial, seconds; by default `comparison.SECONDS`, or `TRIAL` for an application.
+        seconds: time of a trial, seconds; by default `comparison.SECONDS`.
+        total_seconds: time for everything, seconds, after which no round but the first begins.
         report: called with a few words at each step.
-        told: further arguments of `Comparison`, such as shapes, phases, and the models that run beside the first.
+        comparison_options: further arguments of `Comparison`, such as shapes, phases, and co-running models.
 
     Returns:
         The result of each rival, in their order.
@@ -216,12 +212,12 @@ def measure(
     Raises:
         RunError: the model cannot be measured, or no rival runs it.
     """
+    until = time.monotonic() + total_seconds
     candidates = {rival.name: rival.candidate for rival in found if not rival.same_as}
     needs = {rival.name: rival.predicted["memory_bytes"] for rival in found if rival.predicted is not None}
-    told |= {"simple": {*devices.names, HETERO_DEFAULT, PIPELINE_HINT}, "needs": needs, "report": report}
-    seconds = seconds or (TRIAL if "beside" in told else SECONDS)
-    with Comparison(model, devices, candidates, objective, core, **told) as compiled:
-        trials = compiled.trials(rounds=rounds, seconds=seconds, halving=True)
+    comparison_options |= {"simple": {*devices.names, HETERO_DEFAULT, PIPELINE_HINT}, "needs": needs, "report": report}
+    with Comparison(model, devices, candidates, objective, core, **comparison_options) as compiled:
+        trials = compiled.trials(rounds=rounds, seconds=seconds or SECONDS, until=until, halving=True)
         if not compiled.ready:
             raise RunError(f"nothing runs the model: {'; '.join(f'{k}: {v}' for k, v in compiled.failed.items())}")
         singles = [name for name in compiled.ready if name in devices.names]

@@ -1,11 +1,16 @@
-"""Selection by measuring: the best predicted placements run on the real devices against baselines."""
+"""Selection by measuring: the best predicted placements run on the real devices against baselines.
+
+A baseline is a candidate that needs no placement: a single device, or HETERO's own choice. A split is a placement on
+several devices. Copies are the whole model on each device at once; they are measured for comparison and never chosen.
+The processor time of a candidate is the time that the threads of a device's submodels compute in one inference. In a
+simultaneous trial several candidates run at the same time, on the same cores.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +38,7 @@ from ov_hsdag.storage.scratch import require_temporary_folder
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.failures import Failure, out_of_time
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.warn import warn_caller
 
 SECONDS = 60.0
 """Default time budget of calibrating and measuring together, seconds."""
@@ -40,7 +46,7 @@ SECONDS = 60.0
 CALIBRATION_SHARE = 0.4
 """Share of the time budget that calibrating the model may use; the rest is for measuring placements."""
 
-# Number of placements that are measured, the best by prediction.
+# Number of placements that are measured: the best ones by prediction.
 _MEASURED = 6
 
 # Comparison of copies with the leading placement. At most 8 rounds of the two; they are every third round while it is
@@ -74,6 +80,7 @@ MAY_GAIN = 1.1
 """Gain from which a placement that was not proven better is reported as possibly better."""
 
 Placed = NDArray[np.uint8]
+"""A placement: device number of each co-location group, uint8 [groups]."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +92,8 @@ class Result:
         chosen: name of the chosen candidate; None where none ran.
         placements: placements of all candidates, by name, uint8 [groups].
         why: the reason for the choice where it is not the gain of the chosen placement; else "".
-        unsure: placers of placements that may be better by `MAY_GAIN` than the chosen baseline: trials could not tell,
-            or there was no time for any.
+        unsure: placers of placements that may be better than the chosen baseline by the factor `MAY_GAIN`. Trials could
+            not tell, or there was no time for any.
 
     All figures come from the posterior (`ov_hsdag.measuring.choice`) by which the choice is made:
 
@@ -237,7 +244,11 @@ def select(  # noqa: PLR0913 settings, all by keyword
 
 
 class _Trials(Trials):
-    """Trials of one model's placements, with searches for further placements and simultaneous trials."""
+    """Trials of one model's placements, with searches for further placements and simultaneous trials.
+
+    A search with corrected costs finds a placement after the costs of operations were scaled so that they agree with
+    the trials so far. Its placement becomes a candidate if it is new and predicted better than the others.
+    """
 
     def __init__(
         self,
@@ -254,7 +265,7 @@ class _Trials(Trials):
         Args:
             comparison: the compiled candidates.
             problem: the problem of the model.
-            placements: placements of the candidates, by name; those that searches find are added.
+            placements: placements of the candidates, by name; those that searches find are added to this mapping.
             simple: placements of the baselines, by name.
             error: standard deviation of log(rate / predicted rate).
             end: time of `time.monotonic` at which the time budget ends, seconds.
@@ -262,7 +273,8 @@ class _Trials(Trials):
         """
         self._problem, self._placements, self._begin = problem, placements, time.monotonic()
         super().__init__(comparison, simple, _predicted_rates(problem, placements), error, end, singles=problem.devices)
-        self._copies_rounds, self._devices_equal, self._times_unknown_together = 0, equal, False
+        self._copies_rounds, self._devices_equal = 0, equal  # rounds that compared copies with the leader
+        self._times_unknown_together = False  # whether a simultaneous trial failed to tell processor times
         # Device numbers of each candidate's submodels, in the order in which they are compiled.
         self._submodel_devices: dict[str, NDArray[np.uint8]] = {}
         self._corrected: set[str] = set()  # names of placements that a search with corrected costs found
@@ -277,7 +289,11 @@ class _Trials(Trials):
         """Searches a placement with costs that are corrected by the trials, and adds it to the candidates.
 
         Times of operations are scaled so that the problem predicts the measured ratios of splits to the best baseline,
-        and the measured processor time of each device in an inference (`ov_hsdag.calibration.correction`).
+        and the measured processor time of each device in an inference (`ov_hsdag.calibration.correction`). There is no
+        search where `_SEARCHES` were successful, no split or no baseline has run, or most of the time is over.
+
+        Args:
+            decision: the decision by the trials so far. A simultaneous trial may come first, which changes it.
 
         Returns:
             The name of the new candidate; None where the search found nothing new that is predicted better.
@@ -319,11 +335,17 @@ class _Trials(Trials):
         return name
 
     def _run_together(self, decision: choice.Decision) -> bool:
-        """Runs all splits that may be the best at the same time, if they use all devices; returns whether that worked.
+        """Makes a simultaneous trial of all splits that may be the best and use all devices, and records it.
 
         Cores change their speed independently of each other, on a shared host by a third within half a second. In
         trials that share the cores at the same time, processor times of two candidates differ only by what they have to
         compute.
+
+        Args:
+            decision: the decision by the trials so far; candidates that are surely worse are left out.
+
+        Returns:
+            Whether processor times of at least two splits were measured.
         """
         times = {} if self._times_unknown_together else self._processor_times
         splits = [name for name in self._choices() if name not in self._simple and name in times]
@@ -343,7 +365,16 @@ class _Trials(Trials):
         return not self._times_unknown_together
 
     def _by_device(self, name: str, of_submodel: Sequence[float]) -> NDArray[np.float64]:
-        """Sums the processor times of a candidate's submodels by device, float64 [devices]; zeros if not known."""
+        """Sums the processor times of a candidate's submodels by device.
+
+        Args:
+            name: name of the candidate.
+            of_submodel: processor time of each submodel in an inference, µs, in the order in which they are compiled.
+
+        Returns:
+            Processor time of each device, µs, float64 [devices]; zeros where it is not known which device a time is of,
+            or where a device is not a CPU.
+        """
         devices = self._problem.devices
         if name not in self._submodel_devices:
             self._submodel_devices[name] = self._problem.submodels_in_order(self._placements[name])
@@ -354,11 +385,14 @@ class _Trials(Trials):
 
     @property
     def _processor_times(self) -> dict[str, tuple[NDArray[np.float64], float]]:
-        """Processor times of the candidates for which they are known, from simultaneous trials where there were any.
+        """Estimates the processor times of the candidates for which they were measured.
+
+        They are medians of ordinary trials. Candidates of simultaneous trials get estimates from these, whose level the
+        ordinary trials correct.
 
         Returns:
-            By candidate: the processor time of each device in an inference, µs, float64 [devices], and the standard
-            deviation of the logarithm of the longest one.
+            By candidate: the processor time of each device in an inference, µs, float64 [devices]; and the standard
+            deviation of the logarithm of the longest of these times.
         """
         times: dict[str, tuple[NDArray[np.float64], float]] = {}
         trials: dict[str, int] = {}
@@ -402,8 +436,8 @@ class _Trials(Trials):
         that trials have corrected do not count where processor times are known.
 
         Returns:
-            Rates of all candidates in a common unit; their errors, standard deviations of log(rate); and the rates that
-            follow from processor times alone.
+            Rates of all candidates, in a common unit; standard deviation of log(rate), for all candidates or by
+            candidate; and the rates of some candidates that follow from processor times alone, inferences per µs.
         """
         times = self._processor_times
         by_times = {name: 1 / float(self._problem.periods(us[None])[0]) for name, (us, _) in times.items()}
@@ -423,7 +457,16 @@ class _Trials(Trials):
         return [name for name in self._alive() if name != COPIES]
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
-        """The two candidates of the next round; before it, a search or a simultaneous trial may be due."""
+        """Chooses the two candidates of the next round, after a search or a simultaneous trial if one is due.
+
+        Args:
+            decision: the decision by the trials so far.
+            turn: number of the round.
+
+        Returns:
+            Names of the two: the leader and a new placement or the copies, or else those of `choice.next_pair`; None
+            where the decision is settled.
+        """
         settled = self._settled(decision)
         if self._searches_without_gain < 1 + settled:
             if (name := self._search_again(decision)) is not None:
@@ -441,7 +484,11 @@ class _Trials(Trials):
         return super()._next(decision, turn)
 
     def measured(self, decision: choice.Decision | None) -> dict[str, dict[str, Any]]:
-        """Figures of all candidates, see `Result.measured`."""
+        """Collects the figures of all candidates for `Result.measured`, but for "times_chosen" and "workload".
+
+        Args:
+            decision: the last decision; None where nothing ran.
+        """
         objective = self._problem.objective
         key = "throughput_ips" if objective == "throughput" else "latency_us"
         figures_by_name = self.figures(decision, objective, key)
@@ -456,7 +503,7 @@ class _Trials(Trials):
 
 
 def _predicted_rates(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, float]:
-    """Predicted inferences per µs of each candidate, and of the copies where the model can run as copies."""
+    """Predicts the inferences per µs of each candidate, and of the copies where the model can run as copies."""
     rates = {name: 1 / float(problem.scores(placement)[0]) for name, placement in placements.items()}
     if (copies := copies_summary(problem)) is not None:
         rates[COPIES] = copies["throughput_ips"] / 1e6
@@ -464,17 +511,21 @@ def _predicted_rates(problem: PlacementProblem, placements: Mapping[str, Placed]
 
 
 def _unsure(decision: choice.Decision, simple: Collection[str], predicted: Mapping[str, float]) -> tuple[str, ...]:
-    """Placers of placements that may be better by `MAY_GAIN` than the chosen baseline but are not proven to be.
+    """Names the placers of placements that may be better than the chosen baseline but are not proven to be.
 
-    These are placements whose interval reaches that gain; without any, the best by prediction if it is predicted to.
+    These are placements whose interval reaches the factor `MAY_GAIN`. Where there are none, it is the best placement by
+    prediction, if its predicted gain reaches that.
 
     Args:
         decision: the decision.
         simple: names of the baselines.
         predicted: rates in a common unit, by name; empty where predictions shall not count.
+
+    Returns:
+        Names of placers, each once; empty where a placement was chosen.
     """
-    known = {*simple, *decision.proven} if decision.chosen in simple else {*decision.names}
-    names = [name for name in decision.names if name not in known]
+    certain = {*simple, *decision.proven} if decision.chosen in simple else {*decision.names}
+    names = [name for name in decision.names if name not in certain]
     likely = [name for name in names if decision.ratio(name, decision.chosen).high > MAY_GAIN]
     if not likely and names and predicted:
         best = max(names, key=predicted.__getitem__)
@@ -485,9 +536,17 @@ def _unsure(decision: choice.Decision, simple: Collection[str], predicted: Mappi
 def _best_without_time(
     decision: choice.Decision, simple: Collection[str], predicted: Mapping[str, float], comparison: Comparison
 ) -> tuple[str, ...]:
-    """The placer of the best placement for which there was no time, where a baseline was chosen and no placement ran.
+    """Names the placer of the best placement that there was no time to run.
 
-    Empty where that placement is not predicted to be better by `MAY_GAIN`.
+    Args:
+        decision: the decision.
+        simple: names of the baselines.
+        predicted: rates in a common unit, by name.
+        comparison: the candidates with their failures.
+
+    Returns:
+        The placer's name, alone. Empty where a placement ran or was chosen, and where the placement is not predicted to
+        be better than the chosen baseline by the factor `MAY_GAIN`.
     """
     splits = [name for name in comparison.names if name not in simple and name != COPIES]
     if decision.chosen not in simple or not splits or any(name in decision.names for name in splits):
@@ -500,7 +559,18 @@ def _best_without_time(
 def _phase_figures(
     comparison: Comparison, name: str, phases: Sequence[Phase], objective: str
 ) -> dict[str, dict[str, float | None]]:
-    """Figures of a candidate's phases, by phase: "count", and "latency_us" or "throughput_ips" of one inference."""
+    """Collects the figures of a candidate's phases from the medians of its trials.
+
+    Args:
+        comparison: the measured candidates.
+        name: name of the candidate.
+        phases: phases of the workload.
+        objective: "latency" or "throughput".
+
+    Returns:
+        By phase: "count", and "latency_us" or "throughput_ips" of one inference. Phases that were not measured are left
+        out.
+    """
     rates = {phase: statistics.median(some) for phase, some in comparison.phase_rates.get(name, {}).items()}
     key = "throughput_ips" if objective == "throughput" else "latency_us"
     return {
@@ -517,7 +587,18 @@ def _why(
     simple: Collection[str],
     failed: Mapping[str, Failure],
 ) -> str:
-    """Words for the reason why a candidate was chosen; "" where it is the gain over the best single device."""
+    """Explains why a candidate was chosen.
+
+    Args:
+        decision: the decision.
+        others: names of the placements that took part, as opposed to baselines.
+        devices: the devices.
+        simple: names of the baselines.
+        failed: failures by the candidate's name.
+
+    Returns:
+        A clause for users; "" where the reason is the gain over the best single device.
+    """
     rival, leader = decision.rival, decision.leader
     if decision.chosen not in simple:
         if not rival or rival in devices:
@@ -543,7 +624,7 @@ def _why(
 
 
 def _describe_gain(decision: choice.Decision, name: str, devices: DeviceSet) -> str:
-    """Words for a candidate's gain over the best single device that ran, to be appended; "" where no device ran."""
+    """Describes a candidate's gain over the best single device that ran, after a comma; "" where no device ran."""
     singles = [device for device in devices if device in decision.names]
     if not singles:
         return ""
@@ -552,7 +633,7 @@ def _describe_gain(decision: choice.Decision, name: str, devices: DeviceSet) -> 
 
 
 def _needs(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[str, dict[str, int]]:
-    """Bytes that each placement needs, by candidate and device."""
+    """Computes the bytes that each placement needs, by the candidate's name and by device."""
     counted = {name: problem.evaluate(one).memory_bytes[0] for name, one in placements.items()}
     return {name: dict(zip(problem.devices, problem.stored_bytes(row), strict=True)) for name, row in counted.items()}
 
@@ -560,7 +641,19 @@ def _needs(problem: PlacementProblem, placements: Mapping[str, Placed]) -> dict[
 def _most_promising_first(
     problem: PlacementProblem, simple: Mapping[str, Placed], others: Mapping[str, Placed]
 ) -> list[str]:
-    """Names in the order of compiling: best device and best placement by prediction, other devices, copies, rest."""
+    """Sorts the candidates into the order of compiling.
+
+    The best device and the best placement by prediction come first, then the other devices, the copies, the other
+    baselines and the other placements, so that a short time suffices for a comparison.
+
+    Args:
+        problem: the problem.
+        simple: placements of the baselines, by name.
+        others: the other placements, by name.
+
+    Returns:
+        Names of candidates, with that of the copies in any case.
+    """
     rates = _predicted_rates(problem, {**simple, **others})
     baselines, placed = (sorted(names, key=rates.__getitem__, reverse=True) for names in (simple, others))
     singles = [name for name in baselines if name in problem.devices]
@@ -568,14 +661,21 @@ def _most_promising_first(
 
 
 def _warn(why: str) -> None:
-    """Warns that nothing could be measured."""
-    warnings.warn(f"ov_hsdag: nothing could be measured, so the placement is chosen by prediction: {why}", stacklevel=5)
+    """Warns that nothing could be measured; `why` is the reason."""
+    warn_caller(f"ov_hsdag: nothing could be measured, so the placement is chosen by prediction: {why}")
 
 
 def _baselines(
     model: ov.Model, problem: PlacementProblem, candidates: Mapping[str, Placed], core: ov.Core
 ) -> dict[str, Placed]:
-    """Placements of the feasible baselines, by name, simplest first."""
+    """Finds the placements of the feasible baselines, by name, the simplest first.
+
+    Args:
+        model: the model; it is not changed.
+        problem: the problem.
+        candidates: placements by name, of which HETERO's own choice is taken.
+        core: Core of the devices.
+    """
     placements = dict(zip(problem.devices, problem.singles, strict=True))
     if HETERO_DEFAULT in candidates:
         placements[HETERO_DEFAULT] = candidates[HETERO_DEFAULT]
@@ -585,7 +685,7 @@ def _baselines(
 
 
 def _pipeline_hint(model: ov.Model, problem: PlacementProblem, core: ov.Core) -> Placed | None:
-    """The placement that HETERO chooses under the hint to make a pipeline; None where it does not answer.
+    """Finds the placement that HETERO chooses under the hint to make a pipeline; None where it does not answer.
 
     A model's file stores affinities but no hints, so the choice must be known as a placement. HETERO splits by the
     answer that `query_model` gives under the same hint. Each colocation group goes to the device that most of its
@@ -608,9 +708,17 @@ def _pipeline_hint(model: ov.Model, problem: PlacementProblem, core: ov.Core) ->
 def _best_placements(
     problem: PlacementProblem, candidates: Mapping[str, Placed], simple: Mapping[str, Placed], always: Collection[str]
 ) -> dict[str, Placed]:
-    """The `_MEASURED` best feasible placements by prediction that differ from the baselines, and those of `always`.
+    """Selects the placements to measure.
 
-    Of equal placements the first one counts.
+    Args:
+        problem: the problem.
+        candidates: placements by name.
+        simple: placements of the baselines, by name.
+        always: names of candidates that are measured even if they are not among the best.
+
+    Returns:
+        The `_MEASURED` best feasible placements by prediction, and those of `always`, in the given order. Placements
+        that equal a baseline or an earlier candidate are left out.
     """
     seen = {placement.tobytes() for placement in simple.values()}
     distinct: dict[str, Placed] = {}

@@ -122,7 +122,11 @@ def _reading(policy: str | PathLike[str]) -> Iterator[None]:
 
 
 def _load(folder: Path) -> PolicyFolder:
-    """Returns the policy in a folder; it is read once as long as its files stay the same."""
+    """Returns the policy in a folder, from a cache as long as its files stay the same.
+
+    Raises:
+        UserError: it is not a valid policy, or cannot be read.
+    """
     with _reading(folder):
         paths = [path for name in ("policy.json", *FILES[1]) if (path := folder / name).is_file()]
         stats = [path.stat() for path in paths]
@@ -131,6 +135,17 @@ def _load(folder: Path) -> PolicyFolder:
 
 @lru_cache(maxsize=4)
 def _read(folder: Path, unchanged: tuple[tuple[int, ...], ...]) -> PolicyFolder:
+    """Reads and checks a policy folder.
+
+    Args:
+        folder: the folder.
+        unchanged: inode, size and time of each file. It is only a part of the cache's key, so that a folder is read
+            again after its files have changed.
+
+    Raises:
+        UserError: it is not a valid policy, or of another version.
+        OSError: a file cannot be read.
+    """
     path = folder / "policy.json"
     if not path.is_file():
         pickles = sorted(file.name for file in folder.glob("*") if file.suffix in _PICKLES)
@@ -175,6 +190,7 @@ def weights_of_model(path: Path) -> dict[str, NDArray[np.float32]]:
 
 
 def _read_record(path: Path) -> dict[str, Any]:
+    """Reads policy.json. Raises UserError where it is no JSON, or lacks a key that every policy has."""
     try:
         record = read_json(path, SETTINGS)
     except ValueError as error:
@@ -187,12 +203,33 @@ def _read_record(path: Path) -> dict[str, Any]:
 
 
 def _check_version(folder: Path, record: Mapping[str, Any], key: str, expected: int, advice: str) -> None:
+    """Checks a version in policy.json.
+
+    Args:
+        folder: the policy folder, for the message.
+        record: content of policy.json.
+        key: the key of the version, "format" or "features".
+        expected: the version that this release reads.
+        advice: what the user can do, for the message.
+
+    Raises:
+        UserError: it is another version.
+    """
     if record[key] != expected:
         raise UserError(f"policy '{folder}' has {key} version {record[key]!r:.20}, expected {expected}; {advice}")
 
 
 def _read_checked(folder: Path, name: str, expected: object) -> bytes:
-    """Reads a file and checks that it is the one that was exported."""
+    """Reads a file and checks that it is the one that was exported.
+
+    Args:
+        folder: the policy folder.
+        name: name of the file in it.
+        expected: its entry under "files" in policy.json, {"bytes": size, "sha256": digest}; None if there is none.
+
+    Raises:
+        UserError: the file is missing or another one, or there is no valid entry.
+    """
     path = folder / name
     if not path.is_file():
         raise UserError(f"policy '{folder}' is incomplete: {name} is missing; export or copy it again")
@@ -211,11 +248,15 @@ def _read_checked(folder: Path, name: str, expected: object) -> bytes:
 
 
 def _fingerprint(content: bytes) -> dict[str, Any]:
+    """The entry of a file under "files" in policy.json."""
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def _pickle_remark(path: Path) -> str:
-    """Remark on a file that looks like a pickle, by its first bytes (torch.save writes zip archives); else ""."""
+    """Returns a remark for messages if a file looks like a pickle by its first bytes, else "".
+
+    Zip archives count as well, because torch.save writes them.
+    """
     if not path.is_file():
         return ""
     with path.open("rb") as file:

@@ -1,5 +1,9 @@
 """The features of a placement problem for the policy: arrays over coarse groups, edges and devices.
 
+Nodes of the network's graph are coarse groups (`coarse_groups`), which are sets of co-location groups. In this file a
+"group" is a coarse group, `size` is their number, and D is the number of devices; only the axis [groups] is that of
+co-location groups. A pair is a group on a device.
+
 All features are ratios, shares or logarithms, so that a policy learned on one model and machine can be used for others.
 Multiplying all times, or all tensors' sizes, by a constant changes only features that compare flops with bytes.
 Logarithms of times are clipped, so no feature is infinite.
@@ -131,9 +135,10 @@ def policy_input(problem: PlacementProblem) -> PolicyInput:
 
 
 def coarse_groups(problem: PlacementProblem) -> NDArray[np.int32]:
-    """Returns the node of the network's graph for each co-location group, int32 [groups]: its coarse group.
+    """Returns the coarse group of each co-location group, int32 [groups]; these are the nodes of the network's graph.
 
-    If there are more than `MOST_NODES` coarse groups, edges are contracted, those of the dearest transfers first.
+    They are those of `PlacementProblem.coarse`. If there are more than `MOST_NODES`, edges between them are contracted,
+    those of the dearest transfers first, until about 0.7 of that number are left.
     """
     if int(problem.coarse.max()) < MOST_NODES:
         return problem.coarse
@@ -150,7 +155,7 @@ def _clipped_log(ratio: Any) -> Floats:
 
 
 def _type_features(graph: ComputationGraph, view: CoarseView) -> Floats:
-    """Share of each family of types among a group's nodes without constants, [size, families + 1]."""
+    """Share of each family of types among a group's nodes other than constants, [size, TYPE_COLUMNS]."""
     seen = graph.kinds != NodeKind.CONSTANT
     columns = {name: TYPE_COLUMN.get(name, TYPE_COLUMNS - 1) for name in set(graph.types)}
     column = np.fromiter(map(columns.__getitem__, graph.types), np.int64, graph.nodes)
@@ -195,7 +200,7 @@ def _structure_features(structure: dict[str, Any], size: int) -> Floats:
 
 
 def _work_features(problem: PlacementProblem, view: CoarseView, structure: dict[str, Any]) -> Floats:
-    """Times, bytes and positions that the paper's features lack, [size, …]."""
+    """Features of groups that HSDAG's paper lacks, [size, 16]: times, weights, bytes, work, positions, support."""
     graph = problem.graph
     total = view.best.sum()
     flops, weights = view.sums(graph.flops), view.sums(view.problem.node_held.max(axis=1))
@@ -227,10 +232,18 @@ def _work_features(problem: PlacementProblem, view: CoarseView, structure: dict[
 
 
 def _work_and_cuts(view: CoarseView, position: NDArray[np.int32]) -> tuple[Floats, tuple[Floats, Floats]]:
-    """Share of the work up to each group, and the cost of a cut of the topological order right behind it.
+    """Computes the work up to each group, and the cost of a cut of the topological order right behind it.
 
-    The cost is the mean time of the transfers across the cut, as two logarithms: relative to the whole work, and to an
-    average cut.
+    The cost of a cut is the sum of the mean times of the transfers across it.
+
+    Args:
+        view: the problem by coarse groups.
+        position: position of each group in the topological order, int32 [size].
+
+    Returns:
+        done: share of the work up to each group and including it, float64 [size].
+        cut: two logarithms of the cost of the cut, relative to the whole work and to an average cut, float64 [size]
+            each.
     """
     order = np.argsort(position)
     done = np.empty(view.size)
@@ -244,7 +257,11 @@ def _work_and_cuts(view: CoarseView, position: NDArray[np.int32]) -> tuple[Float
 
 @dataclass(frozen=True, eq=False)
 class _Contiguous:
-    """The best contiguous partition of the topological order (`CoarsePartitions.best`)."""
+    """The best contiguous partition of the topological order (`CoarsePartitions.best`), in shares of the work.
+
+    The work of a group is its share of the whole time on a device, mean over the devices. A device's part is the groups
+    that it has.
+    """
 
     place: Floats  # share of the work done up to the middle of each group in topological order, 0 … 1 [size]
     begin: Floats  # share of the work before each device's part, 0 … 1 [D]
@@ -256,6 +273,7 @@ class _Contiguous:
 
     @classmethod
     def of(cls, partitions: CoarsePartitions) -> _Contiguous:
+        """Finds the best partition; `partitions` has the problem's figures."""
         view = partitions.view
         order = np.argsort(view.position)
         part = share(partitions.us, partitions.us.sum(axis=0)).mean(axis=1)[order]
@@ -276,7 +294,13 @@ class _Contiguous:
 
 
 def _edge_features(view: CoarseView, position: Floats, contiguous: _Contiguous) -> Floats:
-    """Features of edges, [edges, 7]."""
+    """Features of edges, [edges, 7]: bytes, time of transfers in relation to work, consumers, distance, same part.
+
+    Args:
+        view: the problem by coarse groups.
+        position: position of each group in the topological order, 0 to 1, [size].
+        contiguous: the best contiguous partition.
+    """
     edges = view.edge_index.shape[1]
     moved = np.bincount(view.edge_of, view.tensor_bytes[view.received], edges)
     us = np.bincount(view.edge_of, view.mean_transfer[view.received], edges)
@@ -297,7 +321,11 @@ def _edge_features(view: CoarseView, position: Floats, contiguous: _Contiguous) 
 
 
 def _pair_features(view: CoarseView, contiguous: _Contiguous) -> Floats:
-    """Features of groups on devices, [size, D, 13]; unsupported pairs have the worst values."""
+    """Features of groups on devices, [size, D, 13]: support, times, transfers, gain, and place in the partition.
+
+    The gain, from -1 to 1, compares the time with the least time on other devices. Unsupported pairs have the worst
+    values.
+    """
     supported = np.isfinite(view.us)
     us = np.where(supported, view.us, np.inf)
     total = view.best.sum()
@@ -333,10 +361,11 @@ def _pair_features(view: CoarseView, contiguous: _Contiguous) -> Floats:
 
 
 def _move_features(partitions: CoarsePartitions, device: NDArray[np.int64]) -> Floats:
-    """Changes of a placement's costs when a single group moves to each device, [size, D, 4].
+    """Features of moving a single group of a placement to each device, [size, D, 4].
 
-    They are the change of the sum of all times; the change of the largest time of a device; the device's share of that
-    time now; and its memory after the move.
+    They are the change of the sum of all times; the change of the busiest device's time; the time of the device before
+    the move, as a share of the busiest one's; and its held bytes after the move, as a share of its limit (0 without a
+    limit).
 
     Args:
         partitions: the coarse problem.
@@ -351,7 +380,7 @@ def _move_features(partitions: CoarsePartitions, device: NDArray[np.int64]) -> F
     fixed, rate = off_diagonal(problem.transfer_us), off_diagonal(problem.transfer_us_per_byte)
 
     def summed(group: NDArray[Any], values: Floats, rows: int = size) -> Floats:
-        """Sums rows by group, [R, D] → [rows, D]."""
+        """Sums rows of `values` that have the same number in `group`, [R, D] → [rows, D]."""
         return np.stack([np.bincount(group, column, rows) for column in values.T], axis=1)
 
     # A tensor goes to each device once, however many groups read it there.
@@ -395,12 +424,12 @@ def _move_features(partitions: CoarsePartitions, device: NDArray[np.int64]) -> F
 
 
 def _signed_log(ratio: Floats) -> Floats:
-    """Logarithm of the absolute value with the sign, for values around 0."""
+    """Scales ratios around 0 to [-1, 1]: log(1 + 10 |ratio|), clipped, with the sign of the ratio."""
     return np.asarray(np.sign(ratio) * np.log1p(10 * np.abs(ratio)).clip(0, _CLIP) / _CLIP)
 
 
 def _device_features(problem: PlacementProblem, view: CoarseView, contiguous: _Contiguous) -> Floats:
-    """Features of devices, [D, 20]."""
+    """Features of devices, [D, 20]: objective, number in the device list, support, times, memory, its part."""
     devices = len(problem.devices)
     # Time of the model on each device. Groups that it does not run take their least time on others.
     alone = np.where(np.isfinite(view.us), view.us, view.best[:, None]).sum(axis=0)

@@ -42,7 +42,9 @@ _ONE_THREAD = 2**18
 
 
 class PerGraph(NamedTuple):
-    """Rows of graphs, as an input of `Forward.mix`: layers see each row once, not once for each node.
+    """Embeddings of devices by graph, as an input of `Forward.mix` besides rows of nodes or clusters.
+
+    A linear layer is applied to each row once, and not once for each node of the graph.
 
     Attributes:
         rows: [D, H], or of several graphs [graphs, D, H].
@@ -54,7 +56,10 @@ class PerGraph(NamedTuple):
 
 
 class Forward:
-    """The network in terms of the operations at the end of the class, which are those of an array library.
+    """The forward pass of the network, for any array library.
+
+    A subclass may replace the library's operations, which are at the end of this class, and NumPy's here. Layers are
+    called by the names of their weights, such as "encoder.input".
 
     Attributes:
         xp: module of the array library.
@@ -78,7 +83,9 @@ class Forward:
         return h, self.sigmoid(self.mix("edge_scorer", h[source] * h[target], x.edge_x)[:, 0])
 
     def pool(self, x: Any, h: Array, edge_score: Array, cluster: Array) -> Array:
-        """Computes embeddings of clusters by DeepSets, times the mean score of the inner edges (1 without inner edges).
+        """Computes embeddings of clusters by DeepSets, times the mean score of the edges within each cluster.
+
+        The factor is 1 for a cluster without such edges.
 
         Args:
             x: a `PolicyInput` of arrays.
@@ -157,11 +164,20 @@ class Forward:
         return logits + _PARTITION_LOGIT * costs[..., -1] if self.config.residual else logits
 
     def graph_of_nodes(self, x: Any) -> Array | None:
-        """The graph that each node of an input belongs to, int64 [n]; None: they are all of one."""
+        """The graph that each node of an input belongs to, int64 [n]; None if the input is a single graph."""
         return None
 
     def _graph_of_clusters(self, graph: Array | None, cluster: Array, count: int) -> Array | None:
-        """The graph that each cluster belongs to, int64 [c]; None: there is one graph."""
+        """Finds the graph that each cluster belongs to, from its nodes.
+
+        Args:
+            graph: the graph of each node, int64 [n]; None if there is one graph.
+            cluster: cluster of each node [n].
+            count: number of clusters, c.
+
+        Returns:
+            The graph of each cluster, int64 [c]; None if there is one graph.
+        """
         if graph is None:
             return None
         found = self.xp.zeros(count, dtype=graph.dtype)
@@ -169,11 +185,24 @@ class Forward:
         return found
 
     def _pair_features(self, x: Any) -> Array:
-        """Features of pairs, as many as the network was trained with."""
+        """Features of (node, device) pairs, the first ones, as many as the network was trained with, [n, D, FP]."""
         return x.pair_x[..., : self.config.widths.pair]
 
     def _gated(self, name: str, h: Array, x: Any, entering: Segments, leaving: Segments) -> Array:
-        """Messages along and against the edges: mean over neighbours j of sigmoid(k_i + q_j) v_j, plus W h_i."""
+        """Computes gated messages along and against the edges, with separate weights, and adds them up.
+
+        Each is the mean over neighbours j of sigmoid(k_i + q_j) v_j, plus W h_i.
+
+        Args:
+            name: name of the layer.
+            h: node embeddings [n, H].
+            x: a `PolicyInput` of arrays.
+            entering: the edges, by the node that they lead to.
+            leaving: the edges, by the node that they come from.
+
+        Returns:
+            The messages [n, H].
+        """
         total, width = 0.0, h.shape[1]
         for number, (end, other) in enumerate(((entering, leaving), (leaving, entering))):
             conv = f"{name}.convs.{number}"
@@ -202,14 +231,17 @@ class Forward:
         return self.linear(f"{name}.out", self.norm(f"{name}.norm", total).clip(0))
 
     def _part(self, name: str, x: Array | PerGraph) -> Array:
-        """A linear layer on rows of nodes or clusters, or of graphs, each then taken for every node or cluster."""
+        """Applies a linear layer to rows of nodes or clusters.
+
+        Rows of graphs (`PerGraph`) are transformed first, and then taken for each node or cluster of their graph.
+        """
         if not isinstance(x, PerGraph):
             return self.linear(name, x)
         rows = self.linear(name, x.rows)
         return rows if x.graph is None else rows[x.graph]
 
     def bias(self, name: str) -> Array | float:
-        """The bias of a layer, 0 if it has none."""
+        """The bias of the layer of this name, 0 if it has none."""
         return self.weights.get(f"{name}.bias", 0.0)
 
     def linear(self, name: str, x: Array) -> Array:
@@ -261,13 +293,13 @@ class Forward:
 
 
 class Segments:
-    """Rows that belong to nodes or clusters.
+    """Sums and means of rows by segment: rows of edges, nodes or clusters, by node, cluster or graph.
 
     Attributes:
         over: the network, with the operations of its array library.
-        index: number of the node or cluster of each row [rows].
-        size: number of nodes or clusters.
-        count: number of rows of each node or cluster, float32 [size].
+        index: number of each row's segment [rows].
+        size: number of segments.
+        count: number of rows of each segment, float32 [size].
     """
 
     def __init__(self, over: Forward, index: Array, size: int) -> None:

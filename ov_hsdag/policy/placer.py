@@ -1,6 +1,9 @@
 """The placer of HSDAG, the learned policy.
 
-Its steps are: features → encoder → parsing → placer → proposals → simulator → refinement → best.
+Its steps are: features → encoder → parsing → placer → proposals → simulator → refinement → best. The nodes of the
+network's graph are coarse groups; parsing merges them into clusters, and the placer gives each cluster logits of the
+devices. A proposal is a placement that follows from a choice of a device for each cluster. There are n nodes, e edges,
+c clusters and D devices.
 
 Duan et al., "A structure-aware framework for learning device placements on computation graphs", NeurIPS 2024
 (arXiv:2405.14185). Clusters come from a graph parsing network (Song et al., "Graph parsing networks", ICLR 2024), and
@@ -54,7 +57,7 @@ class ClusterLogits:
     """The policy's output for a problem."""
 
     logits: NDArray[np.float32]  # logits of devices for clusters [c, D]
-    of_group: NDArray[np.integer]  # cluster of each group [groups]
+    of_group: NDArray[np.integer]  # cluster of each co-location group [groups]
     # contiguous partition, [groups]: its groups keep their devices if their cluster is given the device that most of
     # the cluster's groups have in it. None without a partition
     partition: NDArray[np.uint8] | None
@@ -133,10 +136,10 @@ class HSDAGPlacer:
         return distinct(np.concatenate([problem.singles, proposal.expanded(problem, choices)]))
 
     def cluster_logits(self, problem: PlacementProblem) -> ClusterLogits:
-        """Runs features, encoder, parsing and placer.
+        """Runs the policy on a problem: features, encoder, parsing and placer.
 
         Raises:
-            UserError: as `place`.
+            UserError: the policy does not exist, or does not fit.
         """
         policy = PolicyFolder.load(self.policy)
         x = policy_input(problem)
@@ -146,7 +149,9 @@ class HSDAGPlacer:
 
 
 def parse(config: HSDAGConfig, x: PolicyInput, edge_score: NDArray[np.float32], levels: int) -> NDArray[np.int32]:
-    """Merges nodes into clusters, see `ov_hsdag._native.parse`.
+    """Merges nodes into clusters along the edges with the highest scores (cpp_ext/parse.hpp).
+
+    With `residual`, only edges within a part of the contiguous partition count, so that no cluster crosses two parts.
 
     Args:
         config: settings of the network.

@@ -37,6 +37,16 @@ def read_tensors(content: bytes) -> dict[str, NDArray[np.float32]]:
 
 
 def _tensor(name: str, entry: Any, data: memoryview) -> NDArray[np.float32]:
+    """Reads a tensor.
+
+    Args:
+        name: its name, for the message.
+        entry: its entry in the header.
+        data: the content behind the header.
+
+    Raises:
+        ValueError: the entry is malformed.
+    """
     try:
         dtype, shape, (begin, end) = _TYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
         if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):

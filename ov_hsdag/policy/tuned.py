@@ -58,6 +58,7 @@ def find(core: ov.Core, devices: Sequence[str]) -> Path | None:
 
 
 def _cache() -> Path | None:
+    """The folder of kept policies, which need not exist; None if no policy is kept, or there is no home directory."""
     named = os.environ.get(VARIABLE)
     if named:
         return None if named == "0" else Path(named)
@@ -68,6 +69,6 @@ def _cache() -> Path | None:
 
 
 def _folder_name(core: ov.Core, devices: Sequence[str]) -> str:
-    """Name of the folder, which follows from the devices' identities; the release of OpenVINO does not count."""
+    """Name of the folder for a device list, a hash of names and `identity` without the release of OpenVINO."""
     identities = [{**identity(core, name), "openvino": None} for name in devices]
     return hashlib.sha256(json.dumps([list(devices), identities]).encode()).hexdigest()[:_DIGITS]

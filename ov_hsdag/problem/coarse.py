@@ -1,4 +1,8 @@
-"""A view of a placement problem by coarse groups: times, tensors between groups, and positions in the graph."""
+"""A view of a placement problem by coarse groups: times, tensors between groups, and positions in the graph.
+
+A coarse group is a set of co-location groups that are placed together, see `PlacementProblem.coarse`. Learned features
+and contiguous partitions use this view, because it is much smaller than the graph.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +40,8 @@ class CoarseView:
     into: Floats
     # time to transfer the tensors that a group produces from a device, mean over the others, µs, float64 [size, D]
     out_of: Floats
-    # position, degrees, fractal dimension and closeness of each group, see `_native.structure_features`
+    # arrays [size] by name: "position", "in_degree", "out_degree", "depth", "height", "fractal_dimension" and
+    # "closeness", see `StructureFeatures` in cpp_ext/features.hpp
     structure: dict[str, Any]
 
     @classmethod
@@ -67,9 +72,16 @@ class CoarseView:
         others = max(devices - 1, 1)
         fixed, rate = off_diagonal(problem.transfer_us), off_diagonal(problem.transfer_us_per_byte)
 
-        def bring(group: NDArray[np.int32], amount: Floats, axis: int) -> Floats:
-            count, size_in = np.bincount(group, minlength=size), np.bincount(group, amount, size)
-            return (count[:, None] * fixed.sum(axis) + size_in[:, None] * rate.sum(axis)) / others
+        def mean_transfers_us(group: NDArray[np.int32], amount: Floats, axis: int) -> Floats:
+            """Times of transfers by group and device, mean over the other devices, µs, float64 [size, D].
+
+            Args:
+                group: group of each transfer.
+                amount: bytes of each transfer.
+                axis: 0 for transfers to the device, 1 for transfers from it.
+            """
+            count, total_bytes = np.bincount(group, minlength=size), np.bincount(group, amount, size)
+            return (count[:, None] * fixed.sum(axis) + total_bytes[:, None] * rate.sum(axis)) / others
 
         pairs_of_devices = max(devices * (devices - 1), 1)
         edge_index = np.stack([pairs // size, pairs % size]).astype(np.int64)
@@ -86,8 +98,8 @@ class CoarseView:
             edge_index=edge_index,
             edge_of=edge_of,
             mean_transfer=(fixed.sum() + tensor_bytes * rate.sum()) / pairs_of_devices,
-            into=bring(receiver, tensor_bytes[received], 0),
-            out_of=bring(producer[sent], tensor_bytes[sent], 1),
+            into=mean_transfers_us(receiver, tensor_bytes[received], 0),
+            out_of=mean_transfers_us(producer[sent], tensor_bytes[sent], 1),
             structure=_native.structure_features(size, edge_index),
         )
 
@@ -102,13 +114,14 @@ class CoarseView:
         return np.bincount(self.node, values, self.size).astype(np.float64)
 
     def spans(self, position: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Returns the positions of each tensor's producer and of its last consumer.
+        """Finds the positions of each tensor's producer and of its last consumer in an order of the groups.
 
         Args:
             position: position of each group in an order, int32 [size].
 
         Returns:
-            Positions of the producers and of the last consumers, int64 [T] each.
+            Positions of the producers, and of the last consumers in other groups, int64 [T] each. The latter is 0 for a
+            tensor that no other group consumes.
         """
         first, last = position[self.producer].astype(np.int64), np.zeros(len(self.producer), np.int64)
         np.maximum.at(last, self.received, position[self.receiver])
@@ -116,7 +129,9 @@ class CoarseView:
 
 
 def crossing(amount: Floats, first: NDArray[np.integer], last: NDArray[np.integer], size: int) -> Floats:
-    """Sums the amounts that cross each place of an order.
+    """Sums the amounts of the intervals that cross each cut of an order.
+
+    Cut k is in front of position k. An interval crosses it if it begins before k and ends at k or behind.
 
     Args:
         amount: amount of each interval, such as bytes of a tensor, float64 [intervals].
@@ -125,7 +140,7 @@ def crossing(amount: Floats, first: NDArray[np.integer], last: NDArray[np.intege
         size: number of positions.
 
     Returns:
-        The sum over all intervals that reach from before each place to behind it, float64 [size + 1].
+        The sum for each cut, float64 [size + 1].
     """
     change = np.bincount(first + 1, amount, size + 2) - np.bincount(last + 1, amount, size + 2)
     return np.maximum(np.cumsum(change)[: size + 1], 0.0)

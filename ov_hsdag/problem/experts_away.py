@@ -1,4 +1,8 @@
-"""Placements with experts on another device than the rest of a decoder, as users make them by hand."""
+"""Placements with experts on another device than the rest of a decoder, as users make them by hand.
+
+In a mixture of experts, each layer has a block of experts (`ov_hsdag.model.experts`). A block is away if its experts
+are on the other device.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +20,11 @@ def experts_away(problem: PlacementProblem, device: int | None = None) -> NDArra
 
     Args:
         problem: the problem.
-        device: number of the experts' device; by default the last.
+        device: number of the device for the experts that are away; by default the last one.
 
     Returns:
-        One placement for each number of layers with experts away, from 0 to all, uint8 [blocks + 1, groups].
+        Placement k has the first k blocks away, uint8 [blocks + 1, groups]. Groups that their device does not run are
+        on the first device that does.
     """
     groups = [int(problem.groups[block.sum]) for block in experts(problem.graph)]
     result = np.zeros((len(groups) + 1, problem.group_count), np.uint8)
@@ -31,10 +36,10 @@ def experts_away(problem: PlacementProblem, device: int | None = None) -> NDArra
 def fewest_away(
     problem: PlacementProblem, away: NDArray[np.uint8], keeps: Callable[[NDArray[np.int64]], bool] = lambda _: True
 ) -> int | None:
-    """Finds the first feasible placement of `experts_away`.
+    """Finds the placement of `experts_away` that is feasible with the fewest blocks away.
 
     Evaluating one placement of a large model takes a tenth of a second. So only those are evaluated whose weights and
-    states alone fit.
+    states fit into the memory limits without any tensors.
 
     Args:
         problem: the problem.

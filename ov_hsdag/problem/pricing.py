@@ -1,4 +1,8 @@
-"""The placement problem of a model: its analysis, which no cost changes, priced by a profile and by measurements."""
+"""Makes the placement problem of a model in two steps, analysis and pricing.
+
+The analysis (`ModelAnalysis`: normalized model, graph, support) does not depend on costs. Pricing adds costs, those of
+a device profile or measured ones. A `Session` does both for one device list.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from ov_hsdag.costs.builtin import builtin_profile
 from ov_hsdag.costs.memory import memory_needs
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import DeviceCosts, ModelCosts
+from ov_hsdag.costs.terms import NODE_TERMS, TERMS
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.cores import SharedCores
 from ov_hsdag.devices.device_set import DeviceSet, kind_of
@@ -104,7 +109,7 @@ def prepare(
 def _assumed_support(
     model: ov.Model, graph: ComputationGraph, names: Sequence[str], absent: Sequence[str], profile: Profile
 ) -> NDArray[np.bool_]:
-    """Which devices run which nodes, bool [nodes, devices], as far as that is known without asking the devices.
+    """Predicts which devices run which nodes, bool [nodes, devices], without asking the devices.
 
     Args:
         model: the normalized model.
@@ -233,7 +238,7 @@ class Session:
         measured = (phase_costs or {}) if phases else {"": costs}
         priced = {}
         for name, count in counts.items():
-            by_profile = _profile_costs(self.profile, graphs[name], analysis.devices)
+            by_profile = cost_model.all_costs(self.profile, graphs[name], analysis.devices)
             overlaid = _with_measured_costs(by_profile, graphs[name], analysis.devices, self.core, measured.get(name))
             priced[name] = _Priced(graphs[name], count, overlaid)
         problem = self._problem(analysis, objective, list(priced.values()), graphs.values())
@@ -361,58 +366,68 @@ class _Priced:
 
     graph: ComputationGraph  # graph with this size
     count: float  # number of inferences in a run of the workload
-    costs: Mapping[str, Any]  # attributes of `PlacementProblem` by name, see `_COSTS`
-
-
-# Attributes of `PlacementProblem` that are costs.
-_COSTS = ("node_us", "transfer_us", "transfer_us_per_byte", "submodel_us", "fused_with", "fusion_penalty_us")
-
-
-def _profile_costs(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> dict[str, Any]:
-    """Costs by the profile, by their names; see `_COSTS`."""
-    transfers = cost_model.transfer_costs(profile, names)
-    times = (cost_model.node_us(profile, graph, names), *transfers, profile.submodel_us(names))
-    return dict(zip(_COSTS, (*times, *cost_model.fusion_costs(profile, graph, names)), strict=True))
+    costs: Mapping[str, Any]  # attributes of `PlacementProblem` by the names of `ov_hsdag.costs.terms.TERMS`
 
 
 def _with_measured_costs(
     costs: Mapping[str, Any], graph: ComputationGraph, names: Sequence[str], core: ov.Core, measured: ModelCosts | None
 ) -> dict[str, Any]:
-    """Replaces costs of the profile by measured ones where these hold."""
+    """Replaces costs of the profile by measured ones where these hold, and warns where they do not.
+
+    Args:
+        costs: costs of the profile, by the names of `TERMS`; not changed.
+        graph: the graph of the model.
+        names: names of the devices.
+        core: the Core.
+        measured: measured costs; None for none. Costs of boundaries count only if costs of all devices hold.
+
+    Returns:
+        The costs, by the names of `TERMS`.
+    """
     valid_costs = _valid_measured_costs(measured, graph, names, core)
-    mixed = {**costs, **{key: costs[key].copy() for key in ("node_us", "fused_with", "fusion_penalty_us")}}
+    mixed = {**costs, **{term.name: costs[term.name].copy() for term in NODE_TERMS}}
     boundaries = measured.boundaries_of(names) if measured and len(valid_costs) == len(names) else None
     if boundaries is not None:
-        mixed |= {key: getattr(boundaries, key) for key in ("submodel_us", "transfer_us", "transfer_us_per_byte")}
+        mixed |= boundaries.costs
     for name, device_costs in valid_costs.items():
         column = list(names).index(name)
-        for key in ("node_us", "fused_with", "fusion_penalty_us"):
-            mixed[key][:, column] = getattr(device_costs, key)
+        for key, values in device_costs.costs.items():
+            mixed[key][:, column] = values
     return mixed
 
 
 def _mean_costs(parts: Sequence[_Priced]) -> dict[str, Any]:
-    """The costs of a mean inference. A node counts as fused with the node that most inferences fuse it with."""
+    """Computes the costs of a mean inference, by the names of `TERMS`.
+
+    `fused_with` is that of the most frequent size of inferences. Penalties of other sizes count where they agree with
+    it.
+    """
     shares = np.array([part.count for part in parts]) / sum(part.count for part in parts)
-    fused_with = parts[int(shares.argmax())].costs["fused_with"]
+    most = parts[int(shares.argmax())].costs
     moved = shares * [part.graph.output_bytes.sum() for part in parts]
 
-    def summed(weights: Iterable[float], key: str) -> Any:
-        return sum(weight * part.costs[key] for weight, part in zip(weights, parts, strict=True))
+    def summed(weights: Iterable[float], values: Iterable[Any]) -> Any:
+        return sum(weight * value for weight, value in zip(weights, values, strict=True))
 
-    penalties = (np.where(one.costs["fused_with"] == fused_with, one.costs["fusion_penalty_us"], 0.0) for one in parts)
-    return {
-        **{key: summed(shares, key) for key in ("node_us", "transfer_us", "submodel_us")},
-        "transfer_us_per_byte": summed(moved, "transfer_us_per_byte") / max(sum(moved), 1.0),
-        "fused_with": fused_with,
-        "fusion_penalty_us": sum(share * penalty for share, penalty in zip(shares, penalties, strict=True)),
-    }
+    means = {}
+    for term in TERMS:
+        values = [part.costs[term.name] for part in parts]
+        if term.phase_mean == "mean":
+            means[term.name] = summed(shares, values)
+        elif term.phase_mean == "by bytes":
+            means[term.name] = summed(moved, values) / max(sum(moved), 1.0)
+        elif term.phase_mean == "of most":
+            means[term.name] = most[term.name]
+        else:
+            alike = [part.costs["fused_with"] == most["fused_with"] for part in parts]
+            means[term.name] = summed(shares, [np.where(*one, 0.0) for one in zip(alike, values, strict=True)])
+    return means
 
 
 def _valid_measured_costs(
     costs: ModelCosts | None, graph: ComputationGraph, devices: Sequence[str], core: ov.Core
 ) -> dict[str, DeviceCosts]:
-    """The measured costs that hold for this model and these devices, by device."""
+    """Selects the measured costs that hold for this model and these devices, by device, and warns of the others."""
     if costs is None:
         return {}
     valid_costs = costs.of(graph, devices, core)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag import _native
+from ov_hsdag.costs.terms import TERMS, CostTerm, Part, cost_array
 from ov_hsdag.model import colocation
 from ov_hsdag.model.graph import ComputationGraph, Floats, NodeKind, array, check_arrays, inverse, pieces
 from ov_hsdag.storage.files import atomic_file
@@ -108,27 +109,25 @@ class PlacementProblem:
     graph: ComputationGraph  # the computation graph of a normalized model
     devices: tuple[str, ...]  # device names in HETERO's order, [devices]
     objective: str  # "latency" or "throughput"
-    node_us: Floats = field(metadata=array("nodes", "devices", dtype=np.float64))  # time, µs
+    node_us: Floats = field(metadata=cost_array("node_us"))  # time, µs, float64 [nodes, devices]
     supported: NDArray[np.bool_] = field(metadata=array("nodes", "devices", dtype=np.bool_))  # whether it runs there
     groups: NDArray[np.int32] = field(metadata=array("nodes", dtype=np.int32))  # co-location groups, without gaps
     # fixed time of a transfer from the row's device to the column's, and its time for each byte beyond that, µs,
     # float64 [devices, devices]
-    transfer_us: Floats = field(metadata=array("devices", "devices", dtype=np.float64))
-    transfer_us_per_byte: Floats = field(metadata=array("devices", "devices", dtype=np.float64))
+    transfer_us: Floats = field(metadata=cost_array("transfer_us"))
+    transfer_us_per_byte: Floats = field(metadata=cost_array("transfer_us_per_byte"))
     # time of a submodel's call beyond the time of its nodes, µs, float64 [devices]
-    submodel_us: Floats = field(metadata=array("devices", dtype=np.float64))
+    submodel_us: Floats = field(metadata=cost_array("submodel_us"))
     memory_bytes: NDArray[np.int64] = field(metadata=array("devices", dtype=np.int64))  # limits, -1 for no limit
     rule: int  # HETERO's splitting rule, see `split_rule`
     # the node that a node has to share a submodel with for a device to save time on it, -1 for no such node: the node
     # into whose execution it is fused, or one that shares its tensor layout. int32 [nodes, devices]. None if no node
     # has one.
-    fused_with: NDArray[np.int32] | None = field(default=None, metadata=array("nodes", "devices", dtype=np.int32))
+    fused_with: NDArray[np.int32] | None = field(default=None, metadata=cost_array("fused_with"))
     # penalty of a broken fusion: the time that a node takes longer on a device where its `fused_with` is in another
     # submodel, µs, float64 [nodes, devices]. None for no penalties. Minimum cuts and the moves of refinement see only
     # fusions whose tensor has no other consumer. Files have it as "torn_us", as the first releases do.
-    fusion_penalty_us: Floats | None = field(
-        default=None, metadata=array("nodes", "devices", dtype=np.float64, key="torn_us")
-    )
+    fusion_penalty_us: Floats | None = field(default=None, metadata=cost_array("fusion_penalty_us"))
     # bytes that a device stores for each byte of the graph (0.5 where f32 weights become f16), float64 [devices]; 1 by
     # default. Memory limits count bytes of the graph; `stored_bytes` converts them for users. Files have it as "kept".
     storage_ratio: Floats | None = field(default=None, metadata=array("devices", dtype=np.float64, key="kept"))
@@ -161,12 +160,15 @@ class PlacementProblem:
         check_arrays(self, {"nodes": self.graph.nodes, "devices": len(self.devices), "outputs": self.graph.outputs})
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns the fields alone: derived values are derived again, and native objects cannot be pickled."""
+        """Returns the fields for pickling, without cached properties; native objects among these cannot be pickled."""
         return {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
 
     @cached_property
     def found(self) -> dict[str, NDArray[np.uint8]]:
-        """Placements that placers found and others begin with, by the placer's name, uint8 [groups]."""
+        """A cache that placers fill: the placement that each found, by the placer's name, uint8 [groups].
+
+        Other placers begin with them.
+        """
         return {}
 
     @cached_property
@@ -227,6 +229,15 @@ class PlacementProblem:
         return self._coarsen(weight, CHAIN_SHARE)
 
     def _coarsen(self, weight: Floats, most: float) -> NDArray[np.int32]:
+        """Joins groups along chains, see `ov_hsdag.model.colocation.coarsen`.
+
+        Args:
+            weight: weight of each co-location group, float64 [groups].
+            most: largest total weight of a chain, above which it is cut; inf for no cuts.
+
+        Returns:
+            Coarse group of each co-location group, int32 [groups].
+        """
         by_node = colocation.coarsen(self.graph, self.groups, self.supported, weight, most)
         result = np.empty(self.group_count, np.int32)
         result[self.groups] = by_node
@@ -254,7 +265,11 @@ class PlacementProblem:
 
     @cached_property
     def tensor_fusion_penalty_us(self) -> Floats:
-        """Penalty of the fusion that is broken where a device receives the tensor, µs, float64 [tensors, devices]."""
+        """Penalties of fusions by the tensor of `tensors` that breaks them, µs, float64 [tensors, devices].
+
+        The penalty counts where the device receives the tensor from another one. It is 0 for tensors of no fusion, and
+        for those that several nodes read.
+        """
         graph = self.graph
         fused_with, penalty_us = self.fusions
         consumer, source, output = graph.input_node, graph.input_source, graph.input_output
@@ -283,13 +298,34 @@ class PlacementProblem:
 
     @property
     def kinds(self) -> NDArray[np.int32]:
-        """Equal numbers for devices that can be exchanged in every placement without changing any cost, int32 [D]."""
+        """Kind of each device, int32 [D]: devices of one kind can be exchanged without changing a placement's costs."""
         return self.native.kinds
 
     @cached_property
     def search_space(self) -> _native.SearchSpace:
         """Data of the native core's searches, with orders of the groups that ignore the numbering of nodes."""
         return _native.SearchSpace(self.native, self.chains)
+
+    def costs_of(self, terms: Iterable[CostTerm]) -> dict[str, NDArray[Any]]:
+        """The arrays of some terms of the cost model by name; terms that the problem lacks are left out."""
+        arrays = {term.name: getattr(self, term.name) for term in terms}
+        return {name: values for name, values in arrays.items() if values is not None}
+
+    def with_scaled_costs(self, factors: Mapping[Part, Floats | float]) -> PlacementProblem:
+        """Multiplies the times of some parts, see `ov_hsdag.costs.terms.PARTS`.
+
+        Args:
+            factors: factors by part; arrays are broadcast to the shape of each term of the part.
+
+        Returns:
+            The problem with the scaled costs.
+        """
+        times = [term for term in TERMS if term.part in factors and term.unit != "node"]
+        costs = self.costs_of(times)
+        scaled: dict[str, Any] = {
+            term.name: costs[term.name] * factors[term.part] for term in times if term.name in costs
+        }
+        return replace(self, **scaled)
 
     def renumbered(self, order: NDArray[np.integer[Any]]) -> PlacementProblem:
         """Returns the same problem with its nodes in another topological order.
@@ -498,7 +534,12 @@ class PlacementProblem:
         return [int(n) for n in (counted if self.storage_ratio is None else np.floor(counted * self.storage_ratio))]
 
     def summary(self, placement: NDArray[np.integer[Any]]) -> dict[str, Any]:
-        """Predicts one placement, [groups], with figures for users."""
+        """Simulates one placement, [groups], and returns its figures for users.
+
+        Returns:
+            "latency_us"; "throughput_ips", results per second; "memory_bytes", stored bytes by device name;
+            "submodels", their number; and "transfer_bytes", bytes that move between devices.
+        """
         result = self.evaluate(placement)
         return {
             "latency_us": round(float(result.latency_us[0]), 3),
@@ -572,7 +613,7 @@ class CanonicalForm:
 
 
 def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
-    """Sorts groups by the first of their operations, int64 [groups].
+    """Sorts co-location groups by the first of their operations; returns their numbers in this order, int64 [groups].
 
     Operations that only reorder a state (by beams), or make its first value, do not count, because they could run at
     any time. The layer that reads the state counts instead.
@@ -590,7 +631,10 @@ def topological_groups(problem: PlacementProblem) -> NDArray[np.int64]:
 
 
 def _computes_only_from_states(graph: ComputationGraph) -> NDArray[np.bool_]:
-    """States, and operations that read only states, Parameters and constants, bool [nodes]."""
+    """Finds states, and operations whose values depend on states, Parameters and constants alone, bool [nodes].
+
+    An operation has to depend on a state. In a graph without states, all are False.
+    """
     of_states = np.array([kind == "ReadValue" for kind in graph.types], bool)
     if not of_states.any():
         return of_states
@@ -607,7 +651,7 @@ def _computes_only_from_states(graph: ComputationGraph) -> NDArray[np.bool_]:
 
 
 def _is_default(value: NDArray[Any] | None, metadata: Mapping[str, Any]) -> bool:
-    """Whether an array that `ov_hsdag.model.graph.array` describes means the same as None, its default."""
+    """Whether an array is None, its default, or means the same (zeros, if `metadata` says so)."""
     return value is None or (metadata["zeros_are_default"] and not value.any())
 
 
@@ -652,6 +696,7 @@ def expect_sound(problem: PlacementProblem) -> None:
 
 
 def _from_saved_array(value: NDArray[Any]) -> Any:
+    """Converts an array of a file to an attribute: JSON text is parsed, and an array of no axes becomes a number."""
     if value.dtype.kind == "U":
         return parse_json(str(value))
     return value.item() if value.ndim == 0 else value

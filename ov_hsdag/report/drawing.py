@@ -97,4 +97,5 @@ class Drawing:
 
 
 def _text(value: Attribute) -> str:
+    """Writes the value of an attribute: floats with two decimals at most, texts escaped."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else html.escape(str(value))

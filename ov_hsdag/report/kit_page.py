@@ -1,4 +1,8 @@
-"""Renders the results of `ov-hsdag bench --kit` as a page, an HTML file without further files."""
+"""Renders the results of `ov-hsdag bench --kit` as a page, an HTML file without further files.
+
+The page has a table for each device list. A row of it is one comparison: a model and an objective, with the figures of
+all ways to run the model.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +36,11 @@ Cell = tuple[str, str]
 
 
 def kit_page(document: Mapping[str, Any], *, predicted: str) -> str:
-    """The text of the HTML file.
+    """Makes the text of the HTML file.
 
     Args:
         document: results from `ov_hsdag.kit.measure.run_kit`.
-        predicted: name of the row with the placement that was chosen by prediction.
+        predicted: name, under "placer" in the results, of the placement that was chosen by prediction.
     """
     machine, comparisons = document["machine"], document["comparisons"]
     where = f"{machine['system']}, {machine['architecture']}, {machine['cores']} cores"
@@ -56,7 +60,12 @@ def kit_page(document: Mapping[str, Any], *, predicted: str) -> str:
 
 
 def _row(comparison: Mapping[str, Any], predicted: str) -> list[Cell]:
-    """The cells of a comparison."""
+    """Makes the cells of a row: the model, the objective, and `COLUMNS`.
+
+    Args:
+        comparison: one of the "comparisons" of `run_kit`.
+        predicted: see `kit_page`.
+    """
     title = f"{comparison['model']} <small>{comparison['operations']} operations</small>"
     head: list[Cell] = [(title, ""), (comparison["objective"], "")]
     if comparison["failed"]:
@@ -80,10 +89,16 @@ def _row(comparison: Mapping[str, Any], predicted: str) -> list[Cell]:
 
 
 _COPIES = ("copies", "auto-cumulative")
+"""Names, in results, of the ways to run the whole model on each device at once."""
 
 
 def _figure(row: Mapping[str, Any] | None, *, name: bool = False) -> Cell:
-    """The cell of a measured rate with its interval. name: with the name of the placement, too."""
+    """Makes the cell of a measured ratio to the best single device, with its interval.
+
+    Args:
+        row: a result as of `ov_hsdag.placing.rivals.Result.to_dict`; None for an empty cell.
+        name: whether the name of the placement follows.
+    """
     if row is None:
         return "", "n"
     if row["failed"]:
@@ -95,6 +110,7 @@ def _figure(row: Mapping[str, Any] | None, *, name: bool = False) -> Cell:
 
 
 def _device_row(device: Mapping[str, Any]) -> list[Cell]:
+    """Makes the cells of a device: name, full name and threads, driver, memory and precision."""
     memory = device["memory_bytes"]
     size = "" if memory is None else f"{memory / 2**30:.1f} GiB"
     threads = "" if device["threads"] is None else f" <small>{device['threads']} threads</small>"
@@ -104,7 +120,13 @@ def _device_row(device: Mapping[str, Any]) -> list[Cell]:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Cell]], figures_from: int | None = None) -> str:
-    """A table; figures_from: index of the first column whose heading is right-aligned, None for no such column."""
+    """Makes the HTML of a table.
+
+    Args:
+        head: headings of the columns, as HTML.
+        rows: cells of each row.
+        figures_from: index of the first column whose heading is right-aligned; None for no such column.
+    """
     right = len(head) if figures_from is None else figures_from
     heading = "".join(f"<th{' class=n' if at >= right else ''}>{text}</th>" for at, text in enumerate(head))
     lines = ["".join(f'<td class="{kind}">{text}</td>' for text, kind in row) for row in rows]
@@ -112,4 +134,5 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[Cell]], figures_from: in
 
 
 def _escaped(text: object) -> str:
+    """Escapes the text of an object for HTML."""
     return html.escape(str(text))

@@ -1,4 +1,8 @@
-"""Draws a split as SVG: the model in its order, one request in time, and the memory of each device."""
+"""Draws a split as SVG: the model in its order, one request in time, and the memory of each device.
+
+In all functions `data` is the object that `ov_hsdag.explaining.report_data.picture_data` returns: times are in µs and
+sizes in bytes. Positions (`top`, `x`, `y`) are pixels from the upper left corner of the picture.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ _WIDTH, _LEFT, _RIGHT = 920, 110, 24
 _LANE, _GAP = 34, 22
 
 TEXT, QUIET, _LINE, _LANES, _CUT = "#1b1f27", "#5a6372", "#d5d9e0", "#f3f4f7", "#b3261e"
-# Colours and patterns of the page (report_page/src/page.css, patterns.js).
+# Colours and patterns of the page (tools/report_page/src/page.css, patterns.js).
 _COLOURS = ("#2f6db5", "#c9601a", "#2b8259", "#8a4bb0", "#97751a", "#b5386b", "#2c8294", "#5d6673")
 _PATTERNS = (
     "", "M-2,2 l4,-4 M0,8 l8,-8 M6,10 l4,-4", "M3,4 h2", "M0,4 h8 M4,0 v8", "M0,2 h8 M0,6 h8",
@@ -27,7 +31,12 @@ _NARROW = 0.7  # pixels; narrower boxes are merged with their neighbours, as nob
 
 
 def picture(data: Mapping[str, Any], *, title: bool = True) -> str:
-    """The text of an SVG file. data: from `ov_hsdag.explaining.report_data.picture_data`; title: draw it, too."""
+    """Draws the picture; returns the text of an SVG file.
+
+    Args:
+        data: from `ov_hsdag.explaining.report_data.picture_data`.
+        title: whether the picture begins with the model's name and the headline.
+    """
     devices = data["devices"]
     lanes = len(devices) * (_LANE + _GAP)
     top = 58 if title else 8
@@ -54,7 +63,10 @@ def image(data: Mapping[str, Any]) -> str:
 
 
 def headline(data: Mapping[str, Any]) -> str:
-    """One line with the devices, the cut and the gain of the split."""
+    """Writes one line with the devices, the number of submodels, the bytes between devices, and the gain of the split.
+
+    Figures are measured ones where the placement was measured, else predictions.
+    """
     throughput = data["objective"] == "throughput"
     record = data["record"]
     measured = (record["measured"] or {}).get(record["chosen"]) or {}
@@ -72,11 +84,12 @@ def headline(data: Mapping[str, Any]) -> str:
 
 
 def _fill(device: int) -> str:
+    """The SVG paint of a device's colour and pattern; `device` is its number."""
     return f"url(#device-{device % len(_COLOURS)})"
 
 
 def _order(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
-    """Draws the model in its order with the names of devices above; the width of a part is its time."""
+    """Draws the model as a bar of runs in its order, with the names of devices above; widths are times."""
     x = 16.0
     for number, name in enumerate(data["devices"]):
         text = f"{_cut(name, 24)}: {data['operations'][number]:,} operations, {time_text(data['busy_us'][number])}"
@@ -97,9 +110,14 @@ def _order(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
 
 
 def _joined(runs: Sequence[tuple[int, float]], scale: float) -> Iterator[tuple[int, float]]:
-    """Yields runs of operations, in which those that are too narrow to be seen are merged with their predecessors.
+    """Merges runs of operations that are too narrow to be seen with their predecessors.
 
-    runs: device and weight of each; scale: pixels per weight.
+    Args:
+        runs: device number and weight of each run; the weight is its time, or its number of operations.
+        scale: pixels for a weight of 1.
+
+    Yields:
+        Device number and weight of each merged run.
     """
     device, weight = -1, 0.0
     for next_device, more in runs:
@@ -120,6 +138,7 @@ def _timeline(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
     scale = (_WIDTH - _LEFT - _RIGHT) / (end or 1.0)
 
     def y(device: int) -> float:
+        """Upper edge of a device's lane, pixels."""
         return top + device * (_LANE + _GAP)
 
     for number, name in enumerate(data["devices"]):
@@ -192,7 +211,7 @@ def _memory(drawing: Drawing, data: Mapping[str, Any], top: float) -> None:
 
 
 def time_text(us: float | None) -> str:
-    """A time given in µs for people, in s, ms or µs; "–" for None."""
+    """Writes a time, given in µs, with a suitable unit: s, ms or µs; "–" for None."""
     if us is None:
         return "–"
     if us >= 1e6:
@@ -201,4 +220,5 @@ def time_text(us: float | None) -> str:
 
 
 def _cut(text: str, most: int) -> str:
+    """Shortens a text to `most` characters; the last one is then "…"."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,7 +1,7 @@
 """Writes a report in the format of the file's suffix.
 
-As HTML it is one file without further files. page.html in this folder is built from report_page/ (`npm ci && npm run
-build` there) and has the scripts and styles; the title and the data of a placement replace two marks in it.
+As HTML it is one file without further files. page.html in this folder is built from tools/report_page/ (`npm ci && npm
+run build` there) and has the scripts and styles; the title and the data of a placement replace two marks in it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _FAMILIES = (
     "DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial", "Helvetica", "Roboto", "Open Sans", "Segoe UI", "Ubuntu",
     "Cantarell", "FreeSans", "Nimbus Sans",
 )  # fmt: skip
+"""Font families for .png files, in the order in which they are tried."""
 
 _PROBE = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20" font-family="sans-serif" font-size="16">'
@@ -38,7 +39,7 @@ _ZOOM = 2
 
 
 def page(data: Mapping[str, Any]) -> str:
-    """The text of the HTML file. data: from `ov_hsdag.explaining.report_data.report_data`."""
+    """Makes the text of the HTML file; `data` comes from `ov_hsdag.explaining.report_data.report_data`."""
     before, _, rest = _PAGE.read_text(encoding="utf-8").partition("__TITLE__")
     between, _, after = rest.partition("__DATA__")
     text = html.escape(f"{data['title']}: what runs where")
@@ -46,7 +47,7 @@ def page(data: Mapping[str, Any]) -> str:
 
 
 def _script_json(value: Any) -> str:
-    """JSON for a <script> element, with escapes for all characters that could end it.
+    """Writes JSON for a <script> element, with escapes for all characters that could end it.
 
     U+2028 and U+2029 are escaped as well, as they end lines in older versions of JavaScript.
     """
@@ -87,6 +88,11 @@ def write_report(path: str | PathLike[str], data: Mapping[str, Any]) -> None:
 
 
 def _png(svg: str) -> bytes:
+    """Draws the text of an SVG file as PNG, with the first of `_FAMILIES` that this machine has.
+
+    Raises:
+        RunError: there is no such font, or the picture cannot be drawn.
+    """
     import resvg_py
 
     # resvg-py has no default font and draws nothing for a family that is missing, so families are tried in turn.

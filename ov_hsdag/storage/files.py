@@ -106,7 +106,15 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_bytes(path: str | os.PathLike[str], pieces: Iterable[bytes]) -> None:
-    """Writes a file from pieces, like `write_text`; if making a piece fails, the file stays as it was."""
+    """Writes a file from pieces atomically, like `write_text`.
+
+    Args:
+        path: the file.
+        pieces: the content. If making a piece fails, the error is passed on and the file stays as it was.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
     with atomic_file(path, "wb") as file:
         file.writelines(pieces)
 
@@ -162,6 +170,10 @@ def check_model_output(
 def check_not_input(path: str | os.PathLike[str], source: str | os.PathLike[str]) -> None:
     """Checks that an output file is not the model that is read, its .bin, or external data of it (ONNX).
 
+    Args:
+        path: the output file.
+        source: file of the model.
+
     Raises:
         UserError: it is.
     """
@@ -207,11 +219,11 @@ def save_model_atomically(model: ov.Model, xml_path: str | os.PathLike[str], com
 
 
 def remove_leftovers(target: Path, unused: float = -math.inf) -> None:
-    """Removes files of a target that were left by processes which are gone.
+    """Removes temporary files and folders of a target that were left by processes of this host which have ended.
 
     Args:
-        target: the file or folder that they were written for.
-        unused: seconds for which a file must not have been written to; no condition by default.
+        target: the file or folder that they were made for.
+        unused: a file is removed only if its last change is more than these seconds ago; -inf for any file.
     """
     ours = _key(target.name)
     host = _key(socket.gethostname())
@@ -230,7 +242,14 @@ def remove_leftovers(target: Path, unused: float = -math.inf) -> None:
 
 
 def _install(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
-    """Renames a saved pair to its final names; at every moment these hold the old model or the new one."""
+    """Renames a saved IR to its final names; at every moment these hold the old model or the new one.
+
+    Args:
+        new_xml: the new .xml under its temporary name.
+        new_bin: the new .bin under its temporary name.
+        xml: the final name of the .xml, where an old one may be.
+        bin_: the final name of the .bin.
+    """
     if not (xml.exists() and bin_.exists()):
         # Without an .xml there is no model yet, and an .xml without its .bin uses no weights (or never worked).
         _replace(new_bin, bin_)
@@ -244,9 +263,9 @@ def _install(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
 
 
 def _exchange(new_xml: Path, new_bin: Path, xml: Path, bin_: Path) -> None:
-    """Replaces a pair by one with other weights, one rename at a time; every state on the way is a valid model.
+    """Replaces an IR by one with other weights, one rename at a time; every state on the way is a valid model.
 
-    With P = max(old bytes, new bytes), aligned:
+    The arguments are those of `_install`. With P = max(old bytes, new bytes), aligned:
 
     ====  ============================  ============================  =========
     step  .bin                          .xml                          model
@@ -359,7 +378,7 @@ def _writes_release(xml: Path) -> bool:
 
 
 def _try_to_grow(path: Path, size: int) -> None:
-    """Raises the OSError that keeps a file, which is to be removed, from growing to `size` bytes."""
+    """Grows a file to `size` bytes, or checks the free space for that, to raise the OSError that prevents it."""
     with open(path, "ab", buffering=0) as file:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, size)
@@ -374,7 +393,15 @@ def sync_file(path: Path) -> None:
 
 
 def _target(path: str | os.PathLike[str], *, follow: bool = True) -> Path:
-    """The file to write: for a link the file that it points to, except for an IR. Raises UserError for a directory."""
+    """Returns the path of the file to write.
+
+    Args:
+        path: the user's path.
+        follow: whether the file that a symbolic link points to is written; if not (for an IR), the link is replaced.
+
+    Raises:
+        UserError: the path is a directory.
+    """
     target = Path(path)
     with writing(path):
         if target.is_dir():
@@ -390,16 +417,20 @@ def _is_special(target: Path) -> bool:
 
 
 def _prepare(target: Path) -> None:
+    """Checks permissions, makes the directory of a target, and removes what killed processes left. Raises OSError."""
     refuse_impossible(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target)
 
 
 def refuse_impossible(target: Path) -> Path:
-    """Checks the permissions for writing a target; returns the nearest directory above it that exists.
+    """Checks whether an existing target may be replaced, and finds the directory in which to create it.
+
+    Returns:
+        The nearest directory above the target that exists.
 
     Raises:
-        OSError: they are missing.
+        OSError: the target is write-protected, or a file is in the place of a directory.
     """
     effective = os.access in os.supports_effective_ids
     # Renaming would replace a write-protected file without an error. A link may be replaced: its file stays.
@@ -414,13 +445,19 @@ def refuse_impossible(target: Path) -> Path:
 
 
 def temporary_name(target: Path, suffix: str = "") -> Path:
-    """A name beside the target for a file or folder that is to be created exclusively (mode "x")."""
+    """Makes a temporary name beside the target, for a file or folder that is to be created exclusively (mode "x").
+
+    Args:
+        target: the final name.
+        suffix: ending of the name; see `PREFIX` for the rest of it.
+    """
     host, pid = _key(socket.gethostname()), os.getpid()
     process = f"{pid}-{_started(pid) or 0}"
     return target.with_name(f"{PREFIX}{_key(target.name)}-{host}-{process}-{secrets.token_hex(8)}.tmp{suffix}")
 
 
 def _key(text: str) -> str:
+    """Returns the CRC-32 of a name in eight hexadecimal digits, for temporary names."""
     return f"{zlib.crc32(text.encode('utf-8', 'surrogateescape')):08x}"
 
 
@@ -444,7 +481,7 @@ def process_runs(pid: int, started: str | None = None) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """Start of a process in clock ticks since the system started; None if the system does not report it."""
+    """Reads the start of a process in clock ticks since the system started; None if the system does not report it."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name of the program, in parentheses, may hold anything.
@@ -454,12 +491,13 @@ def _started(pid: int) -> str | None:
 
 
 def _sync(file: IO[Any]) -> None:
+    """Syncs an open file to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def _replace(source: Path, target: Path) -> None:
-    """Renames a file over another one, and takes over that one's mode."""
+    """Renames `source` to `target`, which it replaces, with the mode of the replaced file; syncs the directory."""
     if not target.is_symlink():  # a link's file may be shared, so its mode is not taken over
         with contextlib.suppress(OSError):
             shutil.copymode(target, source)
@@ -475,7 +513,7 @@ def _replace(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Lets one writer at a time rename pairs in a directory, if platform and file system support such locks."""
+    """Lets one process at a time run the block for a directory; has no effect where locks are not supported."""
     try:
         import fcntl
 
@@ -493,7 +531,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns a failure of the file system into a UserError that names the file the user asked for."""
+    """Turns an OSError of the block into a UserError that names `path`, the file that the user asked for."""
     try:
         yield
     except OSError as error:

@@ -2,6 +2,10 @@
 
 The copy is made in a temporary folder beside its place and renamed. It shares only the data of weights with the source,
 by hard links; files that users edit are copied.
+
+A replaced model is made from the model in the source, and mostly has the same weights. A constant is mapped if its data
+in memory is a mapped part of the source's .bin file. Large mapped constants are not written again: the model is saved
+with placeholders, constants of zeros, and then the .xml gets the offsets of the data in the old .bin.
 """
 
 from __future__ import annotations
@@ -56,8 +60,12 @@ _FIRST_COMPARED_BYTES = 64  # bytes that are compared first, which is quicker th
 def check_folder_output(output: Path, source: Path) -> None:
     """Checks that a folder can be written, and would replace only an empty folder or one that `write_folder` wrote.
 
-    It may not be the source or inside of it, and the source may not have anything that cannot be copied. Leaves nothing
-    behind.
+    It may not be the source or inside of it, and the source may not have anything that cannot be copied. The check
+    leaves nothing behind.
+
+    Args:
+        output: the folder to write.
+        source: the folder of which it will be a copy.
 
     Raises:
         UserError: a check fails.
@@ -96,7 +104,7 @@ def write_folder(
         hard_links: whether to share files of weights with the source, if the file system supports it.
 
     Returns:
-        For each of `models`, whether its .bin is the file of the source.
+        By the keys of `models`, whether the .bin is the same file as that of the source (a hard link).
 
     Raises:
         UserError: the folder cannot be written, see :func:`check_folder_output`.
@@ -132,7 +140,12 @@ def write_folder(
 
 
 def _refuse_foreign(target: Path, shown: Path) -> None:
-    """Raises UserError if a folder has files that `write_folder` did not write, or that were changed since."""
+    """Raises UserError if a folder has files that `write_folder` did not write, or that were changed since.
+
+    Args:
+        target: the folder.
+        shown: the user's name of it, for messages.
+    """
     present_files = {path.relative_to(target).as_posix() for path in _files(target)}
     if not present_files:
         return
@@ -170,7 +183,10 @@ def _entries_to_copy(source: Path) -> Iterator[Path]:
 
 
 def _refuse_uncopyable(source: Path) -> None:
-    """Raises UserError for an entry of a folder that cannot be copied."""
+    """Raises UserError if a folder, at any depth, has an entry that cannot be copied.
+
+    Such are links to nothing or to a folder around them, pipes and devices, and unreadable files.
+    """
     real = Path(os.path.realpath(source))
     try:
         for entry in _entries_to_copy(source):
@@ -188,7 +204,14 @@ def _refuse_uncopyable(source: Path) -> None:
 
 
 def _copy_others(source: Path, new: Path, written_files: Collection[Path], hard_links: bool) -> None:
-    """Copies entries that are not in the copy yet, and follows links; `own` are files that are not copied."""
+    """Copies the other entries of a folder into the new one, at any depth. Links are followed.
+
+    Args:
+        source: the folder.
+        new: the new folder.
+        written_files: files that are in the new folder already, which are not copied.
+        hard_links: whether files of weights may be linked.
+    """
     for entry in _entries_to_copy(source):
         copy = new / entry.name
         if entry.is_dir():
@@ -210,6 +233,17 @@ def _copy(source: Path, copy: Path, hard_links: bool) -> bool:
 
 
 def _exchange(new: Path, target: Path, shown: Path) -> None:
+    """Renames the new folder to its final name, and removes the folder that had this name.
+
+    Args:
+        new: the new folder under its temporary name.
+        target: the final name.
+        shown: the user's name of it, for messages.
+
+    Raises:
+        UserError: the old folder has files that `write_folder` did not write.
+        OSError: a folder cannot be renamed; the old one is in its place then.
+    """
     if not target.exists():
         os.rename(new, target)
         return
@@ -224,15 +258,30 @@ def _exchange(new: Path, target: Path, shown: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-# A constant with data in the file that the model was read from: its friendly name and its offset there.
+# A constant with data in the .bin that the model was read from: its friendly name, and the data's offset in bytes.
 _Mapped = tuple[str, int]
 
 
 def _write_model(model: ov.Model, xml: Path, old_xml: Path, compress: bool, shown: Path, hard_links: bool) -> bool:
-    """Saves a model, with weights shared with the model that it was made from, see `_share_weights`.
+    """Saves a model that shares weights with the model that it was made from, see `_share_weights`.
 
     Gigabytes that are in the old file already are not written. Placeholders stand for them until their offsets are in
     the .xml.
+
+    Args:
+        model: the model.
+        xml: the .xml file to write.
+        old_xml: file of the model that it was made from.
+        compress: whether f32 weights are stored as f16.
+        shown: the user's name of the .xml, for messages.
+        hard_links: whether files may be linked.
+
+    Returns:
+        Whether the .bin is the same file as that of the old model.
+
+    Raises:
+        UserError: a file cannot be written.
+        RunError: OpenVINO cannot save the model.
     """
     zeros = np.zeros(max(map(_large, model.get_ops()), default=0), np.uint8)  # must outlive `light`, which refers to it
     light, mapped = _with_placeholders(model, old_xml.with_suffix(".bin"), compress, zeros)
@@ -252,14 +301,20 @@ def _write_model(model: ov.Model, xml: Path, old_xml: Path, compress: bool, show
 def _with_placeholders(
     model: ov.Model, old_bin: Path, compress: bool, zeros: NDArray[np.uint8]
 ) -> tuple[ov.Model, dict[str, _Mapped]]:
-    """Copies a model, with zeros in place of large constants that are mapped from `old_bin`.
+    """Copies a model, with placeholders in place of large constants that are mapped from `old_bin`.
 
-    Equal constants are written once, so all zeros of one size take the place of a single constant. If the system does
-    not report mapped files, nothing is replaced. The copy refers to `zeros`, which has the size of the largest
-    constant.
+    OpenVINO writes equal constants once, so all placeholders of one size take the place of a single constant in the
+    file. If the system does not report mapped files, nothing is replaced.
+
+    Args:
+        model: the model.
+        old_bin: file with the weights of the model that it was made from.
+        compress: whether f32 weights will be stored as f16; then their data is not in the old file.
+        zeros: zeros of the size of the largest constant, uint8. The copy refers to this memory.
 
     Returns:
-        The copy; and the constants that were replaced, by the placeholders' names.
+        (copy, replaced): the copy, or the model itself if the file is not mapped; and the replaced constants, by the
+        names of their placeholders.
     """
     areas = _mapped_areas(old_bin)
     if not areas:
@@ -287,13 +342,17 @@ def _with_placeholders(
 
 
 def _large(node: ov.Node) -> int:
-    """Bytes of a large constant, 0 for all other nodes."""
+    """Returns the bytes of a constant with more than `_LARGE` bytes; 0 for all other nodes."""
     size = int(node.get_byte_size()) if node.get_type_name() == "Constant" else 0
     return size if size > _LARGE else 0
 
 
 def _mapped_areas(path: Path) -> list[tuple[int, int, int]]:
-    """Begin, end and file offset of each memory area of this process that is mapped from a file."""
+    """Lists the memory areas of this process that are mapped from a file.
+
+    Returns:
+        (begin, end, offset) of each area: addresses, and the offset in the file in bytes; [] where none are reported.
+    """
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
         real = os.path.realpath(path)
@@ -322,7 +381,8 @@ def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mappi
         mapped: the constants that placeholders stand for, by the placeholders' names.
 
     Returns:
-        Whether both .bin files are one file; None if the weights cannot be shared.
+        Whether both .bin files are one file (a hard link); None if the weights cannot be shared. The saved files are
+        then as they were.
     """
     new_bin, old_bin = new_xml.with_suffix(".bin"), old_xml.with_suffix(".bin")
     if not old_bin.is_file() or not old_bin.stat().st_size or not new_bin.stat().st_size:
@@ -337,6 +397,7 @@ def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mappi
             candidates.setdefault(size, []).append(at)
 
     def in_old_bin(name: bytes, at: int, size: int) -> tuple[bytes, int]:
+        """Maps name and offset of a saved constant to those with the old .bin; new data goes to `added`."""
         if name in by_name:
             return by_name[name]
         if (at, size) not in places:
@@ -364,7 +425,16 @@ def _share_weights(new_xml: Path, old_xml: Path, hard_links: bool, mapped: Mappi
 
 
 def _offset_of_equal_data(data: NDArray[np.uint8], old: NDArray[np.uint8], candidates: Collection[int]) -> int | None:
-    """The offset of equal data, among the candidates; None if there is none."""
+    """Finds the same data in the old file.
+
+    Args:
+        data: the data, uint8.
+        old: content of the old file, uint8.
+        candidates: offsets in the old file at which constants of the same size begin.
+
+    Returns:
+        The first of these offsets with equal data; None if there is none.
+    """
     for at in candidates:
         same = old[at : at + len(data)]
         if np.array_equal(data[:_FIRST_COMPARED_BYTES], same[:_FIRST_COMPARED_BYTES]) and np.array_equal(data, same):
@@ -373,7 +443,7 @@ def _offset_of_equal_data(data: NDArray[np.uint8], old: NDArray[np.uint8], candi
 
 
 def _copy_sharing_blocks(source: Path, copy: Path) -> None:
-    """Copies a file; file systems that can (Btrfs, XFS) let both share their blocks until one is written."""
+    """Copies a file; on file systems that can (Btrfs, XFS), both files share their blocks until one is changed."""
     with open(source, "rb") as old, open(copy, "xb") as new:
         remaining = os.fstat(old.fileno()).st_size
         try:

@@ -45,7 +45,7 @@ def is_ir(text: bytes) -> bool:
 
 
 def has_entry(text: bytes) -> bool:
-    """Whether the text of an IR has an embedded placement."""
+    """Whether the text of an IR, or a part of it, has an embedded placement."""
     return _ENTRY in text
 
 
@@ -95,6 +95,7 @@ def rewritten_constants(xml: bytes, change: Callable[[bytes, int, int], tuple[by
     """
 
     def rewritten(match: re.Match[bytes]) -> bytes:
+        """Returns the text of one constant with its new name and offset."""
         name, offset = change(match[2], int(match[4]), int(match[6]))
         return b"%s%s%s%d%s%s%s" % (match[1], name, match[3], offset, match[5], match[6], match[7])
 

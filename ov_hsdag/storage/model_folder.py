@@ -1,4 +1,7 @@
-"""The folders that optimum-intel exports: their models, and the models that are worth several devices."""
+"""Finds the models in folders that optimum-intel exports, and what each of them does in a pipeline.
+
+A folder has one file openvino_PART.xml for each model. The part is its name, such as "decoder_model".
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def is_model_folder(path: Path) -> bool:
 
 
 def models_of(folder: Path) -> dict[str, Path]:
-    """The models of an exported folder by part, "model" for openvino_model.xml, without tokenizers."""
+    """Lists the models of an exported folder: files by part, "model" for openvino_model.xml, without tokenizers."""
     files = sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}"))
     files_by_part = {file.name.removeprefix(_PREFIX).removesuffix(_SUFFIX): file for file in files}
     return {name: file for name, file in files_by_part.items() if name not in _NEVER_PLACED}
@@ -89,7 +92,7 @@ def model_files(path: Path, parts: Sequence[str] = ()) -> list[Path]:
 
 @dataclass(frozen=True)
 class Role:
-    """The role of a folder's model in one run of its pipeline."""
+    """A model of an exported folder, as one run of the folder's pipeline uses it."""
 
     path: Path  # the model's file
     count: float  # number of its runs; for a model with states, a run is the prompt with all tokens
@@ -133,19 +136,23 @@ def pipeline(folder: Path) -> dict[str, Role]:
 
 
 def tokenizers_size(folder: Path) -> int:
-    """Bytes of the files of a folder's tokenizers."""
+    """Returns the bytes of all files of a folder's tokenizers."""
     files = [folder / f"{_PREFIX}{name}{_SUFFIX}" for name in _NEVER_PLACED]
     return sum(file.stat().st_size + weights_size(file) for file in files if file.is_file())
 
 
 def weights_size(model: Path) -> int:
-    """Bytes of the file with an IR's weights; 0 if there is none."""
+    """Returns the bytes of the .bin file beside an IR's .xml; 0 if there is none."""
     weights = model.with_suffix(".bin")
     return weights.stat().st_size if weights.is_file() else 0
 
 
 def longest_context(model: Path) -> int | None:
-    """Number of tokens that a language model was made for, by config.json beside its file; None if it has none."""
+    """Reads the largest number of tokens for which a language model was made from config.json beside its file.
+
+    Returns:
+        The number; None if there is no such file, or it has no such number.
+    """
     with contextlib.suppress(OSError, ValueError, AttributeError):
         config = read_json(model.parent / "config.json", SETTINGS)
         parts = [one.get(key) for one in (config, config.get("text_config") or {}) for key in _POSITIONS]
@@ -154,6 +161,16 @@ def longest_context(model: Path) -> int | None:
 
 
 def _find_part(folder: Path, files_by_part: dict[str, Path], part: str) -> Path:
+    """Returns the file of the part that a user named.
+
+    Args:
+        folder: the folder, for messages.
+        files_by_part: its models.
+        part: name of the part or of its file; the ending "_model" may be left out.
+
+    Raises:
+        UserError: the folder has no such part.
+    """
     name = part.removeprefix(_PREFIX).removesuffix(_SUFFIX)
     for candidate in (name, f"{name}_model"):
         if candidate in files_by_part:

@@ -105,7 +105,7 @@ def external_data(model: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _varint(content: mmap.mmap, position: int) -> tuple[int, int]:
-    """Reads a number in protobuf's variable-length encoding; returns it and the position behind it."""
+    """Reads an integer in protobuf's variable-length encoding; returns (integer, position behind it)."""
     value = 0
     for shift in range(0, 35, 7):
         if position >= len(content):

@@ -1,4 +1,4 @@
-"""Temporary folders of processes; a later process removes the folders of those that were killed."""
+"""Makes temporary folders, and removes those that killed processes have left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNUSED = 3600.0
 
 
 def scratch_folder() -> Path:
-    """Makes a new folder that only this user can read.
+    """Makes a new temporary folder that only this user can read; first removes those of processes that were killed.
 
     Raises:
         RunError: there is no place for one.
@@ -42,4 +42,5 @@ def require_temporary_folder() -> None:
 
 
 def _no_folder(error: OSError) -> RunError:
+    """Makes the error for a machine without a place for temporary folders."""
     return RunError(f"measuring needs a temporary folder (TMPDIR): {one_line(error)}")

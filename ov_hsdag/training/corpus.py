@@ -1,6 +1,7 @@
 """Training problems: graphs of models and generated DAGs, with devices, costs and limits drawn from a seed.
 
-On disk a corpus is a folder of graphs, with one problem .npz for each model (`PlacementProblem.save`);
+A template is a problem of which only the graph and the co-location groups are used. A family is the models of one
+architecture. On disk a corpus is a folder of graphs, with one problem .npz for each model (`PlacementProblem.save`);
 `research.corpus` makes one from the model zoo. Everything else about a training problem is drawn on the fly. Problem i
 of a seed is the same on every machine and in every order, so a run's position in its corpus is one number.
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.costs import cost_model
 from ov_hsdag.costs.profile import DeviceProfile, Profile, builtin_names, load_builtin
+from ov_hsdag.costs.terms import no_costs
 from ov_hsdag.model import colocation
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.problem.problem import PlacementProblem
@@ -69,7 +71,12 @@ MOST_GENERATED = 400
 
 
 def named_devices(profiles: Sequence[DeviceProfile]) -> tuple[tuple[str, ...], Profile]:
-    """Names profiles as devices, with numbers as in "GPU.0" where a kind occurs twice; returns names and profile."""
+    """Makes a device list of profiles.
+
+    Returns:
+        The device names, the kinds of the profiles, with numbers as in "GPU.0" where a kind occurs twice; and the
+        profile of all devices by these names.
+    """
     kinds = [profile.kind for profile in profiles]
     names = tuple(
         kind if kinds.count(kind) == 1 else f"{kind}.{kinds[:number].count(kind)}" for number, kind in enumerate(kinds)
@@ -84,7 +91,7 @@ def assemble(
     objective: str,
     memory_bytes: NDArray[np.int64] | None = None,
 ) -> PlacementProblem:
-    """Puts the graph and the groups of a problem on other devices.
+    """Makes a problem of a template's graph and groups on other devices.
 
     Args:
         template: the problem, whose graph and groups are used.
@@ -96,17 +103,14 @@ def assemble(
     Returns:
         The problem on the devices.
     """
-    fixed, per_byte = cost_model.transfer_costs(profile, names)
     return replace(
         template,
         devices=tuple(names),
         objective=objective,
         node_us=cost_model.node_us(profile, template.graph, names),
         supported=cost_model.assumed_support(profile, template.graph, names),
-        transfer_us=fixed,
-        transfer_us_per_byte=per_byte,
-        submodel_us=profile.submodel_us(names),
         memory_bytes=profile.memory_bytes(names) if memory_bytes is None else memory_bytes,
+        **cost_model.boundary_costs(profile, names),
     )
 
 
@@ -131,14 +135,11 @@ def unpriced(graph: ComputationGraph, devices: tuple[str, ...], rule: int) -> Pl
         graph=graph,
         devices=devices,
         objective="latency",
-        node_us=np.zeros((graph.nodes, count)),
         supported=np.ones((graph.nodes, count), bool),
         groups=graph.legality.groups,
-        transfer_us=np.zeros((count, count)),
-        transfer_us_per_byte=np.zeros((count, count)),
-        submodel_us=np.zeros(count),
         memory_bytes=np.full(count, -1, np.int64),
         rule=rule,
+        **no_costs(graph.nodes, count),
     )
 
 
@@ -243,7 +244,17 @@ def draw_problem(
 
 
 def _draw_costs(problem: PlacementProblem, randomized: bool, generator: np.random.Generator) -> PlacementProblem:
-    """Adds noise to the costs; for devices with randomized figures, also changes ratios between devices and links."""
+    """Adds noise to a problem's costs.
+
+    Args:
+        problem: the problem.
+        randomized: whether the devices have random figures. Then the devices' total times may be drawn anew, and the
+            costs of transfers and submodels be scaled.
+        generator: source of the random numbers.
+
+    Returns:
+        The problem with the new costs.
+    """
     node_us = problem.node_us
     if generator.random() < 0.5:
         # Measured costs scatter around any model of them.
@@ -255,12 +266,7 @@ def _draw_costs(problem: PlacementProblem, randomized: bool, generator: np.rando
         node_us = node_us * (spread * node_us.sum(axis=0).mean() / np.maximum(node_us.sum(axis=0), 1e-9))
     if randomized and generator.random() < 0.5:
         factor = float(np.exp(generator.uniform(np.log(1 / 30), np.log(3))))
-        problem = replace(
-            problem,
-            transfer_us=problem.transfer_us * factor,
-            transfer_us_per_byte=problem.transfer_us_per_byte * factor,
-            submodel_us=problem.submodel_us * factor,
-        )
+        problem = problem.with_scaled_costs({"submodels": factor, "transfers": factor})
     return replace(problem, node_us=node_us)
 
 
@@ -290,7 +296,7 @@ def _draw_devices(
         held_out: whether one of the devices has a profile of `HELD_OUT_PROFILES`.
 
     Returns:
-        Names, profile, and whether the profile's figures are randomized.
+        Names of the devices, their profile, and whether its figures are randomized.
     """
     stems = [stem for stem in builtin_names() if stem not in HELD_OUT_PROFILES]
     forbidden = {tuple(sorted(stems)) for stems in HELD_OUT_SETS.values()}
@@ -315,7 +321,10 @@ def _draw_devices(
 
 
 def _randomize_profile(profile: DeviceProfile, generator: np.random.Generator) -> DeviceProfile:
-    """A random device of the same kind, with other rates, overheads, efficiencies and unsupported operations."""
+    """Makes a random device of the same kind, with other rates, overheads and efficiencies.
+
+    In half of all cases it runs the operations that the profile lists as unsupported.
+    """
 
     def vary(sigma: float) -> float:
         """A random factor whose logarithm has this standard deviation."""
@@ -336,7 +345,13 @@ def _randomize_profile(profile: DeviceProfile, generator: np.random.Generator) -
 
 
 def _draw_support(problem: PlacementProblem, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Draws the support mask: some devices lose some operation types, but each node keeps a device."""
+    """Draws which devices run which nodes: some devices lose some operation types.
+
+    Nodes and co-location groups that no device runs then are given to one device, the same for all.
+
+    Returns:
+        Whether a device runs a node, bool [nodes, devices].
+    """
     supported = problem.supported.copy()
     operations = np.isin(problem.graph.kinds, (NodeKind.OP, NodeKind.SINK))
     types = np.asarray(problem.graph.types)
@@ -353,7 +368,13 @@ def _draw_support(problem: PlacementProblem, generator: np.random.Generator) -> 
 
 
 def _draw_limits(problem: PlacementProblem, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Draws memory limits, whose sum is near what the model needs; one device in three has no limit."""
+    """Draws memory limits.
+
+    Their sum is at least 1.3 times what the model needs. Then one device in three loses its limit.
+
+    Returns:
+        Limits in bytes, -1 for no limit, int64 [devices].
+    """
     devices = len(problem.devices)
     needs = problem.evaluate(problem.singles).memory_bytes.max(axis=1)
     shares = generator.uniform(0.25, 1.2, devices) * 2 / devices

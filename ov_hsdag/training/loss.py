@@ -1,4 +1,8 @@
-"""The loss of a training problem and its terms."""
+"""The loss of a training problem and its terms.
+
+Searched placements, the elites of an `Example`, are the targets of behaviour cloning. Sampled placements (`Rollouts`)
+give policy gradients.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from ov_hsdag.training.settings import Settings
 
 
 def imitation_loss(policy: Policy, example: Example) -> Tensor:
-    """Cross entropy against one searched placement, with groups weighted by their impact, a scalar.
+    """Cross entropy of devices against one searched placement, with co-location groups weighted by `impact`, a scalar.
 
     Of several searched placements, the one that the policy finds likeliest counts: their mean would be no placement.
     """
@@ -22,7 +26,7 @@ def imitation_loss(policy: Policy, example: Example) -> Tensor:
 
 
 def edge_loss(policy: Policy, example: Example) -> Tensor:
-    """Binary cross entropy of edge scores against whether searched placements keep both ends on a device, a scalar.
+    """Binary cross entropy of edge scores against `Example.together`, a scalar; 0 without edges.
 
     Parsing merges nodes along the highest scores, so edges that the searched placements cut should have low scores.
     """
@@ -37,7 +41,7 @@ def policy_loss(policy: Policy, rollouts: Rollouts, clip: float | None = None) -
     Args:
         policy: the present policy, on the clusters of the rollouts.
         rollouts: sampled placements with their advantages.
-        clip: ε of PPO; None for REINFORCE.
+        clip: ε of PPO, the largest useful deviation of a probability ratio from 1; None for REINFORCE.
 
     Returns:
         The loss, a scalar; and figures to log: the approximate KL divergence from the sampling policy (Schulman's k3

@@ -29,18 +29,18 @@ _SUMS = 4  # number of weighted sums over a cluster's nodes whose weights the pl
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphBatch:
-    """Inputs of several problems with equally many devices, as one; tensors, see `PolicyInput`."""
+    """Inputs of several problems with equally many devices, joined to one graph of n nodes; see `PolicyInput`."""
 
     node_x: Tensor
     edge_index: Tensor
     edge_x: Tensor
     pair_x: Tensor
     device_x: Tensor  # [graphs, D, FD]
-    graph: Tensor  # of each node, int64 [n]
+    graph: Tensor  # number of the problem that each node belongs to, int64 [n]
 
     @classmethod
     def of(cls, inputs: Sequence[Any]) -> GraphBatch:
-        """Joins inputs, each as `tensors` gives it."""
+        """Joins inputs; each is a `PolicyInput` with torch tensors, as `tensors` returns it."""
         counts = [len(x.node_x) for x in inputs]
         firsts = itertools.accumulate(counts[:-1], initial=0)
         return cls(
@@ -54,7 +54,7 @@ class GraphBatch:
 
 
 def tensors(x: PolicyInput) -> Any:
-    """The input with torch tensors in place of arrays; both share their memory."""
+    """Replaces the arrays of a `PolicyInput` by torch tensors, which share their memory."""
     values: Any = {field.name: torch.from_numpy(getattr(x, field.name)) for field in dataclasses.fields(x)}
     return dataclasses.replace(x, **values)
 
@@ -74,14 +74,14 @@ def parameter_shapes(config: HSDAGConfig) -> Iterator[tuple[str, tuple[int, ...]
         yield from ((f"{name}.{part}", (width,)) for part in ("weight", "bias"))
 
     def mix(name: str, inputs: Sequence[int], outputs: int = width) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Parameters of a layer that mixes several inputs."""
+        """Parameters of `Forward.mix` with inputs of these sizes."""
         for number, size in enumerate(inputs):
             yield from linear(f"{name}.parts.{number}", size, width, bias=number == 0)
         yield from norm(f"{name}.norm")
         yield from linear(f"{name}.out", width, outputs)
 
     def devices(name: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Parameters of an embedding of devices, each by itself and all together."""
+        """Parameters of `Forward._device_embeddings`."""
         yield from mix(f"{name}.each", [sizes.device])
         yield from mix(f"{name}.all", [width, width])
 
@@ -177,7 +177,7 @@ def _initial(name: str, shape: tuple[int, ...], shapes: Mapping[str, tuple[int, 
     Args:
         name: name of the parameter.
         shape: its shape.
-        shapes: shapes of all parameters, by name.
+        shapes: shapes of all parameters, by name. A bias without a weight in them is that of a convolution.
     """
     layer, _, kind = name.rpartition(".")
     if layer.endswith("norm"):

@@ -169,7 +169,11 @@ def update(state: State, settings: Settings, pool: Pool, indices: NDArray[np.int
 
 
 def _by_devices(examples: Mapping[int, Example]) -> list[dict[int, Example]]:
-    """The problems of a step by how many devices they have: those with equally many go through the network at once."""
+    """Sorts the problems of a step by their number of devices, as those with equally many are run at once.
+
+    Returns:
+        Problems with equally many devices, by their index in the pool; fewest devices first.
+    """
     groups: dict[int, dict[int, Example]] = {}
     for index, example in examples.items():
         groups.setdefault(len(example.problem.devices), {})[index] = example
@@ -184,15 +188,16 @@ def _backward(
     rollouts: dict[int, Rollouts | None],
     weight: float,
 ) -> Counter[str]:
-    """Adds gradients of problems with equally many devices.
+    """Computes the losses of problems with equally many devices, and adds their gradients to those of the network.
 
     Args:
-        state: of the run.
-        settings: of the run.
-        epoch: of the step, from 0.
-        examples: problems by their index in the pool.
-        rollouts: of the problems; the first epoch of a step puts them there.
-        weight: of a problem's loss in that of the step.
+        state: state of the run.
+        settings: settings of the run.
+        epoch: number of the epoch within the step, from 0.
+        examples: the problems, by their index in the pool.
+        rollouts: rollouts of the problems, by the same index. They are None in the first epoch of a step, which puts
+            them there; in steps of imitation they stay None.
+        weight: weight of each problem's loss in the loss of the step.
 
     Returns:
         Scalars, summed over the problems.
@@ -218,12 +223,20 @@ def _backward(
 
 
 def _seed(*origin: int) -> int:
-    """A seed of torch's generators that follows from numbers alone."""
+    """Mixes numbers, such as the run's seed and the step, to a seed of torch's generators."""
     return int(np.random.default_rng(origin).integers(2**62))
 
 
 def explained_variance(baselines: NDArray[np.float64], returns: NDArray[np.float64]) -> float:
-    """1 - Var(returns - baselines) / Var(returns) over problems with a baseline; nan where returns do not vary."""
+    """Computes 1 - Var(returns - baselines) / Var(returns) over problems with a baseline.
+
+    Args:
+        baselines: baseline of each problem, nan for none, float64 [problems].
+        returns: mean return of each problem, float64 [problems].
+
+    Returns:
+        The value; nan if fewer than two problems have a baseline, or their returns are equal.
+    """
     has_baseline = ~np.isnan(baselines)
     variance = float(returns[has_baseline].var()) if has_baseline.sum() > 1 else 0.0
     return 1 - float((returns - baselines)[has_baseline].var()) / variance if variance > 0 else math.nan
@@ -301,7 +314,7 @@ def pretrain(
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """A run that is prepared.
+    """A run that is ready to make steps, begun or continued.
 
     Attributes:
         output: the run's folder.
@@ -311,8 +324,8 @@ class _Run:
         corpus: the corpus.
         corpus_folder: folder of the corpus; None for the folder "corpus" of the run.
         pool: problems to learn from.
-        checks: validation problems.
-        check_count: number of validation problems.
+        checks: pool of the validation problems.
+        check_count: number of validation problems, the first ones of `checks`.
     """
 
     output: Path

@@ -1,7 +1,8 @@
 """Training problems of a corpus with the placements of a teacher, which are searched once and kept on disk in shards.
 
-The teacher is the multilevel search. All of its elites are targets: a policy imitates the one that it finds likeliest.
-The problems of a step follow from the seed and the step alone.
+The teacher is the multilevel search. Its elites are its best placements of a problem, which are all targets: a policy
+imitates the one that it finds likeliest. A problem is trivial if the best of them has everything on one device. A shard
+is `SHARD` problems with consecutive numbers. The problems of a step follow from the seed and the step alone.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ SHARD = 16
 """Number of problems in one file."""
 
 TRIVIAL_SHARE = 3
-"""Of the problems whose best placement is a single device, one in three is learned from; they are half of all draws."""
+"""One trivial problem in this many is learned from, because they are half of all draws."""
 
 ELITES = 4
-"""Largest number of the teacher's placements of a problem."""
+"""Largest number of elites of a problem."""
 
 CLOSE = 0.01
-"""Share by which these may be worse than the best one."""
+"""Share of the best score by which the score of an elite may be worse."""
 
 Each = Callable[[Callable[[int], "list[Target]"], Sequence[int]], "Iterable[list[Target]]"]
 """Calls a function for each number and returns the results in their order, as `map` does."""
@@ -58,7 +59,15 @@ class Target:
 
     @classmethod
     def of(cls, problem: PlacementProblem | None, seed: int) -> Target:
-        """Searches placements of a problem; a problem that is None has none."""
+        """Searches placements of a problem.
+
+        Args:
+            problem: the problem; None for a number without a problem, which gets no placements.
+            seed: seed of the search.
+
+        Returns:
+            At most `ELITES` feasible placements within `CLOSE` of the best. Without any, the scores are inf.
+        """
         if problem is None:
             return cls(np.zeros((0, 0), np.uint8), np.inf, np.inf)
         elites = Multilevel(seed=seed).elites(problem)
@@ -73,7 +82,7 @@ class Target:
 
     @property
     def trivial(self) -> bool:
-        """Whether the best placement has everything on one device."""
+        """Whether the best placement has everything on one device; there must be a placement."""
         return bool((self.elites[0] == self.elites[0, 0]).all())
 
 
@@ -90,7 +99,10 @@ class Targets:
     folder: Path
 
     def shard(self, number: int) -> list[Target]:
-        """The targets of the problems number · SHARD … (number + 1) · SHARD - 1, from disk, or searched and written."""
+        """Returns the targets of a shard: of the problems number · SHARD … (number + 1) · SHARD - 1.
+
+        They are read from disk. If the file is missing or damaged, they are searched, and the file is written.
+        """
         path = self._path(number)
         try:
             return _read(path)
@@ -103,7 +115,12 @@ class Targets:
         return targets
 
     def fill(self, shards: int, each: Each) -> None:
-        """Searches and writes the missing ones of the first `shards` shards; `each` runs the searches."""
+        """Searches and writes the shards that are missing on disk.
+
+        Args:
+            shards: number of shards, from the first.
+            each: runs the searches, one for each missing shard.
+        """
         lacking = [number for number in range(shards) if not self._path(number).exists()]
         found = each(functools.partial(searched, self.corpus), lacking)
         for number, targets in zip(lacking, found, strict=True):
@@ -145,9 +162,10 @@ def _read(path: Path) -> list[Target]:
 
 
 class Pool:
-    """The problems of a corpus that are worth learning, each prepared when it is needed.
+    """The problems of a corpus that are worth learning: those that are not trivial, and one in `TRIVIAL_SHARE` others.
 
-    These are problems whose best placement is a split, and one in `TRIVIAL_SHARE` of the others.
+    A pool numbers its problems from 0, in the order of the corpus from `first_shard` on. It grows by whole shards when
+    `count` is called. A problem is prepared when it is first asked for, and kept.
     """
 
     def __init__(self, corpus: Corpus, targets: Targets, first_shard: int) -> None:
@@ -166,7 +184,10 @@ class Pool:
         self._examples: dict[int, Example] = {}
 
     def count(self, shards: int) -> int:
-        """The number of problems in the pool's first `shards` shards; searches placements as needed."""
+        """Adds shards to the pool until it has `shards`, and returns the number of problems in that many.
+
+        Placements that are not on disk are searched, which takes seconds for each shard.
+        """
         while len(self._count) <= shards:
             for number, target in enumerate(self._targets.shard(self._next), start=self._next * SHARD):
                 if len(target.elites) and (not target.trivial or number % TRIVIAL_SHARE == 0):
@@ -213,5 +234,5 @@ def batch_indices(settings: Settings, pool: Pool, step: int) -> NDArray[np.int64
 
 
 def levels_at(settings: Settings, step: int) -> int:
-    """Draws how often parsing merges in a step."""
+    """Draws how often parsing merges in a step (from 0), from `Settings.levels`."""
     return int(np.random.default_rng([settings.seed, 2, step]).choice(settings.levels))

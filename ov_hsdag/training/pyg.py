@@ -22,7 +22,7 @@ from ov_hsdag.training.rollout import weighted
 
 
 def to_data(problem: PlacementProblem, target: Target | None = None) -> Data:
-    """A placement problem as a graph of PyG, with searched placements as labels.
+    """Converts a placement problem to a graph of PyG, with searched placements as labels.
 
     It has n nodes (coarse groups), E edges and D devices; all floats are float32. Graphs with equally many devices can
     be put into one batch.
@@ -60,7 +60,16 @@ def to_data(problem: PlacementProblem, target: Target | None = None) -> Data:
 
 
 def _shares(problem: PlacementProblem, x: PolicyInput, elites: NDArray[np.uint8]) -> torch.Tensor:
-    """The share of each node on each device in each placement, float32 [elites, n, D]."""
+    """Computes the share of each node that is on each device in each placement, weighted by `impact`.
+
+    Args:
+        problem: the problem.
+        x: its features.
+        elites: placements, uint8 [elites, groups].
+
+    Returns:
+        Shares, with a sum of 1 for each node, float32 [elites, n, D].
+    """
     weights = torch.from_numpy(weighted(problem, x, elites))
     return weights / weights.sum(dim=2, keepdim=True).clamp(min=1e-12)
 

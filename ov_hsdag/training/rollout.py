@@ -1,7 +1,9 @@
 """Rollouts: runs the policy on a training problem, samples placements, and computes their returns by simulation.
 
 Native parsing of detached edge scores makes the clusters, and a device is sampled for each of them. A group that does
-not run on its cluster's device takes the likeliest device that it runs on, so every rollout respects support.
+not run on its cluster's device takes the likeliest device that it runs on, so every rollout respects support. A score
+is a placement's objective in µs, and its return is log(reference / score): positive if it is better than the
+reference, which is mostly the best single device.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ class Example:
     Attributes:
         problem: the problem.
         x: its features.
-        inputs: the same as torch tensors.
+        inputs: `x` with torch tensors in place of arrays, see `ov_hsdag.training.network.tensors`.
         reference: score that returns are relative to, µs.
         target_score: score of the best searched placement, µs.
-        elites: weight of each device in each coarse group of each searched placement, sum 1 for a placement, float32
-            [elites, n, D].
+        elites: searched placements: the `impact` of the co-location groups that each coarse group has on each device,
+            whose sum is 1 for a placement, float32 [elites, n, D].
         together: for each edge, the share of its ends' weight that is on the same devices in the searched placements,
             float32 [edges].
         allowed: whether a device runs at least one colocation group of a coarse group, bool [n, D].
@@ -85,7 +87,7 @@ class Example:
 
 
 def weighted(problem: PlacementProblem, x: PolicyInput, placements: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Weighs the devices of coarse groups in placements by the `impact` of their colocation groups.
+    """Sums the `impact` of co-location groups by coarse group and device, for each placement.
 
     Args:
         problem: the problem.
@@ -101,9 +103,10 @@ def weighted(problem: PlacementProblem, x: PolicyInput, placements: NDArray[np.u
 
 
 def impact(problem: PlacementProblem) -> NDArray[np.float64]:
-    """How much the device of each group matters, by its share of work and of possible transfers; float64 [groups].
+    """Estimates how much the device of each co-location group matters, by its work and its possible transfers.
 
-    The sum over groups is 1.
+    Returns:
+        Weights with a sum of 1, float64 [groups].
     """
     time = np.where(problem.group_supported, problem.group_us, 0).sum(axis=1) / problem.group_supported.sum(axis=1)
     tensors_ = problem.tensors
@@ -150,8 +153,8 @@ def run_policy(
     Args:
         network: the policy's network.
         example: the problem.
-        cluster: cluster of each node from an earlier pass, int64 [n], to judge its samples again; None to parse.
-        levels: how often parsing merges, 0 to leave every node by itself; None for as often as configured.
+        cluster: cluster of each coarse group from an earlier pass, see `run_policies`, int64 [n]; None to parse.
+        levels: number of merging rounds of the parser, see `run_policies`; None for that of the network's settings.
 
     Returns:
         The policy on the problem.
@@ -223,7 +226,7 @@ def parse(network: HSDAGNetwork, example: Example, edge_score: Tensor, levels: i
         network: the network, for its settings.
         example: the problem.
         edge_score: score of each edge, float32 [edges].
-        levels: how often parsing merges; by default as configured.
+        levels: number of merging rounds; by default that of the network's settings.
 
     Returns:
         The cluster of each node, int64 [n].
@@ -234,7 +237,7 @@ def parse(network: HSDAGNetwork, example: Example, edge_score: Tensor, levels: i
 
 
 def expand(example: Example, actions: NDArray[np.int64], policy: Policy) -> NDArray[np.uint8]:
-    """Turns devices of clusters into placements.
+    """Turns devices of clusters into placements of co-location groups.
 
     Args:
         example: the problem.
@@ -276,7 +279,7 @@ class Rollouts:
 
 
 def returns_of(scores: NDArray[np.float64], reference: float) -> NDArray[np.float64]:
-    """The returns log(reference / score), which are at least `WORST_RETURN`, as for infeasible placements.
+    """Computes the returns log(reference / score), which are at least `WORST_RETURN`, as for infeasible placements.
 
     Args:
         scores: scores, µs, inf for infeasible placements, float64 [samples].
@@ -328,14 +331,22 @@ def sample(
 
 
 def joint_log_probability(policy: Policy, actions: Tensor) -> Tensor:
-    """The log-probability of placements, float32 [samples]; `actions`: device of each cluster, int64 [samples, c]."""
+    """Computes the log-probabilities of placements under a policy.
+
+    Args:
+        policy: clusters and log-probabilities.
+        actions: device number of each cluster, int64 [samples, c].
+
+    Returns:
+        Log-probabilities, float32 [samples].
+    """
     return policy.log_probability.gather(1, actions.T).sum(0)
 
 
 def counterfactual_advantages(
     policy: Policy, example: Example, actions: Tensor, generator: torch.Generator, most: int = COUNTERFACTUALS
 ) -> Tensor:
-    """The advantage log(score before / score after) of moving one cluster to another device.
+    """Computes the advantages log(score before / score after) of moving single clusters to other devices.
 
     This is COMA's advantage (Foerster et al. 2018, AAAI, "Counterfactual Multi-Agent Policy Gradients"), with clusters
     as agents, the simulator in place of a critic, and the present device as the baseline. A placement that exceeds a
@@ -366,7 +377,15 @@ def counterfactual_advantages(
 
 
 def _softened_scores(problem: PlacementProblem, placements: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Scores in which an excess of memory counts as time; inf for placements that cannot run; µs, float64 [batch]."""
+    """Scores placements, with an excess of memory counted as time.
+
+    Args:
+        problem: the problem.
+        placements: device numbers, uint8 [batch, groups].
+
+    Returns:
+        Scores, µs, inf for placements that break another rule than memory limits, float64 [batch].
+    """
     result = problem.evaluate(placements)
     value = result.latency_us if problem.objective == "latency" else result.period_us
     over = np.maximum(result.memory_bytes / np.maximum(problem.memory_limits, 1) - 1, 0).sum(axis=1)

@@ -177,15 +177,15 @@ def uninterrupted() -> Iterator[None]:
 
 
 def follow(network: nn.Module, optimizer: torch.optim.Optimizer, most: float) -> float:
-    """Makes a step of the optimizer along the gradient, if that is finite.
+    """Clips the gradient and makes a step of the optimizer; without a step if the gradient is not finite.
 
     Args:
         network: the network with its gradient.
         optimizer: its optimizer.
-        most: the gradient is scaled down to this norm where it is larger.
+        most: largest norm of the gradient, to which a larger one is scaled down.
 
     Returns:
-        The norm of the gradient before that.
+        The norm of the gradient before clipping.
     """
     norm = torch.nn.utils.clip_grad_norm_(network.parameters(), most)
     if torch.isfinite(norm):

@@ -29,7 +29,15 @@ def check_argument(name: str, value: object, kind: Any, *, least: float | None =
 
 
 def check_in_memory(call: str, model: object) -> None:
-    """Raises UserError if the argument of the function named `call` is not a model in memory."""
+    """Checks that an argument is a model in memory, and not the path of one.
+
+    Args:
+        call: name of the called function, for the message.
+        model: the argument.
+
+    Raises:
+        UserError: it is not.
+    """
     if not hasattr(model, "get_ops"):
         raise UserError(
             f"{call}() takes a model in memory and got {shortened(repr(model))}: read it with openvino.convert_model or"
@@ -49,6 +57,11 @@ def described(kind: Any) -> str:
 
 
 def _fits(value: object, kind: Any) -> bool:
+    """Whether a value is of a type, which may be a union or have type arguments.
+
+    NumPy's numbers fit int and float; Boolean values do not. Elements of lists, and keys and values of mappings, are
+    checked as well; elements of other iterables are not.
+    """
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return any(_fits(value, part) for part in inner)

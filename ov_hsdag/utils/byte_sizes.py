@@ -9,7 +9,10 @@ _UNITS = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
 
 
 def format_bytes(size: float) -> str:
-    """Formats a size in the largest unit that is not larger, with four digits: "54.81 MiB", "1 KiB", "1,000 bytes"."""
+    """Formats a size in bytes with four digits: "54.81 MiB", "1 KiB", "1,000 bytes".
+
+    The unit is the largest one that is not larger than the size.
+    """
     for name, unit in _UNITS:
         if abs(size) >= unit:
             # More digits would be noise; with fewer, a need just above a limit would look equal to it.
@@ -34,7 +37,7 @@ def exceeding(devices: Iterable[str], needs: Iterable[int], limits: Iterable[int
 
 
 def round_up(size: float) -> int:
-    """Rounds up to a size that `format_bytes` shows exactly, with three digits."""
+    """Rounds a size in bytes up to three digits of its unit, so that `format_bytes` shows the result exactly."""
     unit = next((unit for _, unit in _UNITS if size >= unit), 1)
     digits = math.floor(math.log10(max(size / unit, 1))) - 2
     step = unit * 10.0 ** (digits if unit > 1 else max(digits, 0))

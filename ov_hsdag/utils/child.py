@@ -1,8 +1,9 @@
-"""Child processes that run this Python, take commands as messages, within a time limit, and are never left behind.
+"""Runs child processes of this Python that take commands as messages, within a time limit, and are never left behind.
 
-Messages are JSON objects in frames, over the two pipes that are the child's standard input and output. The child moves
-these descriptors away at once, because OpenVINO's plugins print to them. A child ends when the pipe from its parent
-ends, however the parent ended. The script that the parent runs is not imported.
+The parent has a `Child`, and the function that runs in the process calls `serve`. Messages are JSON objects in frames,
+over the two pipes that are the child's standard input and output. The child moves these descriptors away at once,
+because OpenVINO's plugins print to them. A child ends when the pipe from its parent ends, however the parent ended. The
+script that the parent runs is not imported.
 """
 
 from __future__ import annotations
@@ -39,12 +40,21 @@ _SIGKILL = 9
 
 
 class ChildError(RunError):
-    """A child failed at its task; the message has the reason in one line."""
+    """A child failed at its task; the message has the reason in one line.
 
-    usual_kind = FailureKind.REFUSED
+    Attributes:
+        failure: the reason with its kind.
+    """
+
+    usual_kind = FailureKind.REFUSED  # kind of the failure where none is given
 
     def __init__(self, why: str, kind: FailureKind | None = None) -> None:
-        """Makes an error; `kind` is what happened, by default `usual_kind`."""
+        """Makes an error.
+
+        Args:
+            why: the reason in one line.
+            kind: kind of the failure; by default `usual_kind`.
+        """
         super().__init__(why)
         self.failure = Failure(why, kind or self.usual_kind)
 
@@ -56,7 +66,7 @@ class ChildTimeout(ChildError):
 
 
 def write_frame(stream: IO[bytes], message: Mapping[str, Any]) -> None:
-    """Sends a message.
+    """Writes a message to a pipe in a frame: header, then JSON.
 
     Raises:
         OSError: the other end of the pipe is closed.
@@ -85,7 +95,11 @@ def read_frame(stream: IO[bytes]) -> dict[str, Any] | None:
 
 
 class Child:
-    """A child process, as its parent sees it."""
+    """A child process, as its parent sees it.
+
+    Commands are sent and answers are received in order. A subclass has a method for each command, which calls `_send`,
+    `_receive` or `_ask`.
+    """
 
     error: type[ChildError] = ChildError
     """Class of the error that is raised when the process fails."""
@@ -97,7 +111,7 @@ class Child:
     """Its name in messages."""
 
     def __init__(self, entry: str, arguments: Sequence[str], log: Path) -> None:
-        """Starts the process, which calls a function with these arguments.
+        """Starts a process that calls a function with these arguments.
 
         Args:
             entry: the function, as "module:function".
@@ -150,7 +164,15 @@ class Child:
                     stream.close()
 
     def _send(self, command: Mapping[str, Any], doing: str) -> None:
-        """Sends a command. Raises `error` if the process has ended; `doing` is the activity in a word."""
+        """Sends a command.
+
+        Args:
+            command: the message.
+            doing: the activity in a word, for messages.
+
+        Raises:
+            ChildError: of class `error`, if the process has ended.
+        """
         if not self.alive or self._process.stdin is None:
             raise self.error(f"{self.called} has ended")
         try:
@@ -159,7 +181,7 @@ class Child:
             raise self._exit_error(doing) from None
 
     def _ask(self, command: Mapping[str, Any], limit: float, doing: str) -> dict[str, Any]:
-        """Sends a command and returns the answer. Raises the errors of `_receive`."""
+        """Sends a command and returns the answer; arguments and errors are those of `_send` and `_receive`."""
         self._send(command, doing)
         return self._receive(limit, doing)
 
@@ -189,7 +211,10 @@ class Child:
         return answer
 
     def _exit_error(self, doing: str) -> ChildError:
-        """Makes an error with the reason why the process has ended by itself."""
+        """Makes the error for a process that has closed its pipe, and ends it if it still runs.
+
+        The message has its exit status or signal and the last line of its output; `doing` is the activity in a word.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE)
         status = self._process.returncode
@@ -207,7 +232,12 @@ class Child:
 
 
 def _collect(stream: IO[bytes], answers: queue.SimpleQueue[dict[str, Any] | Exception | None]) -> None:
-    """Passes a child's answers on, then None for the end of its pipe, or the error of an answer that is no message."""
+    """Puts the answers of a child into a queue until its pipe ends; runs in a thread of the parent.
+
+    Args:
+        stream: the child's standard output.
+        answers: the queue. Its last entry is None at the end of the pipe, or the error of an unreadable answer.
+    """
     with stream:
         try:
             while (message := read_frame(stream)) is not None:
@@ -218,6 +248,7 @@ def _collect(stream: IO[bytes], answers: queue.SimpleQueue[dict[str, Any] | Exce
 
 
 def _signal_name(number: int) -> str:
+    """Returns the name of a signal, such as "SIGKILL"."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -225,10 +256,15 @@ def _signal_name(number: int) -> str:
 
 
 def serve(leave: Callable[[], None]) -> tuple[queue.SimpleQueue[dict[str, Any]], IO[bytes]]:
-    """Runs in a child: returns the queue of incoming commands, and the stream for answers.
+    """Connects a child with its parent; the child's function calls it first.
+
+    A thread receives the commands, and ends the process when the parent has gone.
 
     Args:
         leave: called right before this process ends because the parent has gone.
+
+    Returns:
+        (commands, stream): the queue of incoming commands, and the stream for answers.
     """
     null = os.open(os.devnull, os.O_RDONLY)
     stdin, stdout = os.fdopen(_replace_descriptor(0, null), "rb"), os.fdopen(_replace_descriptor(1, 2), "wb")
@@ -240,7 +276,13 @@ def serve(leave: Callable[[], None]) -> tuple[queue.SimpleQueue[dict[str, Any]],
 
 
 def _listen(stream: IO[bytes], leave: Callable[[], None], commands: queue.SimpleQueue[dict[str, Any]]) -> None:
-    """Passes commands on, and ends the process when its parent has gone."""
+    """Puts incoming commands into a queue, and ends the process when its parent has gone; runs in a thread.
+
+    Args:
+        stream: the pipe from the parent.
+        leave: called before the process ends.
+        commands: the queue.
+    """
     try:
         while (command := read_frame(stream)) is not None:
             commands.put(command)

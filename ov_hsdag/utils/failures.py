@@ -1,4 +1,4 @@
-"""Reasons why a candidate has no figures: a text for users, and a kind for programs."""
+"""Describes why a candidate has no figures, or a child process no answer: a text for users, and a kind for programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class FailureKind(Enum):
-    """What happened to a candidate or a child process; the values are stored in files."""
+    """Kinds of failures of a candidate or a child process; the values are stored in files."""
 
     REFUSED = "refused"
     """OpenVINO or a device refused, or an answer could not be read."""
@@ -33,9 +33,9 @@ class FailureKind(Enum):
 
 
 class Failure(str):
-    """A reason for users, which is a string, with its kind."""
+    """The reason of a failure, a string for users, with its kind."""
 
-    kind: FailureKind
+    kind: FailureKind  # what happened, for programs
 
     def __new__(cls, text: str, kind: FailureKind = FailureKind.REFUSED) -> Failure:
         """Makes a failure.
@@ -49,10 +49,11 @@ class Failure(str):
         return failure
 
     def __getnewargs__(self) -> tuple[str, FailureKind]:  # type: ignore[override]
+        """Returns the arguments of `__new__`, so that failures can be pickled."""
         return str(self), self.kind
 
     def of(self, what: str) -> Failure:
-        """Returns the failure of something whose part, named `what`, has failed."""
+        """Returns this failure as that of a whole: `what`, the name of the part that failed, comes before the text."""
         return Failure(f"{what}: {self}", self.kind)
 
 
@@ -63,12 +64,23 @@ NOT_MEASURED = Failure("it was not measured", FailureKind.NOT_MEASURED)
 
 
 def failure_figures(failure: Failure | None) -> dict[str, str | None]:
-    """Formats a failure for JSON, beside a candidate's other figures; the values are None if there was no failure."""
+    """Converts a failure to entries for JSON, beside a candidate's other figures.
+
+    Returns:
+        "failed", the text, and "failed_kind", the kind; both are None if there was no failure.
+    """
     return {"failed": str(failure) if failure else None, "failed_kind": failure.kind.value if failure else None}
 
 
 def read_failure(figures: Mapping[str, Any]) -> Failure | None:
-    """Inverse of `failure_figures`; figures of earlier releases have no kind."""
+    """Reads the failure of a candidate from its figures, see `failure_figures`.
+
+    Args:
+        figures: figures of the candidate. Those of earlier releases have no kind, which is found by the text then.
+
+    Returns:
+        The failure; None if the candidate did not fail.
+    """
     text, kind = figures.get("failed"), figures.get("failed_kind")
     if not text:
         return None

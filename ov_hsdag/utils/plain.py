@@ -8,11 +8,14 @@ from typing import Any
 
 
 def plain(value: Any, digits: int | None = None) -> Any:
-    """Converts NumPy's values and sequences to Python's; infinite floats become None.
+    """Converts a value to JSON's types: mappings, lists and NumPy's values, recursively. Inf and NaN become None.
 
     Args:
-        value: the value; mappings and sequences are converted recursively.
-        digits: significant digits of floats; all by default.
+        value: the value. Other types stay as they are.
+        digits: significant digits to which floats are rounded; no rounding by default.
+
+    Returns:
+        The converted value; keys of mappings are texts.
     """
     if isinstance(value, Mapping):
         return {str(key): plain(item, digits) for key, item in value.items()}

@@ -83,7 +83,18 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _unpacked(packed: list[bytes], size: int) -> NDArray[np.uint8]:
-    """Decompresses `size` bytes, and never more. Raises ValueError where there are fewer or they are damaged."""
+    """Decompresses the pixels of an image.
+
+    Args:
+        packed: contents of the IDAT chunks, in order.
+        size: number of bytes to decompress; further ones are ignored.
+
+    Returns:
+        The bytes, uint8 [size].
+
+    Raises:
+        ValueError: there are fewer bytes, or they are damaged.
+    """
     decompress = zlib.decompressobj()
     try:
         unpacked = decompress.decompress(b"".join(packed), size)
@@ -95,10 +106,23 @@ def _unpacked(packed: list[bytes], size: int) -> NDArray[np.uint8]:
 
 
 def _unfiltered(data: NDArray[np.uint8], height: int, width: int, channels: int) -> NDArray[np.uint8]:
-    """Computes pixels from differences to their neighbours. Raises ValueError where a row has an unknown filter.
+    """Computes pixels from their differences to predictions by neighbours (section 9, filtering).
 
     A pixel depends on the pixels to the left, above, and above to the left, so all pixels of a diagonal are computed at
     once.
+
+    Args:
+        data: the rows of the image, uint8. Each begins with the number of the filter that predicts its pixels: 0 zero,
+            1 left, 2 above, 3 the mean of both, 4 Paeth.
+        height: number of rows.
+        width: pixels of a row.
+        channels: channels of a pixel, a byte each.
+
+    Returns:
+        The pixels, uint8 [height, width, channels].
+
+    Raises:
+        ValueError: a row has an unknown filter.
     """
     rows = data.reshape(height, 1 + width * channels)
     filters = rows[:, 0].astype(np.int64)
@@ -117,6 +141,7 @@ def _unfiltered(data: NDArray[np.uint8], height: int, width: int, channels: int)
         at, span = first * padded + diagonal - first, (count - 1) * width + 1
 
         def along(start: int, values: NDArray[np.int16], span: int = span) -> NDArray[np.int16]:
+            """Returns the diagonal that begins at a flat index, as a view [channels, pixels]."""
             return values[:, start : start + span : width]
 
         left, above, corner = along(at + padded, pixels), along(at + 1, pixels), along(at, pixels)
@@ -129,7 +154,10 @@ def _unfiltered(data: NDArray[np.uint8], height: int, width: int, channels: int)
 
 
 def _paeth(left: NDArray[np.int16], above: NDArray[np.int16], corner: NDArray[np.int16]) -> NDArray[np.int16]:
-    """The neighbour nearest to left + above - corner (section 9.4), int16 [pixels, channels]."""
+    """Returns the neighbour whose value is nearest to left + above - corner (section 9.4), int16 [channels, pixels].
+
+    The corner is the pixel above to the left.
+    """
     to_left, to_above = np.abs(above - corner), np.abs(left - corner)
     to_corner = np.abs(left + above - 2 * corner)
     nearer = np.where(to_above <= to_corner, above, corner)

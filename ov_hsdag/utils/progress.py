@@ -1,4 +1,7 @@
-"""Progress of long work in words for users, and lines of progress where there is no terminal."""
+"""Reports the progress of long work to users: words for its steps, and lines where there is no terminal.
+
+Work is a block of code with a name. It consists of steps, one after the other.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ class Tell(Protocol):
 
 
 class Work:
-    """A block of work with its current step; a `Tell`.
+    """The progress of work: its current step, the share that is done, and an estimate of the remaining time.
+
+    The work reports its progress by calling this object, which is a `Tell`.
 
     Attributes:
         text: name of the work.
@@ -42,7 +47,7 @@ class Work:
 
         Args:
             text: name of the work.
-            ended: called with the words and the seconds of each step that has ended, and at last of the whole work.
+            ended: called with name and seconds of each step that has ended, and at last of the whole work.
             now: clock, in seconds.
         """
         self.text = text
@@ -50,8 +55,8 @@ class Work:
         self._ended, self._now = ended, now
         self._begin = self._step_begin = now()
         self._step = ""
-        self._first: tuple[float, float] | None = None
-        self._latest = self._begin
+        self._first: tuple[float, float] | None = None  # the first reported share, and its time
+        self._latest = self._begin  # time of the latest reported share
 
     def __call__(self, step: str, done: float | None = None) -> None:
         """Begins a step, unless it is the current one, and notes the share of the work that is done; see `Tell`."""
@@ -78,7 +83,7 @@ class Work:
         return left if left >= 0 else None
 
     def describe(self) -> str:
-        """Describes the current step, the share that is done, and the remaining time."""
+        """Formats name, current step, share that is done, and remaining time: "work: step, 40%, 12 s left"."""
         text = f"{self.text}: {self._step}" if self._step else self.text
         if self.done is None:
             return text
@@ -86,12 +91,13 @@ class Work:
         return f"{text}, {self.done:.0%}" + ("" if left is None else f", {duration(left)} left")
 
     def end(self) -> None:
-        """Ends the work."""
+        """Ends the work, and reports the last step and the whole work to `ended`."""
         self._end_step()
         if self._ended:
             self._ended(self.text, self.seconds)
 
     def _end_step(self) -> None:
+        """Reports the current step to `ended`, unless there is none or it was very short."""
         took = self._now() - self._step_begin
         if self._ended and self._step and took >= _SHORTEST:
             self._ended(f"{self.text}: {self._step}", took)
@@ -123,6 +129,7 @@ def lines(text: str, write: Callable[[str], None], ended: Callable[[str, float],
     over = threading.Event()
 
     def tell() -> None:
+        """Writes lines until the block ends; runs in another thread."""
         with contextlib.suppress(OSError, ValueError):
             while not over.wait(max(EVERY, work.seconds / _INTERVAL_DIVISOR)):
                 write(f"{duration(work.seconds)}: {work.describe()}")

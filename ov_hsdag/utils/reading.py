@@ -101,7 +101,7 @@ def read_bytes(path: str | os.PathLike[str], most: int) -> bytes:
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a file's content, in hexadecimal digits. Raises OSError."""
+    """Computes the SHA-256 of a file's content, in hexadecimal digits. Raises OSError."""
     import hashlib
 
     digest = hashlib.sha256()
@@ -147,6 +147,7 @@ def parse_json(text: str, *, strict: bool = False) -> Any:
 
 
 def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Makes the dictionary of a JSON object. Raises ValueError where a key is repeated."""
     values: dict[str, Any] = {}
     for key, value in pairs:
         if key in values:
@@ -156,6 +157,7 @@ def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(text: str) -> NoReturn:
+    """Raises ValueError for NaN and infinities, which are no JSON."""
     raise ValueError(f"expected numbers as JSON has them, got {text}")
 
 
@@ -216,7 +218,7 @@ def read_lines(path: str | os.PathLike[str], most: int) -> list[str]:
 
 
 def _array(data: bytes) -> NDArray[Any]:
-    """Reads an array of the .npy format. Raises ValueError."""
+    """Reads the array in the content of an .npy file. Raises ValueError where it is damaged or of an unknown type."""
     import io
 
     import numpy as np
@@ -233,4 +235,5 @@ def _array(data: bytes) -> NDArray[Any]:
 
 
 def _too_large(path: str | os.PathLike[str], most: int) -> OSError:
+    """Makes the error for a file of more than `most` bytes."""
     return OSError(errno.EFBIG, f"it has more than {format_bytes(most)}, which no such file has", os.fspath(path))

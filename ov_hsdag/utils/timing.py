@@ -1,4 +1,4 @@
-"""Seconds of phases, and budgets of seconds."""
+"""Measures the seconds of phases of work, and keeps to budgets of seconds."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from contextlib import contextmanager
 
 
 class Clock:
-    """Adds up the seconds of phases.
+    """Measures the seconds of phases; those of several blocks of the same phase add up.
 
     Attributes:
         seconds: seconds of each phase, in the order in which phases first ended.
     """
 
     def __init__(self, begins: Callable[[str], None] | None = None) -> None:
-        """Starts without phases; `begins` is called with the name of each phase that begins."""
+        """Starts without phases; `begins` is called with the name of a phase whenever it begins."""
         self.seconds: dict[str, float] = {}
         self._begins = begins
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Counts the time of a block, whether it succeeds or not."""
+        """Adds the time of a block to a phase, whether the block succeeds or not."""
         if self._begins:
             self._begins(phase)
         start = time.perf_counter()
@@ -50,15 +50,15 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Remaining seconds, at least 0; inf without a budget."""
+        """Remaining seconds, at least 0; inf for an unlimited budget."""
         return max(self._end - self.now(), 0.0)
 
     def share(self, part: float) -> Deadline:
-        """Begins a budget of a part, 0 to 1, of the remaining time."""
+        """Makes a deadline for a part, 0 to 1, of the remaining time."""
         return Deadline(self.left * part, self.now)
 
     def describe(self, text: str) -> str:
-        """Adds the remaining seconds to the text of a progress report."""
+        """Appends the remaining seconds to the text of a progress report; an unlimited budget appends nothing."""
         return text if math.isinf(self._end) else f"{text} ({self.left:.0f} s left)"
 
 

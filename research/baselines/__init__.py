@@ -1,8 +1,7 @@
-"""Published rivals of HSDAG, one file each, whose structure follows the sections of the paper.
+"""Published placement methods to compare HSDAG with, one file each, whose structure follows the sections of the paper.
 
-They serve comparisons and do not place users' models. All get the same `PlacementProblem`, evaluate placements in a
-`research.baselines.budget.Environment`, which counts them, and leave their result in its `best`. None places anything
-smaller than a colocation group of the problem.
-
-A baseline is an object with `place(environment, seed) -> None`. torch may be imported here.
+They serve comparisons and do not place users' models. A baseline is an object with `place(environment, seed) -> None`.
+All get the same `PlacementProblem`, evaluate placements in a `research.baselines.budget.Environment`, which counts
+them, and leave their result in its `best`. Colocation groups are the smallest units that they place. torch may be
+imported here.
 """

@@ -22,7 +22,7 @@ from ov_hsdag.problem.problem import PlacementProblem
 Floats = NDArray[np.float64]
 Placements = NDArray[np.uint8]
 Judge = Callable[[Placements], Floats]
-"""Costs of placements, uint8 [batch, groups] → seconds, inf where infeasible, float64 [batch]."""
+"""A function that computes costs of placements: uint8 [batch, groups] → seconds, inf where infeasible, [batch]."""
 
 
 class BudgetSpent(Exception):
@@ -125,6 +125,7 @@ class Environment:
         return costs if len(batch) else np.zeros(0)
 
     def _count(self, placement: Placements, cost: float) -> None:
+        """Counts an evaluation, and keeps the placement if it is the best so far."""
         self.evaluations += 1
         if cost < (math.inf if self.best is None else self.best.cost):
             self.best = Best(placement.copy(), cost, self.evaluations, self.seconds)

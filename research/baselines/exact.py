@@ -107,7 +107,7 @@ class _Search:
         self._rounds = 0
 
     def run(self, seconds: float) -> Optimum:
-        """Runs rounds until no better placement is left, or the time is over."""
+        """Runs rounds until no better placement is left, or the solver's deterministic time in seconds is over."""
         left, bound_us = seconds, 0.0
         while left > 0:
             self._rounds += 1
@@ -124,7 +124,17 @@ class _Search:
         return Optimum(self._placement, self._score_us, bound_us, self._rounds)
 
     def _judge(self, placement: NDArray[np.uint8], answer: _Answer) -> None:
-        """Scores a placement by the simulator, keeps it if it is the best, and excludes it from further rounds."""
+        """Scores a placement by the simulator, keeps it if it is the best, and excludes it from further rounds.
+
+        If it exceeds memory limits, all placements with the same groups on such a device are excluded.
+
+        Args:
+            placement: the solver's placement, uint8 [groups].
+            answer: the answer that has it.
+
+        Raises:
+            RuntimeError: the simulator's cost is outside of the range that the programme allows.
+        """
         problem = self._problem
         evaluation = problem.evaluate(placement)
         value_us = float((evaluation.latency_us if problem.objective == "latency" else evaluation.period_us)[0])
@@ -202,7 +212,7 @@ class _Programme:
         self._limit_memory()
         self._objective = self._add_objective()
 
-    # -- asking
+    # -- solving
 
     def limit_objective(self, below_us: float) -> None:
         """Excludes all placements that cost more than `below_us`."""
@@ -224,7 +234,13 @@ class _Programme:
 
         Args:
             seconds: limit of its deterministic time.
-            hint: a placement to start from, uint8 [groups].
+            hint: a placement to start from, uint8 [groups]; None for none.
+
+        Returns:
+            The best placement of those that are not excluded, and a lower bound of their costs.
+
+        Raises:
+            RuntimeError: CP-SAT refuses the programme.
         """
         from ortools.sat.python import cp_model
 
@@ -259,6 +275,7 @@ class _Programme:
     # -- placing
 
     def _bool(self) -> cp_model.IntVar:
+        """A new variable that is 0 or 1."""
         return self._model.new_bool_var("")
 
     def _place_groups(self) -> None:
@@ -280,11 +297,13 @@ class _Programme:
                     self._model.add(sum(earlier) >= self._on[group][device])
 
     def _node_on(self, node: int, device: int) -> cp_model.IntVar:
+        """The variable that is 1 if the group of a node is on a device."""
         return self._on[int(self._problem.groups[node])][device]
 
     # -- costs
 
     def _units(self, us: float) -> int:
+        """A time in µs, in units of the programme, rounded down and limited to _MOST_UNITS."""
         return min(math.floor(us / self._unit_us), _MOST_UNITS)
 
     def _charge(self, device: int, us: float, chosen: Any) -> None:
@@ -293,6 +312,7 @@ class _Programme:
             self._loads[device].append(units * chosen)
 
     def _add_operations(self) -> None:
+        """Charges devices for the times of their groups."""
         for group in self._groups:
             for device in self._devices:
                 us = self._problem.group_us[group, device]
@@ -300,7 +320,11 @@ class _Programme:
                     self._charge(device, us, self._on[group][device])
 
     def _add_transfers(self) -> list[dict[tuple[int, int], cp_model.IntVar]]:
-        """Adds one transfer of each tensor to each other device that reads it."""
+        """Adds one transfer of each tensor to each other device that reads it.
+
+        Returns:
+            For each tensor the variables of its transfers, by sender and receiver.
+        """
         problem, tensors = self._problem, self._problem.tensors
         received = []
         for tensor in range(len(tensors)):
@@ -329,6 +353,7 @@ class _Programme:
         self._charge(receiver, us * shares[receiver], move)
 
     def _add_objective(self) -> cp_model.IntVar:
+        """Minimizes a new variable: the sum of all costs for latency, the largest device's work for throughput."""
         objective = self._model.new_int_var(0, 2**50, "objective")
         if self._problem.objective == "latency":
             terms = [term for load in self._loads.values() for term in load] + self._latency
@@ -343,6 +368,7 @@ class _Programme:
 
     @cached_property
     def _counts_submodels(self) -> bool:
+        """Whether submodels matter: they cost time, break fusions, or a Parameter must not be alone in one."""
         problem = self._problem
         parameters = (problem.graph.kinds == NodeKind.PARAMETER).any()
         return bool(problem.submodel_us.any() or problem.fusions[1].any() or parameters)
@@ -367,7 +393,10 @@ class _Programme:
         return [(int(a), int(b)) for a, b in pairs[~constant | (readers[pairs[:, 0]] > 1)]]
 
     def _join_submodels(self) -> dict[tuple[int, int], cp_model.IntVar]:
-        """Adds variables for edges inside a submodel: their ends share a device, and submodels have no cycle."""
+        """Adds a variable for each edge that is 1 if the edge is inside a submodel.
+
+        If it is 1, both ends share a device. Submodels wait for each other without a cycle.
+        """
         graph = self._problem.graph
         # Position of a submodel in execution order: equal for nodes of one submodel, later for readers in another one.
         turn = {node: self._model.new_int_var(0, graph.nodes, "") for edge in self._edges for node in edge}
@@ -459,6 +488,7 @@ class _Programme:
     # -- memory
 
     def _limit_memory(self) -> None:
+        """Constrains weights, states and tensors of each device to its memory limit."""
         problem = self._problem
         for device in np.flatnonzero(problem.memory_bytes >= 0).tolist():
             held = [
@@ -469,9 +499,14 @@ class _Programme:
             self._limit_tensors(device, sum(held), int(problem.memory_bytes[device]))
 
     def _limit_tensors(self, device: int, held: Any, limit: int) -> None:
-        """Limits tensors in memory.
+        """Limits the memory of a device.
 
         Crossing tensors count at all times, and around an operation those that it reads and writes count, too.
+
+        Args:
+            device: the device.
+            held: expression of the bytes of its weights and states.
+            limit: its memory limit, bytes.
         """
         graph = self._problem.graph
         live = graph.output_bytes if self._problem.live_bytes is None else self._problem.live_bytes
@@ -502,7 +537,16 @@ class _Programme:
             self._model.add(terms <= limit).only_enforce_if(self._node_on(node, device))
 
     def _sent(self, output: int, tensor: int | None, device: int) -> Any:
-        """A variable that is 1 if a device has a tensor that leaves it or the model; None where that is impossible."""
+        """A variable that is 1 if a device has a tensor that leaves it or the model.
+
+        Args:
+            output: number of the output of the graph.
+            tensor: number of the tensor among `problem.tensors`; None if all readers are in its producer's group.
+            device: the device.
+
+        Returns:
+            The variable; None if the tensor cannot leave.
+        """
         graph, tensors = self._problem.graph, self._problem.tensors
         producer = int(graph.output_node[output])
         if graph.kinds[producer] == NodeKind.CONSTANT:

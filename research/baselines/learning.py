@@ -1,4 +1,4 @@
-"""Functions that the learning rivals share: rewards, moving averages, sampling from a policy, seeds."""
+"""Functions that the learning baselines share: rewards, moving averages, sampling from a policy, seeds."""
 
 from __future__ import annotations
 

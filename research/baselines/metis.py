@@ -24,7 +24,7 @@ from research.baselines.budget import Environment
 
 # Share by which a part may exceed its target.
 IMBALANCE = 0.05
-_ALL_ORDERS = 4  # devices up to which all orders of parts are tried: 24 orders for four
+_ALL_ORDERS = 4  # largest number of devices for which all orders of parts are tried: 24 orders for four
 _WEIGHT = 1_000_000  # sum of the integer weights of vertices: fine steps, and far from overflow in METIS
 
 
@@ -44,7 +44,17 @@ class Metis:
 
 
 class Vertices:
-    """A problem in the terms of partitioners: weights of vertices and edges, and targets of parts."""
+    """A problem in the terms of partitioners: weights of vertices and edges, and targets of parts.
+
+    Attributes:
+        problem: the problem.
+        work: weight of each group by its least time, int64 [groups].
+        held: weight of each group by its bytes of weights and states, int64 [groups].
+        tensor_weight: weight of each tensor by the mean time of its transfer, int64 [tensors].
+        speed: share of each device in the speed of all, float64 [devices].
+        room: share of the model's weights that 85% of each device's memory limit can hold, float64 [devices].
+        limited: whether any device has a memory limit.
+    """
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem
@@ -55,9 +65,9 @@ class Vertices:
         self.work = _whole(least, _WEIGHT)
         self.held = _whole(problem.group_held.max(axis=1), _WEIGHT)
         count = len(problem.devices)
-        apart = ~np.eye(count, dtype=bool)
+        different = ~np.eye(count, dtype=bool)
         bytes_ = problem.tensors.bytes
-        moved = problem.transfer_us[apart].mean() + problem.transfer_us_per_byte[apart].mean() * bytes_
+        moved = problem.transfer_us[different].mean() + problem.transfer_us_per_byte[different].mean() * bytes_
         self.tensor_weight = _whole(moved, 1000 * max(len(bytes_), 1)) + 1
         speed = 1 / np.maximum(total, 1e-9)
         self.speed = speed / speed.sum()
@@ -83,11 +93,15 @@ class Vertices:
 
 
 def _whole(values: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+    """Scales values so that their sum is about `total`, and rounds them up."""
     return np.asarray(np.ceil(values / max(float(values.sum()), 1e-30) * total), np.int64)
 
 
 def _at_most(share: NDArray[np.float64], room: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Limits shares to `room` and distributes the excess over the devices that have room left."""
+    """Limits shares to `room` and distributes the excess over the devices that have room left.
+
+    Both are float64 [devices]; so is the result, whose sum is 1 even if the room is too small.
+    """
     result = np.minimum(share, room)
     for _ in range(len(share)):
         left = 1 - result.sum()
@@ -99,12 +113,21 @@ def _at_most(share: NDArray[np.float64], room: NDArray[np.float64]) -> NDArray[n
 
 
 Partition = Callable[[NDArray[np.int64], NDArray[np.float64]], NDArray[np.integer]]
+"""A function from weights of vertices [groups] and shares of devices [devices] to the part of each group [groups]."""
 
 
 def metis(vertices: Vertices, seed: int = 1) -> Partition:
-    """Prepares METIS on the graph of groups, and returns a function from weights and shares to parts.
+    """Prepares METIS on the graph of groups.
 
-    vertices: the problem; seed: for METIS. Raises ImportError where pymetis is not installed.
+    Args:
+        vertices: the problem.
+        seed: for METIS.
+
+    Returns:
+        A function that runs METIS with weights of vertices and shares of devices.
+
+    Raises:
+        ImportError: pymetis is not installed.
     """
     import pymetis
 

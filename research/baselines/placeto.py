@@ -99,6 +99,7 @@ class Task:
 
 
 def _mlp(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Two linear layers with ReLU; the arguments are widths."""
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs), nn.ReLU())
 
 
@@ -211,6 +212,7 @@ def run_episode(network: Network, task: Task, settings: Placeto, greedy: bool = 
 
 
 def _log_time(environment: Environment, graph: UnitGraph, devices: Tensor) -> float:
+    """Measures a placement of units, int64 [N]: the logarithm of its run time relative to the graph's reference."""
     cost = environment.cost(graph.expand(devices.numpy()))
     return float(np.log(cost / graph.reference if np.isfinite(cost) else learning.FAILED))
 

@@ -104,7 +104,7 @@ def _scale(problem: PlacementProblem) -> float:
 
 
 class _Programme:
-    """The relaxation as a mixed-integer programme.
+    """The relaxation as a mixed-integer programme, whose constraints are collected as rows of a sparse matrix.
 
     Its variables are x[g, d], whether group g is on device d; used[d]; r[t, a, b] for a ≠ b, whether device b receives
     tensor t from a; and for throughput the period. The constraints of transfers are r[t, a, b] <= x[source, a], and for
@@ -165,9 +165,11 @@ class _Programme:
         return float(dual * scale * (1 - _TOLERANCE))
 
     def _x(self, group: NDArray[np.integer[Any]] | int, device: int) -> Any:
+        """The column of x[group, device], or an array of columns for an array of groups."""
         return group * self._devices + device
 
     def _add(self, matrix: sparse.coo_matrix, lower: NDArray[np.float64], upper: NDArray[np.float64]) -> None:
+        """Adds the constraints lower <= matrix @ variables <= upper."""
         self._rows.append(matrix.row.astype(np.int64) + self._count)
         self._columns.append(matrix.col.astype(np.int64))
         self._values.append(matrix.data.astype(np.float64))
@@ -221,9 +223,11 @@ class _Programme:
             )
 
     def _r(self, tensor: Any, link: int) -> Any:
+        """The column of r[tensor, a, b] for the link number of (a, b), or an array of columns for tensors."""
         return self._received + tensor * len(self._links) + link
 
     def _add_transfers(self) -> None:
+        """Adds the constraints of transfers."""
         tensors = self._problem.tensors
         count = len(tensors)
         if not count:
@@ -255,6 +259,7 @@ class _Programme:
         return us / self._scale, problem.tensor_fusion_penalty_us[:, b] / self._scale
 
     def _work(self) -> NDArray[np.float64]:
+        """Time of each group on each device, scaled, 0 where unsupported, [groups, devices]."""
         us = self._problem.group_us
         return np.where(np.isfinite(us), us, 0.0) / self._scale
 
@@ -274,6 +279,7 @@ class _Programme:
         return self._matrix(parts, self._devices)
 
     def _latency(self) -> NDArray[np.float64]:
+        """The objective for latency: the cost of each variable, scaled, [variables]."""
         problem = self._problem
         cost = np.zeros(self.variables)
         cost[: self._used] = self._work().ravel()

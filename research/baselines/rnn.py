@@ -209,6 +209,13 @@ class Distributed:
                     process.terminate()
 
     def _serve(self, requests: Any, pipes: list[Any], processes: list[Any]) -> None:
+        """Measures placements that controllers send, until all controllers have ended.
+
+        Args:
+            requests: queue of (number of the controller, placements or None at its end, its processor time in s).
+            pipes: for each controller the pipe that takes the costs.
+            processes: the controllers.
+        """
         charged = [0.0] * len(processes)
         working, begun = set(range(len(processes))), set()
         waiting: list[tuple[int, NDArray[np.uint8] | None]] = []
@@ -238,7 +245,17 @@ class Distributed:
 def _controller(
     number: int, seed: int, network: Network, graph: UnitGraph, settings: RNN, requests: Any, pipe: Any
 ) -> None:
-    """A controller's process: draws placements, sends them to the worker, and learns from its answers."""
+    """Runs in a controller's process: draws placements, sends them to the worker, and learns from its answers.
+
+    Args:
+        number: number of the controller.
+        seed: seeds torch, together with the number.
+        network: the policy in shared memory.
+        graph: the graph of the network.
+        settings: settings of the baseline.
+        requests: queue to the worker, see `Distributed._serve`.
+        pipe: answers of the worker: costs, or None if the budget is spent.
+    """
     torch.set_num_threads(1)
     torch.manual_seed(seed * 1000 + number)
 

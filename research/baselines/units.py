@@ -1,4 +1,7 @@
-"""The view of a problem for the learning rivals: a graph of the units that they place, and features of these."""
+"""The view of a problem for the learning baselines: a graph of the units that they place, and features of these.
+
+A unit is a colocation group, or several that the rule of co-location of Mirhoseini et al. joins (`colocated`).
+"""
 
 from __future__ import annotations
 

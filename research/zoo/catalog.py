@@ -27,6 +27,7 @@ __all__ = ["CACHE_VARIABLE", "ZOO", "ZooModel", "cache_folder", "select"]
 
 
 def _registry(models: Iterable[ZooModel]) -> dict[str, ZooModel]:
+    """The models by name. Raises ValueError if two have the same name."""
     registry: dict[str, ZooModel] = {}
     for model in models:
         if model.name in registry:

@@ -1,4 +1,4 @@
-"""Builds models with any number of operations and small weights: a stateful decoder, an encoder, a convolutional one.
+"""Builds models of any number of operations with small weights: a stateful decoder, an encoder, a convolutional net.
 
 They have the form that OpenVINO's converter produces: its common transformations find nothing to change.
 """
@@ -34,13 +34,16 @@ class _Weights:
         self._random = np.random.default_rng(0)
 
     def table(self, *shape: int) -> ov.Node:
+        """A constant of a shape."""
         return ops.constant(self._random.standard_normal(shape, np.float32))
 
     def linear(self, x: ov.Node, inputs: int, outputs: int) -> ov.Node:
+        """A linear layer without a bias."""
         weights = self._random.standard_normal((outputs, inputs), np.float32) / np.float32(np.sqrt(inputs))
         return ops.matmul(x, weights, False, True)
 
     def scale(self, width: int) -> ov.Node:
+        """The scale of a normalization, [1, 1, width]."""
         return ops.constant(self._random.standard_normal((1, 1, width), np.float32))
 
 

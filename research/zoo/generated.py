@@ -29,7 +29,7 @@ class Case:
     """A model with inputs for inference."""
 
     model: ov.Model
-    # input sets, which one request infers in this order; each has an array for every input of the model
+    # Input sets, which one request infers in this order; each has an array for every input of the model, in its order.
     inputs: list[list[NDArray[Any]]]
 
 
@@ -60,6 +60,7 @@ class _Generator:
         self.pattern: Any = None
 
     def case(self, steps: int) -> Case:
+        """Adds `steps` random blocks and finishes the model."""
         blocks: Sequence[Callable[[], Any]] = (
             self.unary, self.unary, self.shifted, self.combined, self.combined, self.dense, self.dense, self.halves,
             self.parts, self.attention, self.pool, self.spread, self.embedded, self.positions, self.window,
@@ -74,6 +75,7 @@ class _Generator:
         return Case(model, self._inputs())
 
     def _results(self) -> list[Any]:
+        """Results of all tensors that no node reads, and sometimes of others."""
         ends = [value for value in [*self.features, *self.pooled] if not self._used(value)]
         if not ends:
             ends = [self.features[-1]]
@@ -88,9 +90,11 @@ class _Generator:
 
     @staticmethod
     def _used(value: Any) -> bool:
+        """Whether a node is a Parameter or another node reads it."""
         return any(output.get_target_inputs() for output in value.outputs()) or value.get_type_name() == "Parameter"
 
     def _inputs(self) -> list[list[NDArray[Any]]]:
+        """Random input sets: three of different sizes for a dynamic model, two for states, else one."""
         batches = (2, 1, 3) if self.dynamic[0] and not self.sinks else (_BATCH,) * 3
         lengths = (5, 3, 8) if self.dynamic[1] else (_LENGTH,) * 3
         varied = batches != (_BATCH,) * 3 or lengths != (_LENGTH,) * 3
@@ -102,11 +106,13 @@ class _Generator:
         ]
 
     def _array(self, node: Any, batch: int, length: int) -> NDArray[Any]:
+        """A random array for an input."""
         if node.get_element_type() == ov.Type.f32:
             return self.random.standard_normal((batch, length, FEATURES)).astype(np.float32)
         return self.random.integers(0, TOKENS, (batch, length))
 
     def _parameter(self, name: str, kind: ov.Type) -> Any:
+        """Adds an input of the model: features for f32, otherwise tokens."""
         sizes = [-1 if self.dynamic[0] else _BATCH, -1 if self.dynamic[1] else _LENGTH]
         shape = [*sizes, FEATURES] if kind == ov.Type.f32 else sizes
         node = ops.parameter(ov.PartialShape(shape), kind, name=name)
@@ -115,6 +121,7 @@ class _Generator:
         return node
 
     def _constant(self, shape: tuple[int, ...]) -> Any:
+        """A random f32 constant."""
         return ops.constant(self.random.standard_normal(shape).astype(np.float32) / np.float32(np.sqrt(FEATURES)))
 
     def _weights(self, shape: tuple[int, ...]) -> Any:
@@ -129,7 +136,7 @@ class _Generator:
         return ops.multiply(ops.convert(ops.constant(steps), ov.Type.f32), ops.constant(np.float32(1 / 64)))
 
     def _any(self) -> Any:
-        """A random tensor of features, more often a recent one."""
+        """A random tensor of features, more often one that was made recently."""
         reach = min(len(self.features), 5) if self.random.random() < 0.8 else len(self.features)
         return self.features[len(self.features) - 1 - int(self.random.integers(0, reach))]
 
@@ -140,20 +147,24 @@ class _Generator:
         """A dimension of a tensor, computed by nodes, i64 [1]."""
         return ops.gather(ops.shape_of(tensor), ops.constant(np.array([axis])), self._axis(0))
 
-    # The building blocks: each returns a tensor of features, or None.
+    # The building blocks. Each adds nodes and returns a tensor of features, or None if it makes none.
 
     def unary(self) -> Any:
+        """A random activation."""
         function = (ops.relu, ops.tanh, ops.sigmoid, lambda x: ops.gelu(x, "ERF"), ops.abs)[self.random.integers(0, 5)]
         return function(self._any())
 
     def shifted(self) -> Any:
+        """Adds the shared vector."""
         return ops.add(self._any(), self.vector)
 
     def combined(self) -> Any:
+        """Combines two tensors element by element."""
         kind, one, other = self.random.integers(0, 3), self._any(), self._any()
         return ops.multiply(ops.tanh(one), other) if kind == 0 else (ops.add, ops.maximum)[kind - 1](one, other)
 
     def dense(self) -> Any:
+        """Multiplies by the shared matrix or by other weights."""
         shared = self.random.random() < 0.4
         weights = self.matrix if shared else self._weights((FEATURES, FEATURES))
         # Shared weights are never transposed: the CPU plugin of OpenVINO 2026.4 computes a wrong MatMul, on a single
@@ -161,10 +172,12 @@ class _Generator:
         return ops.matmul(self._any(), weights, False, not shared and bool(self.random.random() < 0.5))
 
     def halves(self) -> Any:
+        """Splits the features into halves and exchanges them."""
         halves = ops.split(self._any(), self._axis(2), 2)
         return ops.concat([ops.relu(halves.output(1)), halves.output(0)], 2)
 
     def parts(self) -> Any:
+        """Splits the features into three parts; the mean of the last is also an output of the model."""
         parts = ops.variadic_split(self._any(), self._axis(2), ops.constant(np.array([3, -1, 2])))
         self.extra.append(ops.reduce_mean(parts.output(2), ops.constant(np.array([1])), True))
         return ops.concat([parts.output(0), ops.tanh(parts.output(1)), parts.output(0).get_node().output(2)], 2)
@@ -186,6 +199,7 @@ class _Generator:
         return ops.reshape(mixed, merged, False)
 
     def pool(self) -> Any:
+        """Adds the mean over the steps to the pooled tensors."""
         self.pooled.append(ops.reduce_mean(self._any(), ops.constant(np.array([1])), False))
 
     def spread(self) -> Any:
@@ -196,6 +210,7 @@ class _Generator:
         return ops.broadcast(ops.unsqueeze(pooled, ops.constant(np.array([1]))), ops.shape_of(tensor))
 
     def embedded(self) -> Any:
+        """Embeds the tokens."""
         return ops.gather(self._weights((TOKENS, FEATURES)), self.tokens, self._axis(0))
 
     def positions(self) -> Any:
@@ -219,12 +234,14 @@ class _Generator:
         return ops.concat([top.output(0), top.output(0)], 2)
 
     def convolved(self) -> Any:
+        """A convolution along the steps."""
         order = ops.constant(np.array([0, 2, 1]))
         moved = ops.transpose(self._any(), order)
         result = ops.convolution(moved, self._weights((FEATURES, FEATURES, 3)), [1], [1], [1], [1])
         return ops.transpose(ops.relu(result), order)
 
     def normalized(self) -> Any:
+        """Normalizes the features, and scales and shifts them by the shared vector."""
         centred = ops.mvn(self._any(), ops.constant(np.array([2])), True, 1e-2, "INSIDE_SQRT")
         return ops.add(ops.multiply(centred, self.vector), self.vector)
 
@@ -278,6 +295,7 @@ class _Generator:
         return self._node_of(choice.set_output(bodies[0][2], bodies[1][2]))
 
     def lstm(self) -> Any:
+        """An LSTM over the steps, whose initial states have a computed shape."""
         tensor, batch = self._any(), None
         hidden = FEATURES
         batch = self._size(tensor, 0)

@@ -1,4 +1,8 @@
-"""Changes models at random, as tools and users do, and checks that the changed models can be placed."""
+"""Changes models at random, as tools and users do, and checks that the changed models can be placed.
+
+A mutation is a change of a `Case`, which is a model with inputs. Random numbers come from its generator, so that a seed
+repeats it.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +39,17 @@ _STATES = ("ReadValue", "Assign")
 
 
 def _some(random: np.random.Generator, choices: list[Any]) -> Any:
+    """A random element of a list; None if the list is empty."""
     return choices[int(random.integers(0, len(choices)))] if choices else None
 
 
 def _nodes(model: ov.Model, *, but: tuple[str, ...] = ()) -> list[Any]:
+    """The nodes in topological order, without the types in `but`."""
     return [node for node in model.get_ordered_ops() if node.get_type_name() not in but]
 
 
 def _float_edges(model: ov.Model) -> list[Any]:
-    """The input ports of nodes that read f32."""
+    """The input ports that read f32, except those of states."""
     return [port for node in _nodes(model, but=_STATES) for port in node.inputs() if _is_f32(port.get_source_output())]
 
 
@@ -421,6 +427,7 @@ def mutated(case: Case, names: list[str], seed: int) -> tuple[Case, list[str]]:
 
 
 def _wrapped(model: Any) -> ov.Model:
+    """The model as an `ov.Model`, as some functions return a model of OpenVINO's C++ binding."""
     return model if isinstance(model, ov.Model) else ov.Model(model)
 
 
@@ -477,7 +484,7 @@ def check(case: Case, expected: Outputs, core: ov.Core, devices: DeviceSet, seed
         Wrong: a placement does not compile, has another number of submodels than predicted, or differs in its outputs.
     """
     checked = Checked()
-    for way, placed, wanted, predicted in _placed(case, expected, core, devices, seed, after, checked):
+    for way, placed, correct, predicted in _placed(case, expected, core, devices, seed, after, checked):
         try:
             compiled = core.compile_model(placed.model, devices.hetero, virtual.compile_properties(devices.hetero))
             outputs = infer(compiled, _by_index(placed))
@@ -486,7 +493,7 @@ def check(case: Case, expected: Outputs, core: ov.Core, devices: DeviceSet, seed
         checked.submodels.append(int(compiled.get_property("HETERO_NUMBER_OF_SUBMODELS")))
         if predicted is not None and checked.submodels[-1] != predicted:
             raise Wrong(f"{way}: {checked.submodels[-1]} submodels, predicted {predicted}")
-        difference = largest_difference(wanted, outputs)
+        difference = largest_difference(correct, outputs)
         if difference > TOLERANCE:
             raise Wrong(f"{way}: outputs differ by {difference:.2g}")
     return checked
@@ -495,7 +502,21 @@ def check(case: Case, expected: Outputs, core: ov.Core, devices: DeviceSet, seed
 def _placed(
     case: Case, expected: Outputs, core: ov.Core, devices: DeviceSet, seed: int, after: list[str], checked: Checked
 ) -> Iterator[tuple[str, Case, Outputs, int | None]]:
-    """Yields ways to place the case: a description, the placed case, its expected outputs and predicted submodels."""
+    """Places a case in several ways; the arguments are those of `check`.
+
+    Args:
+        case: a model that runs on the first device.
+        expected: its outputs there.
+        core: runs models.
+        devices: the devices.
+        seed: seed of the random placements and the mutations.
+        after: names of mutations of the placed model.
+        checked: gets the numbers of nodes and groups.
+
+    Yields:
+        Description of the way, the placed case, its correct outputs, and the predicted number of submodels (None if the
+        model was changed after placing).
+    """
     model = _wrapped(case.model.clone())
     problem = build_problem(model, devices, core=core)
     checked.nodes, checked.groups = problem.graph.nodes, problem.group_count
@@ -527,4 +548,5 @@ def _placed(
 
 
 def _by_index(case: Case) -> list[dict[Any, NDArray[Any]]]:
+    """The input sets as dictionaries by number of the input."""
     return [dict(enumerate(arrays)) for arrays in case.inputs]

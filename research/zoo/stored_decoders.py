@@ -18,9 +18,19 @@ GROUP = 128  # weights of a row that share a scale, the usual group size of int4
 
 
 class _Weights:
-    """Random weights in a memory-mapped file, so that only the pages of one matrix need memory at a time."""
+    """Random weights in a memory-mapped file, so that only the pages of one matrix need memory at a time.
+
+    It implements `ov_hsdag.kit.decoder.DecoderWeights`.
+    """
 
     def __init__(self, path: Path, kind: str, count: int) -> None:
+        """Makes the file.
+
+        Args:
+            path: the file.
+            kind: see `write_decoder`; f16 weights are f32 until the model is saved.
+            count: number of all weights.
+        """
         self._random = np.random.default_rng(0)
         self._kind = kind
         self._bits = {"f32": 32, "f16": 32, "u8": 8, "i4": 4}[kind]
@@ -28,9 +38,11 @@ class _Weights:
         self._used = 0
 
     def linear(self, x: ov.Node, inputs: int, outputs: int) -> ov.Node:
+        """A linear layer without a bias."""
         return ops.matmul(x, self.table(outputs, inputs), False, True)
 
     def scale(self, width: int) -> ov.Node:
+        """The scale of a normalization, [width]."""
         return ops.constant(np.ones(width, np.float32))
 
     def table(self, *shape: int) -> ov.Node:
@@ -66,6 +78,7 @@ class _Weights:
         return ops.convert(scaled, "f32")
 
     def _take(self, count: int) -> NDArray[np.uint8]:
+        """The next `count` bytes of the file."""
         self._used += count
         return self._file[self._used - count : self._used]
 

@@ -20,6 +20,7 @@ import openvino as ov
 
 from ov_hsdag.costs.profile import BUILTIN_DIRECTORY, Profile
 from ov_hsdag.costs.stored import BoundaryCosts, DeviceCosts, ModelCosts
+from ov_hsdag.costs.terms import BOUNDARY_TERMS
 from ov_hsdag.devices.virtual import virtual_devices
 from ov_hsdag.model.config_sizes import sizes_beside
 from ov_hsdag.model.placement import Placement
@@ -101,9 +102,11 @@ def _costs() -> list[bytes]:
     def device(nodes: int) -> DeviceCosts:
         times = np.linspace(0, 5, nodes)
         identity = {"full_name": "a CPU", "openvino": "2026", "properties": {}, "usable_cores": 2}
-        return DeviceCosts(identity, "today", times, np.arange(-1, nodes - 1, dtype=np.int32), times / 2)
+        fused_with = np.arange(-1, nodes - 1, dtype=np.int32)
+        costs = {"node_us": times, "fused_with": fused_with, "fusion_penalty_us": times / 2}
+        return DeviceCosts(identity, "today", costs)
 
-    boundaries = BoundaryCosts(("CPU", "GPU"), np.ones(2), np.ones((2, 2)), np.zeros((2, 2)))
+    boundaries = BoundaryCosts(("CPU", "GPU"), {term.name: np.ones((2,) * len(term.axes)) for term in BOUNDARY_TERMS})
     found = []
     with TemporaryDirectory() as folder:
         for costs in (ModelCosts("0" * 64, {"CPU": device(3), "GPU": device(3)}, boundaries), ModelCosts("", {})):
@@ -119,8 +122,8 @@ def _read_costs(path: Path) -> None:
         check_replaceable(path)
     costs = ModelCosts.load(path)
     for name, device in costs.devices.items():
-        assert np.isfinite(device.node_us).all() and np.isfinite(device.fusion_penalty_us).all()
-        assert (device.fused_with < len(device.node_us)).all()
+        assert all(np.isfinite(values).all() for values in device.costs.values())
+        assert (device.costs["fused_with"] < len(device.costs["node_us"])).all()
         costs.boundaries_of([name, "CPU"])
 
 

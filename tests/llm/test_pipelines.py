@@ -15,6 +15,7 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
+from ov_hsdag.placing.placement_cache import FOLDER_VARIABLE
 from tests.llm.families import TEXT_ONLY, model_file
 from tests.llm.test_place import DEVICE, split
 from tests.processes import ended
@@ -49,6 +50,28 @@ def test_optimum_generates_the_tokens_of_one_device(folder: Path) -> None:
         ]
     assert model.request.get_compiled_model().get_property("HETERO_NUMBER_OF_SUBMODELS") > 1
     assert found[DEVICE] == found["CPU_A"]
+
+
+def test_optimum_generates_the_tokens_of_one_device_by_the_device_name(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An export that nobody placed, for which throughput asks for both devices."""
+    if family not in TEXT_ONLY:
+        pytest.skip("no causal language model")
+    from optimum.intel import OVModelForCausalLM
+    from transformers import AutoTokenizer
+
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    export = model_file(family).parent
+    inputs = AutoTokenizer.from_pretrained(export)([PROMPT, PROMPT[:9] * 2], return_tensors="pt", padding=True)
+    inputs.pop("token_type_ids", None)
+    tokens: dict[str, list[Any]] = {}
+    for device in ("CPU_A", "HSDAG:CPU_A,CPU_B"):
+        config = {"PERFORMANCE_HINT": "THROUGHPUT"} if device.startswith("HSDAG") else {}
+        model = OVModelForCausalLM.from_pretrained(export, device=device, ov_config=config)
+        tokens[device] = model.generate(**inputs, max_new_tokens=12, min_new_tokens=12, do_sample=False).tolist()
+    assert model.request.get_compiled_model().get_property("HETERO_NUMBER_OF_SUBMODELS") > 1
+    assert tokens["HSDAG:CPU_A,CPU_B"] == tokens["CPU_A"]
 
 
 # A process of its own: openvino.genai has a Core in C++, which gets its devices from plugins.xml beside OpenVINO's

@@ -14,8 +14,8 @@ from optimum.intel import OVModelForFeatureExtraction, OVModelForSequenceClassif
 from transformers import BertConfig, BertForSequenceClassification, BertModel, WhisperFeatureExtractor
 from typer.testing import CliRunner
 
+from ov_hsdag.applications.plan import Plan
 from ov_hsdag.cli.app import app
-from ov_hsdag.placing.plan import Plan
 from tests.llm.families import VOCABULARY, _tokenizer, model_file
 from tests.llm.test_parts import planned
 from tests.llm.test_place import DEVICE

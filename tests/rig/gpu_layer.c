@@ -186,7 +186,7 @@ static const struct {
 };
 enum { CORRECTIONS = sizeof corrections / sizeof *corrections };
 
-/* Whether the plugin's faults are to stay, for upstream/. */
+/* Whether the plugin's faults are to stay, for tools/upstream/. */
 static int plain(void) {
     const char* kernels = getenv("OV_HSDAG_RIG_KERNELS");
     return kernels && !strcmp(kernels, "plain");

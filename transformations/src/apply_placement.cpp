@@ -1,3 +1,4 @@
+// The pass reads the placement in the model, maps it to the devices of its argument, and applies it.
 #include "ov_hsdag/apply_placement.hpp"
 
 #include <stdexcept>

@@ -1,3 +1,5 @@
+// Compiles a clone with affinities. The devices that exist and are in the list are used; without any, or without a
+// readable placement, the model is compiled without affinities.
 #include "ov_hsdag/compile_model.hpp"
 
 #include <algorithm>
@@ -11,6 +13,7 @@
 namespace ov_hsdag {
 namespace {
 
+// Whether the Core has a device, that is, knows its full name.
 bool has_device(ov::Core& core, const std::string& device) {
     try {
         core.get_property(device, ov::device::full_name);
@@ -45,9 +48,9 @@ ov::CompiledModel compile_model(ov::Core& core, const std::shared_ptr<const ov::
     try {
         StoredPlacement placement = StoredPlacement::of(*model);
         if (placement.devices.empty()) return core.compile_model(model, device, properties);
-        std::vector<std::string> asked = requested(core, device, properties);
-        if (asked.empty()) asked = placement.devices;
-        for (const std::string& name : asked) {
+        std::vector<std::string> names = requested(core, device, properties);
+        if (names.empty()) names = placement.devices;
+        for (const std::string& name : names) {
             if (has_device(core, name)) {
                 devices.push_back(name);
             } else if (!placement.has(name)) {

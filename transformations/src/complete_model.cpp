@@ -1,3 +1,5 @@
+// Runs the steps of the core's completion on an OpenVINO model: devices of hosts, the plan of copies, the copies
+// themselves, and the legal devices of all nodes.
 #include "complete_model.hpp"
 
 #include <unordered_set>
@@ -13,24 +15,27 @@ namespace {
 // HETERO's splitting rule in the OpenVINO of this process.
 SplitRule rule_here() { return split_rule_of(ov::get_openvino_version().buildNumber); }
 
+// The number of each node's device, -1 if it is not known, [nodes].
 std::vector<std::int32_t> known_devices(const ov::NodeVector& nodes, const KnownDevice& known) {
     std::vector<std::int32_t> devices;
     for (const auto& node : nodes) devices.push_back(known(*node));
     return devices;
 }
 
+// Maps each node to its entry of `device`, [nodes].
 DeviceOfNode by_node(const ov::NodeVector& nodes, const std::vector<std::uint8_t>& device) {
     DeviceOfNode result;
     for (std::size_t node = 0; node < nodes.size(); ++node) result.emplace(nodes[node].get(), device[node]);
     return result;
 }
 
-// The friendly names in use; makes new ones.
+// The friendly names in use, and new ones that differ from all of them.
 class Names {
 public:
     explicit Names(const ov::NodeVector& nodes) {
         for (const auto& node : nodes) taken_.insert(node->get_friendly_name());
     }
+    // A new name "<name>/copy_<number>", which counts as in use from now on.
     std::string free(const std::string& name) {
         for (int number = 1;; ++number) {
             std::string candidate = name + "/copy_" + std::to_string(number);
@@ -54,6 +59,7 @@ void make_names_unique(const ov::NodeVector& nodes) {
     }
 }
 
+// A copy of a node with other inputs, with its friendly name and rt_info.
 std::shared_ptr<ov::Node> copy_of(const std::shared_ptr<ov::Node>& node, const ov::OutputVector& inputs) {
     auto copy = node->copy_with_new_inputs(inputs);
     copy->set_friendly_name(node->get_friendly_name());
@@ -76,8 +82,8 @@ ov::NodeVector copy_constants(const std::shared_ptr<ov::Node>& node) {
     return copies;
 }
 
-// Makes the copies of a replication with new names, and connects their consumers with them. Returns the home of every
-// node of the changed model.
+// Makes the copies of a replication with new names, and connects their consumers with them. Returns the home
+// (complete.hpp in the core) of every node of the changed model.
 std::unordered_map<const ov::Node*, std::int32_t> replicate(const ModelGraph& model, const Replication& plan) {
     std::unordered_map<const ov::Node*, std::int32_t> home;
     for (std::size_t node = 0; node < model.nodes.size(); ++node)

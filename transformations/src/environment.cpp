@@ -1,3 +1,4 @@
+// Environment variables are read at each call, as programs may change them.
 #include "environment.hpp"
 
 #include <cstdlib>
@@ -8,6 +9,7 @@
 namespace ov_hsdag {
 namespace {
 
+// The value of an environment variable; "" if it is not set.
 std::string variable(const char* name) {
     const char* value = std::getenv(name);
     return value == nullptr ? "" : value;

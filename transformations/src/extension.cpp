@@ -1,4 +1,5 @@
-// The part of the extension library that belongs to one release of OpenVINO: extension_loader.cpp loads it.
+// The part of the extension library that belongs to one release of OpenVINO: extension_loader.cpp loads it. It makes
+// OpenVINO's readers call this library for each Result, Parameter and Assign (reading.hpp).
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@ namespace {
 // "PrimitivesPriority" of a node's runtime information into the file as text.
 constexpr const char* kTagAttribute = "alt_width";
 
+// Makes a Result, which has no attributes to read.
 std::shared_ptr<ov::Node> make_result(const ov::OutputVector& inputs, ov::AttributeVisitor&) {
     return PlacedResult::make(inputs.at(0));
 }
@@ -30,7 +32,7 @@ std::shared_ptr<ov::Node> make(const ov::OutputVector& inputs, ov::AttributeVisi
     return node;
 }
 
-// Reads an operation that OpenVINO has as well; the reader asks extensions first.
+// Reads an operation of OpenVINO's own opsets, with its tag; the reader asks extensions first.
 class OutputExtension : public ov::BaseOpExtension {
 public:
     using Make = std::shared_ptr<ov::Node> (*)(const ov::OutputVector&, ov::AttributeVisitor&);
@@ -59,6 +61,7 @@ private:
 }  // namespace
 }  // namespace ov_hsdag
 
+// Adds the extensions for all opsets to the list.
 OV_HSDAG_EXPORT void ov_hsdag_create_extensions(std::vector<ov::Extension::Ptr>& extensions) {
     using namespace ov_hsdag;
     constexpr int kOpsets = 20;  // some tools write the newest opset for all operations

@@ -12,6 +12,8 @@ namespace {
 
 using Create = void (*)(void*);
 
+// Loads the part for the OpenVINO that contains the caller's address, and returns its function. Throws
+// std::runtime_error if there is no part for that release.
 Create load(const void* caller) {
     const std::string here = ov_hsdag::library_of(reinterpret_cast<const void*>(&load));
     const std::string part = here + "." + ov_hsdag::openvino_release(caller);

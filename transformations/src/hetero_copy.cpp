@@ -1,3 +1,5 @@
+// Lets HETERO call a replacement of ov::Model::clone, which completes the clone. The replacement is written into
+// HETERO's table of imported functions (platform.hpp).
 #include "hetero_copy.hpp"
 
 #include <algorithm>
@@ -27,6 +29,7 @@ constexpr const char* kHeteroLibrary = "openvino_hetero_plugin";
 // The mangled name of `ov::Model::clone() const` in the C++ ABI of Linux (Itanium).
 constexpr const char* kCloneSymbol = "_ZNK2ov5Model5cloneEv";
 
+// The reading of a model's Results; null if none of them belongs to one.
 std::shared_ptr<const Reading> reading_of(const ov::Model& model) {
     for (const auto& result : model.get_results()) {
         const auto* placed = PlacedResult::of(*result);
@@ -42,8 +45,8 @@ bool has_unique_names(const ov::NodeVector& nodes) {
                        [&](const auto& node) { return names.insert(node->get_friendly_name()).second; });
 }
 
-// The placement of a model. Devices that programs have set on its nodes are added at the end of its list. Throws
-// std::invalid_argument if there are too many devices.
+// The placement of a model: that of its reading, or that stored in it if `reading` is null. Devices that programs have
+// set on its nodes are added at the end of its list. Throws std::invalid_argument if there are too many devices.
 StoredPlacement placement_of(const Reading* reading, const ov::Model& model, const ov::NodeVector& nodes) {
     StoredPlacement placement;
     if (reading != nullptr) {
@@ -62,7 +65,8 @@ StoredPlacement placement_of(const Reading* reading, const ov::Model& model, con
     return placement;
 }
 
-// Gives a device to every node of a copy that HETERO made for itself.
+// Gives a device to every node of a copy that HETERO made for itself. It leaves the copy as it is if no node has an
+// affinity, or all have one and these are known to be legal.
 void complete_copy(const std::shared_ptr<ov::Model>& copy) {
     const ov::NodeVector nodes = copy->get_ordered_ops();
     const auto placed = std::count_if(nodes.begin(), nodes.end(), [](const auto& node) { return has_affinity(*node); });
@@ -89,6 +93,7 @@ std::shared_ptr<ov::Model> clone_for_hetero(const ov::Model* model) {
     return copy;
 }
 
+// Loads HETERO and lets it call clone_for_hetero.
 void redirect_hetero() {
     ov::Core core;
     core.get_versions("HETERO");  // loads the plugin

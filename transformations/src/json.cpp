@@ -1,3 +1,4 @@
+// The parser of the subset of JSON. It is strict: text behind the value, numbers and other types are errors.
 #include "json.hpp"
 
 #include <cstdint>
@@ -6,6 +7,8 @@
 namespace ov_hsdag {
 namespace {
 
+// A recursive-descent parser. Each function reads one element from the present position, and throws
+// std::invalid_argument if there is another.
 class Parser {
 public:
     explicit Parser(std::string_view text) : text_(text) {}
@@ -36,6 +39,7 @@ public:
         return values;
     }
 
+    // The end of the text.
     void end() {
         skip_space();
         if (at_ != text_.size()) fail();
@@ -48,15 +52,16 @@ private:
         while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string_view::npos) ++at_;
     }
 
-    bool accept(char wanted) {
+    // Skips a character, and space before it, if it comes next. Returns whether it did.
+    bool accept(char character) {
         skip_space();
-        if (at_ >= text_.size() || text_[at_] != wanted) return false;
+        if (at_ >= text_.size() || text_[at_] != character) return false;
         ++at_;
         return true;
     }
 
-    void expect(char wanted) {
-        if (!accept(wanted)) fail();
+    void expect(char character) {
+        if (!accept(character)) fail();
     }
 
     char next() {
@@ -64,6 +69,7 @@ private:
         return text_[at_++];
     }
 
+    // The value of four hexadecimal digits.
     std::uint32_t hex4() {
         std::uint32_t value = 0;
         for (int i = 0; i < 4; ++i) {
@@ -105,9 +111,9 @@ private:
                 append_utf8(value, code);
                 continue;
             }
-            const std::size_t known = std::string_view("\"\\/bfnrt").find(escaped);
-            if (known == std::string_view::npos) fail();
-            value += "\"\\/\b\f\n\r\t"[known];
+            const std::size_t escape = std::string_view("\"\\/bfnrt").find(escaped);
+            if (escape == std::string_view::npos) fail();
+            value += "\"\\/\b\f\n\r\t"[escape];
         }
         return value;
     }

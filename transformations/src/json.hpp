@@ -1,4 +1,5 @@
-// Parses the subset of JSON in stored placements: lists of strings, and one object of such lists.
+// Parses the subset of JSON in stored placements: lists of strings, and one object of such lists. Strings are UTF-8,
+// escapes as in JSON.
 #pragma once
 
 #include <string>

@@ -1,3 +1,6 @@
+// Extracts types, variables, shapes and movable tensors from OpenVINO nodes, by the definitions of
+// ov_hsdag.model.graph. Two copies of the nodes give shapes: one with static inputs, for sizes, and one without
+// values that plugins lose, for what HETERO can pass on.
 #include "model_graph.hpp"
 
 #include <algorithm>
@@ -31,6 +34,7 @@ NodeKind kind_of(const std::string& type) {
     return type == "Assign" ? NodeKind::kSink : NodeKind::kOp;
 }
 
+// The variable of a ReadValue or Assign; "" for other nodes.
 std::string variable_of(const std::shared_ptr<ov::Node>& node) {
     if (const auto read = ov::as_type_ptr<ov::op::util::ReadValueBase>(node)) return read->get_variable_id();
     if (const auto assign = ov::as_type_ptr<ov::op::util::AssignBase>(node)) return assign->get_variable_id();
@@ -38,7 +42,7 @@ std::string variable_of(const std::shared_ptr<ov::Node>& node) {
 }
 
 // Whether HETERO can pass a tensor between submodels: it connects them with tensors that are empty at first, and cannot
-// pass strings. `known` is the shape that is known at least in the submodel that computes the tensor. See
+// pass strings. known: what the submodel that computes the tensor knows of its shape in any case. The same as in
 // ov_hsdag.model.graph.
 bool is_movable(const ov::Output<ov::Node>& output, const ov::PartialShape& known) {
     if (output.get_element_type() == ov::element::string) return false;
@@ -77,7 +81,8 @@ bool takes_open_lengths(const ov::Node& node) {
     });
 }
 
-// Nodes whose values plugins do not propagate to the dimensions that depend on them, see ov_hsdag.model.graph.
+// The nodes whose values plugins do not propagate to the dimensions that depend on them: dimensions that were converted
+// from real numbers, and what is computed from these. The same as in ov_hsdag.model.graph.
 std::unordered_set<const ov::Node*> lost_values(const ov::NodeVector& nodes) {
     std::unordered_set<const ov::Node*> lost;
     for (const auto& node : nodes) {
@@ -94,12 +99,15 @@ std::unordered_set<const ov::Node*> lost_values(const ov::NodeVector& nodes) {
     return lost;
 }
 
+// The size that is assumed for a dimension: its length, else its upper bound, else `otherwise`, but at least its lower
+// bound.
 std::int64_t bounded(const ov::Dimension& dimension, std::int64_t otherwise) {
     if (dimension.is_static()) return dimension.get_length();
     const std::int64_t upper = dimension.get_max_length();
     return upper > 0 && upper < INT32_MAX ? upper : std::max(otherwise, dimension.get_min_length());
 }
 
+// The static shape that is assumed for an input. The first dimension counts as a batch; an unknown rank is taken as 2.
 ov::PartialShape static_shape(const ov::PartialShape& shape) {
     if (shape.rank().is_dynamic()) return ov::PartialShape{kUnboundedBatch, kUnboundedDimension};
     std::vector<ov::Dimension> dimensions;
@@ -109,7 +117,8 @@ ov::PartialShape static_shape(const ov::PartialShape& shape) {
     return ov::PartialShape(std::move(dimensions));
 }
 
-// The size that is assumed for a state; nothing if the state does not grow. See ov_hsdag.model.graph.
+// The shape that is assumed for a state, from its declared shape and that of its initial value; nothing if the declared
+// shape is static or has no rank. The same as in ov_hsdag.model.graph.
 std::optional<ov::PartialShape> state_shape(const ov::PartialShape& declared, const ov::PartialShape& start) {
     if (declared.is_static() || declared.rank().is_dynamic()) return std::nullopt;
     std::vector<ov::Dimension> dimensions;
@@ -127,6 +136,7 @@ struct Arrays {
     std::vector<std::int32_t> input_ptr{0}, inputs, output_ptr{0};
 };
 
+// nodes: in topological order.
 Arrays arrays_of(const ov::NodeVector& nodes) {
     Arrays arrays;
     std::unordered_map<const ov::Node*, std::size_t> number;
@@ -146,6 +156,7 @@ Arrays arrays_of(const ov::NodeVector& nodes) {
     return arrays;
 }
 
+// The graph, with all sizes in bytes 0.
 Graph graph_of(Arrays arrays) {
     std::vector<std::int64_t> output_bytes(static_cast<std::size_t>(arrays.output_ptr.back()));
     std::vector<std::int64_t> weight_bytes(arrays.kinds.size());
@@ -251,8 +262,8 @@ std::optional<Copy> without_lost_values(const ov::NodeVector& nodes) {
     }
     if (lost.empty()) return std::nullopt;
     return copy_of(nodes, [&lost](const ov::Output<ov::Node>& output) -> std::optional<ov::PartialShape> {
-        const bool instead = output.get_node()->get_type_name() == std::string("Parameter");
-        if (!instead && lost.count(output.get_node()) == 0) return std::nullopt;
+        const bool is_parameter = output.get_node()->get_type_name() == std::string("Parameter");
+        if (!is_parameter && lost.count(output.get_node()) == 0) return std::nullopt;
         return output.get_partial_shape();
     });
 }
@@ -267,8 +278,8 @@ NodeArrays node_arrays(const ov::NodeVector& nodes) {
         arrays.open_lengths.push_back(takes_open_lengths(*node) ? 1 : 0);
     }
     const ov::OutputVector outputs = outputs_of(nodes);
-    const std::optional<Copy> sized = with_static_inputs(nodes, outputs);
-    const std::optional<Copy> unsure = without_lost_values(nodes);
+    const std::optional<Copy> sized = with_static_inputs(nodes, outputs);  // for `dimensions`
+    const std::optional<Copy> unsure = without_lost_values(nodes);         // for `movable`
     arrays.shape_ptr.push_back(0);
     for (std::size_t number = 0; number < outputs.size(); ++number) {
         const ov::PartialShape& declared = outputs[number].get_partial_shape();

@@ -9,6 +9,7 @@
 
 namespace ov_hsdag {
 
+// The nodes of a model with the constraints between them.
 class ModelGraph {
 public:
     // nodes: all nodes of a model, or of a part without edges to the rest, in topological order.
@@ -23,10 +24,11 @@ private:
     std::shared_ptr<const Legality> legality_;
 };
 
-// The properties of the nodes that the rules use.
+// The properties of the nodes that the rules use. nodes: in topological order.
 NodeArrays node_arrays(const ov::NodeVector& nodes);
 
-// The nodes in the order of ov::Model::get_ordered_ops of a model with these outputs and Parameters.
+// The nodes above and including `roots`, in the order of ov::Model::get_ordered_ops of a model with these outputs and
+// Parameters.
 ov::NodeVector ordered(const ov::NodeVector& roots);
 
 }  // namespace ov_hsdag

@@ -1,3 +1,5 @@
+// A PlacedResult with the type information of Result. Its objects point to a copy of its table of virtual functions
+// in which only the type information is replaced.
 #include "placed_result.hpp"
 
 #include <cstddef>
@@ -15,6 +17,7 @@ namespace {
 using Table = const void* const*;
 constexpr std::size_t kBefore = 2;
 
+// The table of virtual functions of a node.
 Table table_of(const ov::Node& node) {
     Table table = nullptr;
     std::memcpy(&table, static_cast<const void*>(&node), sizeof(table));

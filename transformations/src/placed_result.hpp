@@ -1,4 +1,5 @@
-// A Result that is notified when its model is copied, or gets other shapes.
+// A Result that is notified when its model is copied, or gets other shapes. The extension library makes one for each
+// Result that OpenVINO reads.
 #pragma once
 
 #include <memory>
@@ -17,11 +18,14 @@ public:
     PlacedResult() = default;
     explicit PlacedResult(const ov::Output<ov::Node>& value) : Result(value) {}
 
+    // Makes a PlacedResult with the type information of Result.
     static std::shared_ptr<PlacedResult> make(const ov::Output<ov::Node>& value);
     // The node as a PlacedResult; null for any other node.
     static PlacedResult* of(ov::Node& node);
 
+    // Copies the node, which belongs to the same reading, and gives devices to copied nodes above it.
     std::shared_ptr<ov::Node> clone_with_new_inputs(const ov::OutputVector& inputs) const override;
+    // Infers the shape, and makes affinities legal again if shapes have changed.
     void validate_and_infer_types() override;
 
     std::shared_ptr<Reading> reading;  // null: no placement is known for this model

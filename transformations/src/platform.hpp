@@ -22,6 +22,9 @@
 
 namespace ov_hsdag {
 
+// OV_HSDAG_CALLER is the address to which the present function returns; OV_HSDAG_EXPORT makes a function visible
+// outside of the library, with C linkage.
+
 // The file of the library that contains the address, in UTF-8; "" if there is none.
 std::string library_of(const void* address);
 
@@ -35,9 +38,10 @@ void* find_function(const std::string& library, const char* function, std::strin
 // known, or the table is that of another class. mangled: the table's name in the C++ ABI of Linux.
 std::size_t entries_of_table(const void* table, const char* mangled);
 
-// Makes loaded libraries call `replacement` instead of the imported function `mangled`. It concerns libraries with
-// `library` in their file name in which that function is `function`; in a library of another OpenVINO in the same
-// process it is another one. Such libraries stay loaded. Returns whether there was one; always false on Windows.
+// Makes loaded libraries call `replacement` instead of the imported function with the symbol name `mangled`. It changes
+// libraries with `library` in their file name in which that symbol is bound to `function`; in a library of another
+// OpenVINO in the same process it is bound to another one. Such libraries stay loaded. Returns whether there was one;
+// always false on Windows.
 bool redirect_import(const char* library, const char* mangled, const void* function, const void* replacement);
 
 }  // namespace ov_hsdag

@@ -1,3 +1,4 @@
+// The functions for Linux: dladdr and dlopen, and the ELF tables of loaded libraries for redirect_import.
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -17,14 +18,15 @@ namespace {
 
 struct LoadedLibrary {
     std::string path;
-    std::uintptr_t base = 0;
+    std::uintptr_t base = 0;                                // address at which it is loaded
     std::uintptr_t protected_begin = 0, protected_end = 0;  // the part that is read-only since the library was loaded
-    const ElfW(Dyn) * dynamic = nullptr;
+    const ElfW(Dyn) * dynamic = nullptr;                    // its dynamic section; null: none
 };
 
+// All libraries that this process has loaded.
 std::vector<LoadedLibrary> loaded_libraries() {
     std::vector<LoadedLibrary> libraries;
-    const auto add = [](dl_phdr_info* info, std::size_t, void* found) {
+    const auto add = [](dl_phdr_info* info, std::size_t, void* list) {
         LoadedLibrary library;
         library.path = info->dlpi_name == nullptr ? "" : info->dlpi_name;
         library.base = info->dlpi_addr;
@@ -37,7 +39,7 @@ std::vector<LoadedLibrary> loaded_libraries() {
                 library.protected_end = library.protected_begin + header.p_memsz;
             }
         }
-        static_cast<std::vector<LoadedLibrary>*>(found)->push_back(std::move(library));
+        static_cast<std::vector<LoadedLibrary>*>(list)->push_back(std::move(library));
         return 0;
     };
     dl_iterate_phdr(add, &libraries);
@@ -79,7 +81,8 @@ void** import_slot(const LoadedLibrary& library, std::string_view mangled) {
     return nullptr;
 }
 
-// Writes an import slot, whose page the loader may have protected after binding all functions (RELRO).
+// Writes an import slot, whose page the loader may have protected after binding all functions (RELRO). Returns whether
+// it could be written.
 bool write_slot(const LoadedLibrary& library, void** slot, const void* value) {
     const auto address = reinterpret_cast<std::uintptr_t>(slot);
     const bool is_protected = address >= library.protected_begin && address < library.protected_end;

@@ -1,3 +1,4 @@
+// The functions for Windows. Tables of virtual functions and imports are left as they are there.
 #include <windows.h>
 
 #include <cstdio>
@@ -8,6 +9,7 @@
 namespace ov_hsdag {
 namespace {
 
+// The loaded library that contains an address; null if there is none.
 HMODULE module_of(const void* address) {
     HMODULE module = nullptr;
     constexpr DWORD flags = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_UNCHANGED_REFCOUNT;

@@ -1,3 +1,5 @@
+// Follows a model while it is read. Each thread keeps the readings of its latest models; tags connect outputs with
+// their reading. Nodes get affinities by name at first, and legal ones when all outputs have been read.
 #include "reading.hpp"
 
 #include <algorithm>
@@ -30,6 +32,8 @@ struct Tag {
 
 constexpr std::string_view kPrefix = "ov_hsdag:";
 
+// Removes the text up to and including the character `end`, and returns it without that character. Throws
+// std::invalid_argument if the character does not occur.
 std::string_view take_until(std::string_view& text, char end) {
     const std::size_t at = text.find(end);
     if (at == std::string_view::npos) throw std::invalid_argument("its tag is incomplete");
@@ -38,6 +42,7 @@ std::string_view take_until(std::string_view& text, char end) {
     return part;
 }
 
+// The number that the whole text is. Throws std::invalid_argument if it is none.
 template <typename T>
 T number_in(std::string_view text) {
     T value{};
@@ -46,6 +51,7 @@ T number_in(std::string_view text) {
     return value;
 }
 
+// Parses a tag, which begins with kPrefix. Throws std::invalid_argument if it is incomplete or has a newer version.
 Tag parse_tag(std::string_view text) {
     Tag tag;
     text.remove_prefix(kPrefix.size());
@@ -66,23 +72,24 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 }
 
 // Whether OpenVINO has a device on this machine. The program's Core is not known here, so that devices that a program
-// registers must be named in the environment.
+// registers must be named in the environment. named: the devices of OV_HSDAG_DEVICE, which count as available unless
+// they are GPUs or NPUs. Answers are cached.
 bool is_here(const std::string& device, const std::vector<std::string>& named) {
     static std::mutex mutex;
-    static std::map<std::string, bool> known;
+    static std::map<std::string, bool> answers;
     const std::string kind = device.substr(0, device.find('.'));
     const bool may_lack = kind == "GPU" || kind == "NPU";
     if (device == "CPU" || (!may_lack && contains(named, device)) || contains(virtual_devices(), device)) return true;
     const std::lock_guard lock(mutex);
-    const auto found = known.find(device);
-    if (found != known.end()) return found->second;
+    const auto found = answers.find(device);
+    if (found != answers.end()) return found->second;
     bool here = true;
     try {
         ov::Core().get_property(device, ov::device::full_name);
     } catch (const std::exception&) {
         here = false;
     }
-    known[device] = here;
+    answers[device] = here;
     return here;
 }
 
@@ -151,6 +158,7 @@ void assign(const std::shared_ptr<ov::Node>& output, const StoredPlacement& plac
     }
 }
 
+// The outputs of a model that still exist: those of the placed model by number, then the others.
 ov::NodeVector outputs_of(const Reading& reading) {
     ov::NodeVector outputs;
     for (const auto& [number, output] : reading.outputs) outputs.push_back(output.lock());
@@ -248,6 +256,7 @@ std::vector<std::weak_ptr<ov::Node>>& loose_parameters() {
     return loose;
 }
 
+// Gives loose Parameters that have no consumers their device of the placement, by name, and clears the list.
 void assign_loose_parameters(const StoredPlacement& placement) {
     for (const auto& weak : loose_parameters()) {
         const auto node = weak.lock();
@@ -258,7 +267,7 @@ void assign_loose_parameters(const StoredPlacement& placement) {
     loose_parameters().clear();
 }
 
-// Applies a placement to the nodes that have been read so far.
+// Applies a placement to the nodes that have been read so far. node: the output that was read last.
 void follow(Reading& reading, const std::shared_ptr<ov::Node>& node) {
     if (node->get_input_size() > 0) assign_loose_parameters(reading.placement);
     if (reading.outputs.size() == reading.count) {
@@ -273,7 +282,8 @@ void follow(Reading& reading, const std::shared_ptr<ov::Node>& node) {
     }
 }
 
-// Removes all affinities of a model, as HETERO refuses one that is partly placed.
+// Removes the placement and all affinities of a model, as HETERO refuses one that is partly placed. node: an output of
+// the model.
 void forget(Reading& reading, const std::shared_ptr<ov::Node>& node) {
     reading.placement = {};
     for (const auto& one : connected({node})) one->get_rt_info().erase(kAffinity);
@@ -284,6 +294,8 @@ void forget(Reading& reading, const std::shared_ptr<ov::Node>& node) {
     }
 }
 
+// Processes an output of a placed model: finds or begins its reading, reads the placement if the tag has it, and gives
+// devices to nodes. If an error occurs, removes all affinities and throws it again.
 void note_tagged(const std::shared_ptr<ov::Node>& node, const Tag& tag) {
     auto& recent = readings();
     auto found = std::find_if(recent.begin(), recent.end(), [&](const auto& reading) {
@@ -356,6 +368,7 @@ Twins twins_above(const ov::Node& original, const ov::Node& copy) {
     return twins;
 }
 
+// The reading of the Results among the nodes; null if none of them belongs to one.
 std::shared_ptr<const Reading> reading_of(const ov::NodeVector& nodes) {
     for (const auto& node : nodes) {
         const auto* result = PlacedResult::of(*node);
@@ -364,6 +377,7 @@ std::shared_ptr<const Reading> reading_of(const ov::NodeVector& nodes) {
     return nullptr;
 }
 
+// Does the work of complete_copies, which catches its exceptions.
 void complete_copied_nodes(const PlacedResult& original, const ov::Node& copy) {
     const Twins twins = twins_above(original, copy);
     if (!twins.empty() && original.reading && !original.reading->came) {

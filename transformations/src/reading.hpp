@@ -24,20 +24,20 @@
 
 namespace ov_hsdag {
 
-// One model that is being read, or was read.
+// One model that is being read, or was read. Its PlacedResults share it.
 struct Reading {
     std::string id;                                          // id of the placed model, from its tags
     std::size_t count = 0;                                   // number of outputs of the placed model
     std::map<std::size_t, std::weak_ptr<ov::Node>> outputs;  // its outputs by number
     std::vector<std::weak_ptr<ov::Node>> others;             // outputs that the placed model did not have
     bool came = false;                                       // the tag with the placement has been read
-    StoredPlacement placement;                               // for available devices; no devices: not known
+    StoredPlacement placement;                               // for available devices; without devices until it is read
     bool settled = false;                                    // all outputs were read, and affinities are legal
     std::size_t shapes = 0;                                  // hash of the shapes for which they are legal
 };
 
-// The placement for the available devices of OV_HSDAG_DEVICE, or of its own list. Throws std::invalid_argument if none
-// of them is available.
+// The placement mapped to the available devices (StoredPlacement::map_to): those of OV_HSDAG_DEVICE, or of the
+// placement's list if the variable names none. Throws std::invalid_argument if none of them is available.
 StoredPlacement on_devices_here(const StoredPlacement& placement);
 
 // Processes an output that was read. Call it for each Result, Assign and Parameter, with its tag, "" for none.

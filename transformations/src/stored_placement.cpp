@@ -1,3 +1,4 @@
+// Reads the formats of stored placements, maps placements to available devices, and prints messages.
 #include "stored_placement.hpp"
 
 #include <algorithm>
@@ -12,8 +13,9 @@
 namespace ov_hsdag {
 namespace {
 
-constexpr const char* kEntry = "ov_hsdag";
+constexpr const char* kEntry = "ov_hsdag";  // key of the placement in a model's rt_info
 
+// The text of a field of the placement in a model's rt_info; throws if there is none.
 std::string text_of(const ov::Model& model, const char* key) {
     return model.get_rt_info<std::string>(std::string(kEntry), std::string(key));
 }
@@ -100,9 +102,9 @@ StoredPlacement StoredPlacement::map_to(const std::vector<std::string>& availabl
     if (targets.empty()) throw std::invalid_argument("none of the devices " + joined(devices, ", ") + " is available");
     std::vector<std::int64_t> nodes(devices.size(), 0);
     for (const auto& [name, number] : numbers) ++nodes[number];
-    std::set<std::string> taken;
+    std::set<std::string> used;  // targets that have nodes already
     for (std::size_t number = 0; number < devices.size(); ++number) {
-        if (nodes[number] > 0 && contains(targets, devices[number])) taken.insert(devices[number]);
+        if (nodes[number] > 0 && contains(targets, devices[number])) used.insert(devices[number]);
     }
     std::vector<std::uint8_t> target_of(devices.size(), 0);
     for (std::size_t number = 0; number < devices.size(); ++number) {
@@ -111,11 +113,11 @@ StoredPlacement StoredPlacement::map_to(const std::vector<std::string>& availabl
         if (!contains(targets, device)) {
             if (nodes[number] == 0) continue;
             const auto twin = std::find_if(targets.begin(), targets.end(), [&](const std::string& name) {
-                return kind_of(name) == kind_of(device) && taken.count(name) == 0;
+                return kind_of(name) == kind_of(device) && used.count(name) == 0;
             });
             if (twin != targets.end()) {
                 target = *twin;
-                taken.insert(target);
+                used.insert(target);
             } else {
                 // Later devices in the placement's list come first, then those only in the requested list, then earlier
                 // ones.
@@ -147,9 +149,9 @@ void StoredPlacement::apply(const std::shared_ptr<ov::Model>& model) const {
 KnownDevice StoredPlacement::known() const {
     return [this](const ov::Node& node) -> std::int32_t {
         const auto& rt_info = node.get_rt_info();
-        const auto own = rt_info.find(kAffinity);
-        if (own != rt_info.end() && own->second.is<std::string>()) {
-            const std::int32_t number = number_of(own->second.as<std::string>());
+        const auto affinity = rt_info.find(kAffinity);
+        if (affinity != rt_info.end() && affinity->second.is<std::string>()) {
+            const std::int32_t number = number_of(affinity->second.as<std::string>());
             if (number >= 0) return number;
         }
         const auto stored = numbers.find(node.get_friendly_name());

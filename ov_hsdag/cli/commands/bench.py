@@ -17,13 +17,15 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from ov_hsdag.applications.plan import Plan, is_plan_file
+from ov_hsdag.applications.planning import TRIAL, LoadedPlan, models_of
+from ov_hsdag.applications.rivals import contenders_of_plan
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console, remote
+from ov_hsdag.cli import applications, console, remote
 from ov_hsdag.cli import kit as kits
 from ov_hsdag.cli.candidates_table import Row, candidates_table, why_no_figure
 from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given
-from ov_hsdag.cli.commands import plan
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import load_beside
 from ov_hsdag.devices.device_set import DeviceSet
@@ -35,9 +37,7 @@ from ov_hsdag.model.samples import inputs_of_each, parse_inputs, samples_of
 from ov_hsdag.model.shapes import fix_npu_sizes, has_npu, sized
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing.candidates import policy_placers
-from ov_hsdag.placing.plan import Plan
-from ov_hsdag.placing.rivals import Rival, contenders, contenders_of_plan, measure
-from ov_hsdag.placing.together import models_of
+from ov_hsdag.placing.rivals import Rival, contenders, measure
 from ov_hsdag.policy.bundle import DEFAULT, ships
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import Session
@@ -133,20 +133,29 @@ def bench(
             "workload": workload,
         }
         others |= {"context": context, "part": part, "output": output, "ray": ray, "on": on}
-        plan.check_options(others, "for models of your own, not for --kit")
+        common.refuse_options(others, "for models of your own, not for --kit")
         kits.run(kit, device, minutes, as_json)
         return
     if not models:
         raise UserError("which model? bench takes one or several, or --kit OUT.json")
     if device is None:
         raise UserError("which devices? give them with --device HETERO:A,B")
+    for model in models:
+        common.check_model(model)
+    subject = _MODELS
+    if any(map(is_plan_file, models)):
+        of_one_model: dict[str, object] = {"part": part, "shape": shape, "input": input, "workload": workload}
+        of_one_model |= {"context": context, "policies": policies, "ray": ray, "model": models[1:]}
+        common.refuse_options(of_one_model, "for one model, not for a plan")
+        objective = objective if given("--objective") else Plan.load(models[0]).objective
+        subject = _APPLICATION
     job = _check(
         models, device, objective, policies, profile, shape, input, workload, context, rounds, part, output, ray, on
     )
     with console.result(as_json) as show, ExitStack() as stack:
         fleet = None if ray is None else stack.enter_context(remote.connected(ray, job.devices.names, on))
-        outcomes = _bench_here(job) if fleet is None else _bench_on_cluster(fleet, job)
-        failures = _render(job, outcomes, show)
+        outcomes = _bench_here(job, subject) if fleet is None else _bench_on_cluster(fleet, job)
+        failures = _render(job, subject, outcomes, show)
     remote.end(failures)
 
 
@@ -156,7 +165,6 @@ class _Job:
 
     Attributes:
         models: the models' files, or a plan's.
-        planned: whether the file is that of a plan.
         device: the devices as they were given.
         devices: the devices.
         objective: "latency" or "throughput".
@@ -171,7 +179,6 @@ class _Job:
     """
 
     models: list[Path]
-    planned: bool
     device: str
     devices: DeviceSet
     objective: str
@@ -210,21 +217,6 @@ def _check(
     Raises:
         UserError: an option is wrong, or options contradict each other.
     """
-    for model in models:
-        common.check_model(model)
-    planned = any(model.suffix == ".json" for model in models)
-    if planned:
-        model_options = {
-            "part": part,
-            "shape": shape,
-            "input": input,
-            "workload": workload,
-            "context": context,
-            "policies": policies,
-            "ray": ray,
-        }
-        plan.check_options({**model_options, "model": models[1:]}, "for one model, not for a plan")
-        objective = objective if given("--objective") else Plan.load(models[0]).objective
     if part and not any(map(is_model_folder, models)):
         raise UserError("--part names a model of a folder, and no folder is given")
     files = [file for model in models for file in model_files(model, (part or ()) if is_model_folder(model) else ())]
@@ -243,7 +235,6 @@ def _check(
         raise UserError("--input with --ray is for one model: name one")
     return _Job(
         models=files,
-        planned=planned,
         device=device,
         devices=devices,
         objective=objective,
@@ -258,8 +249,8 @@ def _check(
     )
 
 
-def _bench_here(job: _Job) -> Iterator[_Outcome]:
-    """Measures every model of a job on this machine, and yields the outcome of each.
+def _bench_here(job: _Job, subject: _Subject) -> Iterator[_Outcome]:
+    """Measures every model of a job, or its application, on this machine, and yields the results of each.
 
     Raises:
         UserError: a device is not on this machine, or a model cannot be read.
@@ -270,18 +261,28 @@ def _bench_here(job: _Job) -> Iterator[_Outcome]:
         there = ", ".join(core.available_devices)
         raise UserError(f"bench measures, and this machine has no {', '.join(missing)}; it has {there}")
     require_temporary_folder()
-    if job.planned:
-        (path,) = job.models
-        opened = plan.read_plan(path, core, job.device, objective=job.objective, profile=job.profile)
-        yield _place_and_measure(job, core, path, lambda: _contenders_of_plan(opened))
-        return
+    for path, place in subject.each(job, core):
+        outcome = _place_and_measure(job, core, path, place)
+        del place  # with its model, whose memory is freed
+        yield outcome
+
+
+def _each_model(job: _Job, core: ov.Core) -> Iterator[tuple[Path, Callable[[], _Contenders]]]:
+    """Reads the models of a job; yields each one's file, and what makes the ways to run it."""
     # All models are read before the first is measured, so that an error in one wastes no measurement.
     loaded = [common.read_model(core, path) for path in job.models]
     given_shapes = example_shapes(loaded, job.examples)
     given_inputs = inputs_of_each(loaded, job.inputs)
     for path, shapes, inputs in zip(job.models, given_shapes, given_inputs, strict=True):
         # The model is removed from the list, so that its memory is freed with its results.
-        yield _place_and_measure(job, core, path, partial(_contenders, job, core, path, loaded.pop(0), shapes, inputs))
+        yield path, partial(_contenders, job, core, path, loaded.pop(0), shapes, inputs)
+
+
+def _application(job: _Job, core: ov.Core) -> Iterator[tuple[Path, Callable[[], _Contenders]]]:
+    """Reads the plan of a job; yields its file, and what makes the ways to run its application."""
+    (path,) = job.models
+    loaded = applications.read_plan(path, core, job.device, objective=job.objective, profile=job.profile)
+    yield path, lambda: _contenders_of_plan(loaded)
 
 
 @dataclass(frozen=True, eq=False)
@@ -338,11 +339,32 @@ def _contenders(
     return _Contenders(model, rivals, left_out, {"shapes": sizes, "phases": phases, "samples": samples})
 
 
-def _contenders_of_plan(opened: Any) -> _Contenders:
-    """Lists the rivals of a plan's application. opened: the result of `plan.read_plan`."""
-    _, application, now, prepared = opened
-    rivals, left_out = contenders_of_plan(application, now)
-    return _Contenders(prepared[0].analysis.model, rivals, left_out, models_of(application, prepared))
+def _contenders_of_plan(loaded: LoadedPlan) -> _Contenders:
+    """All ways to run the application of a plan."""
+    rivals, left_out = contenders_of_plan(loaded.application, loaded.assignment)
+    how = {"seconds": TRIAL, **models_of(loaded.application, loaded.prepared)}
+    return _Contenders(loaded.prepared[0].analysis.model, rivals, left_out, how)
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """What is measured: models one by one, or the application of a plan.
+
+    Attributes:
+        each: yields the file of each, and what makes the ways to run it.
+        runs: what is counted: "inferences" or "runs".
+        next_command: name of the command that a user may want next, for a file that was measured.
+        next_options: words of that command behind the file, for a job.
+    """
+
+    each: Callable[[_Job, ov.Core], Iterator[tuple[Path, Callable[[], _Contenders]]]]
+    runs: str
+    next_command: str
+    next_options: Callable[[_Job], list[object]]
+
+
+_MODELS = _Subject(_each_model, "inferences", "place", lambda job: [*given("--device"), "--objective", job.objective])
+_APPLICATION = _Subject(_application, "runs", "explain", lambda job: [])
 
 
 def _place_and_measure(job: _Job, core: ov.Core, path: Path, place: Callable[[], _Contenders]) -> _Outcome:
@@ -370,12 +392,13 @@ def _place_and_measure(job: _Job, core: ov.Core, path: Path, place: Callable[[],
     return {"model": str(path), "results": rows, "left_out": found.left_out}, "", None
 
 
-def _render(job: _Job, outcomes: Iterable[_Outcome], show: console.Show) -> list[Exception]:
+def _render(job: _Job, subject: _Subject, outcomes: Iterable[_Outcome], show: console.Show) -> list[Exception]:
     """Shows and writes the results of each model as soon as they are there.
 
     Args:
-        job: says what is measured.
-        outcomes: the outcomes; each is measured when it is taken from the iterator.
+        job: says how.
+        subject: says what is measured.
+        outcomes: the results, measured while they are taken.
         show: prints text or JSON.
 
     Returns:
@@ -391,7 +414,7 @@ def _render(job: _Job, outcomes: Iterable[_Outcome], show: console.Show) -> list
             failures.append(type(failed)(f"{entry['model']}: {failed}"))
             continue
         title = f"{entry['model']}: {job.objective} on {job.devices.hetero}{where}"
-        show.text(title, _table(entry["results"], entry.get("left_out", {}), job.objective, job.planned))
+        show.text(title, _table(entry["results"], entry.get("left_out", {}), job.objective, subject.runs))
         if output is not None:
             try:
                 _write(output, document)
@@ -404,10 +427,7 @@ def _render(job: _Job, outcomes: Iterable[_Outcome], show: console.Show) -> list
         if output is not None:
             show.hint("results", str(output))
         more = given("--shape", "--input", "--workload", "--context", "--profile")
-        todo = ["place", good, *given("--device"), "--objective", job.objective]
-        if job.planned:
-            todo = ["explain", good]
-        show.next(*todo, *more)
+        show.next(subject.next_command, good, *subject.next_options(job), *more)
     return failures
 
 
@@ -477,15 +497,7 @@ def _write(path: Path, document: dict[str, Any]) -> None:
     write_text(path, text.getvalue())
 
 
-def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objective: str, planned: bool) -> Table:
-    """Makes the table of a model's rivals.
-
-    Args:
-        rows: results of the rivals, see `ov_hsdag.placing.rivals.Result.to_dict`.
-        left_out: reason for each rival that is left out, by its name.
-        objective: "latency" or "throughput".
-        planned: whether the rivals are those of a plan, whose rates are runs of the application a second.
-    """
+def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objective: str, runs: str) -> Table:
     key, scale = ("predicted_latency_us", 1e-3) if objective == "latency" else ("predicted_ips", 1.0)
     shown = []
     for row in rows:
@@ -502,7 +514,7 @@ def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objectiv
             )
         )
     shown += [Row(name, note=note) for name, note in left_out.items()]
-    return candidates_table(shown, objective, measured=True, what="runs" if planned else "inferences")
+    return candidates_table(shown, objective, measured=True, what=runs)
 
 
 COMMAND = Command(

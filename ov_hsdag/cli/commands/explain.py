@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
+from ov_hsdag.applications.plan import is_plan_file
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console
+from ov_hsdag.cli import applications, console
 from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given
-from ov_hsdag.cli.commands import plan
 from ov_hsdag.cli.placed_model import PlacedModel, explained
 from ov_hsdag.cli.stored_placement import print_stored
 from ov_hsdag.explaining.explained_model import ExplainedModel
@@ -82,10 +82,10 @@ def explain(
         return
     if output is not None:
         raise UserError("--output writes the placement that is stored in the model: give --stored, too")
-    if model.suffix == ".json":
+    if is_plan_file(model):
         own = {name: getattr(placed, name) for name in ("affinity", "shape", "workload", "context", "part")}
-        plan.check_options({**own, "node": node, "type": kind, "all": every}, "for one model, not for a plan")
-        plan.explained(model, placed, as_json)
+        common.refuse_options({**own, "node": node, "type": kind, "all": every}, "for one model, not for a plan")
+        applications.explain(model, placed, as_json)
         return
     file = common.one_file(model, placed.part, "explain")
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from ov_hsdag.applications.folder_fit import FolderFit, Part, counted_needs, fit_parts, folder_verdict
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.command import Command
@@ -29,7 +30,6 @@ from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.shapes import has_npu, sized
 from ov_hsdag.model.workload import Workload
-from ov_hsdag.placing.folder_fit import FolderFit, Part, counted_needs, fit_parts, folder_verdict
 from ov_hsdag.placing.memory_fit import DEFAULT_CONTEXT, SPLIT, Fit, Need, verdict
 from ov_hsdag.placing.memory_fit import fit as fit_model
 from ov_hsdag.storage.model_folder import (

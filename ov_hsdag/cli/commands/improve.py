@@ -20,11 +20,12 @@ from ov_hsdag.cli.command import Command
 from ov_hsdag.devices.discovery import absent
 from ov_hsdag.model.gains import BEST_SINGLE, times
 from ov_hsdag.model.placement import Placement
-from ov_hsdag.placing.improvement import Improvement, Proposer, improve_entry, unmeasured_first
+from ov_hsdag.placing.improvement import Improvement, Proposer, Report, improve_entry, unmeasured_first
 from ov_hsdag.placing.placement_cache import CacheEntry, PlacementCache
 from ov_hsdag.storage.scratch import require_temporary_folder
 from ov_hsdag.utils.errors import RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.timing import Deadline
 
 Budget = Annotated[str, typer.Option("--budget", metavar="10m", help="Time for all of them, as 90s, 10m or 1h.")]
 List = Annotated[bool, typer.Option("--list", help="Show what is kept, and measure nothing.")]
@@ -104,29 +105,17 @@ def _list(show: console.Show, cache: PlacementCache, entries: list[CacheEntry]) 
 def _improve(
     show: console.Show, cache: PlacementCache, entries: list[CacheEntry], seconds: float, finetune: bool
 ) -> None:
-    """Improves entries one after the other, and shows the results.
-
-    Args:
-        show: prints text or JSON.
-        cache: the cache, in which placements are replaced.
-        entries: its entries, in the order in which they are measured.
-        seconds: time for all; each entry gets an equal share of what those before it left.
-        finetune: also fine-tune the policy, where torch is installed.
-
-    Raises:
-        RunError: there is no folder for the temporary files of measuring.
-    """
+    """Improves entries one after the other; each gets an equal share of the time that is left."""
     require_temporary_folder()
     core = common.new_core()
     rows: list[dict[str, Any]] = []
     table = console.table("model", "devices", "predicted", "measured", "gained", "", left=(0, 1, 5))
     propose = _fine_tuned(core) if finetune and find_spec("torch") is not None else None
-    left = seconds
+    deadline = Deadline(seconds)
     for number, entry in enumerate(entries):
-        share = left / (len(entries) - number)
+        share = deadline.left / (len(entries) - number)
         with console.progress(_title(entry)) as tell:
             result = _improve_entry(core, cache, entry, share, propose, tell)
-        left -= share if result.gained is not None else 0.0
         rows.append(_result_json(cache, result))
         table.add_row(*_row(result))
     replaced = sum(row["replaced"] for row in rows)
@@ -168,9 +157,12 @@ def _fine_tuned(core: ov.Core) -> Proposer:
     Fine-tuning keeps the policy, so that later placings on the same devices use it.
     """
 
-    def propose(model: ov.Model, entry: CacheEntry, seconds: float) -> Mapping[str, Placement]:
-        """Fine-tunes on `model` for about `seconds`, and proposes the resulting placement; see `Proposer`."""
+    def propose(model: ov.Model, entry: CacheEntry, seconds: float, report: Report | None) -> Mapping[str, Placement]:
         from ov_hsdag.training import finetune as tuning
+
+        def measured(number: int, *_: object) -> None:
+            if report is not None:
+                report(f"fine-tuning the policy: {console.count(number, 'placement')} measured")
 
         with tempfile.TemporaryDirectory(prefix="ov_hsdag-improve-") as folder:
             _, placement = tuning.finetune(
@@ -181,6 +173,7 @@ def _fine_tuned(core: ov.Core) -> Proposer:
                 budget=tuning.Budget(seconds=seconds),
                 profile=entry.options.get("profile"),
                 core=core,
+                report=measured,
             )
         return {"fine-tuned": placement}
 

@@ -11,12 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
+from ov_hsdag.applications.application_file import of_folder, parse_counts
+from ov_hsdag.applications.folder_fit import FolderFit, Part, describe_lacking, fit_parts
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console, place_job, placed, remote
+from ov_hsdag.cli import applications, console, place_job, placed, remote
 from ov_hsdag.cli.child_process import continue_in_child
 from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import again, command_line
-from ov_hsdag.cli.commands import plan
 from ov_hsdag.costs.builtin import costs_line
 from ov_hsdag.costs.memory import check_kv_precision
 from ov_hsdag.costs.profile import Profile
@@ -34,9 +35,7 @@ from ov_hsdag.model.samples import inputs_of_each, parse_inputs
 from ov_hsdag.model.shapes import UNBOUNDED_DIMENSION, fix_input_shapes, has_npu, input_name, input_shapes, sized
 from ov_hsdag.model.workload import Workload
 from ov_hsdag.placing import selection
-from ov_hsdag.placing.application_file import of_folder, parse_counts
 from ov_hsdag.placing.candidates import policy_placers
-from ov_hsdag.placing.folder_fit import FolderFit, Part, describe_lacking, fit_parts
 from ov_hsdag.placing.options import PlaceOptions, flags
 from ov_hsdag.problem.problem import check_objective
 from ov_hsdag.report.write import check_report
@@ -96,7 +95,7 @@ def place(
         bool,
         typer.Option("--together", help="Of a folder, place all models that a run of its pipeline has, in proportion."),
     ] = False,
-    count: plan.Counts = None,
+    count: applications.Counts = None,
     bucket: Bucket = None,
     hardlinks: common.HardLinks = True,
     report: Report = None,
@@ -272,7 +271,7 @@ def _place_together(arguments: _Arguments, count: list[str] | None, as_json: boo
     if not is_model_folder(model):
         raise UserError("--together is for a folder of several models; ov-hsdag plan takes any models")
     of_one_model = {flags()[name].name or name: getattr(given, name) for name in _OF_ONE_MODEL}
-    plan.check_options({**of_one_model, "part": arguments.part}, "for one model, not for --together")
+    common.refuse_options({**of_one_model, "part": arguments.part}, "for one model, not for --together")
     spec = of_folder(model, parse_counts(count), given.workload, given.shapes)
     options = {
         **vars(given),
@@ -280,7 +279,7 @@ def _place_together(arguments: _Arguments, count: list[str] | None, as_json: boo
         "hardlinks": arguments.hardlinks,
         "compress_to_fp16": arguments.compress_to_fp16,
     }
-    plan.write(spec, arguments.device, arguments.output, model, options, as_json)
+    applications.place(spec, arguments.device, arguments.output, model, options, as_json)
 
 
 def _check(arguments: _Arguments) -> _Job:

@@ -7,43 +7,19 @@ placement of each model, and predicted and measured figures of the application. 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ov_hsdag.applications.application_file import of_folder, parse_counts, read_application
+from ov_hsdag.applications.plan import is_plan_file
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console
+from ov_hsdag.cli import applications
 from ov_hsdag.cli.command import Command
-from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.devices.discovery import absent
-from ov_hsdag.devices.memory import parse_memory
-from ov_hsdag.model.shapes import has_npu
-from ov_hsdag.placing.application_file import ApplicationSpec, of_folder, parse_counts, read_application, to_place
-from ov_hsdag.placing.candidates import policy_placers
-from ov_hsdag.placing.plan import Plan
-from ov_hsdag.placing.together import opened, place_together
-from ov_hsdag.problem.problem import check_objective
-from ov_hsdag.report.plan_picture import plan_picture
-from ov_hsdag.storage.files import check_not_input, check_writable, save_model_atomically, write_text, writing
-from ov_hsdag.storage.folder_writing import check_folder_output, write_folder
 from ov_hsdag.storage.model_folder import is_model_folder
 from ov_hsdag.utils.errors import UserError
-from ov_hsdag.utils.lazy import ov
 
-PLAN = "plan.json"
-"""The file of a plan in the folder of its models."""
-
-Counts = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--count",
-        metavar="NAME=N",
-        help="Runs of a model in one run of the application, instead of the usual number; can be given several times.",
-    ),
-]
 Output = Annotated[
     Path | None,
     common.output_option(
@@ -69,7 +45,7 @@ def plan(
     objective: Annotated[
         str | None, typer.Option(metavar="throughput|latency", help="What is to be best, of runs of the application.")
     ] = None,
-    count: Counts = None,
+    count: applications.Counts = None,
     shape: common.Shapes = None,
     workload: common.WorkloadOption = None,
     given: Any = None,
@@ -103,12 +79,10 @@ def plan(
         UserError: options contradict each other, or a model, a device or a file cannot be used.
         RunError: placing failed, see `place_together`.
     """
-    if application.suffix == ".json":
+    if is_plan_file(application):
         own = {"device": device, "output": output, "objective": objective, "count": count, "shape": shape}
-        check_options({**own, "workload": workload, **vars(given)}, "for placing, and this plan is only shown")
-        check_picture(report)
-        with console.result(as_json) as show:
-            shown(show, Plan.load(application), report=report)
+        common.refuse_options({**own, "workload": workload, **vars(given)}, "for placing, and this plan is only shown")
+        applications.show_stored(application, report, as_json)
         return
     if is_model_folder(application):
         spec = of_folder(application, parse_counts(count), workload, shape)
@@ -123,199 +97,7 @@ def plan(
     named = Path(os.path.abspath(application))  # the name of the folder for ".."
     name = named.name if named.is_dir() else named.stem
     how = {**vars(given), "objective": objective or spec.objective or "throughput", "report": report}
-    write(spec, listed, output or Path(f"{name}_plan"), application, how, as_json)
-
-
-def write(
-    spec: ApplicationSpec, device: str, output: Path, source: Path, given: Mapping[str, Any], as_json: bool
-) -> None:
-    """Places an application's models together, writes and shows them. Raises the errors of the command `plan`.
-
-    Args:
-        spec: the application.
-        device: devices in the order of preference.
-        output: folder for the models and the plan; where all models are of one folder, the copy of that folder.
-        source: the folder or file of the application.
-        given: options of `plan` by name: "objective", "report", and those of placing. Those of `place`,
-            "compress_to_fp16" and "hardlinks", may be among them.
-        as_json: print JSON.
-    """
-    check_objective(given["objective"])
-    check_picture(given["report"])
-    devices = DeviceSet.parse(device)
-    memory = given["memory"]
-    limits = spec.memory or {} if memory is None else parse_memory(memory, devices.names)
-    policy_placers(given["policy"])
-    folders = {one.folder for one in spec.models.values()}
-    alone = source if folders == {source} else None  # in this case the output is a copy of the folder
-    if alone is not None:
-        output = output if output.name else output.absolute()  # "." gives the plan no name
-        check_folder_output(output, source)
-    where = output.with_name(f"{output.name}.{PLAN}") if alone else output / PLAN
-    check_writable(where)
-    if alone is None:
-        for name, model_spec in spec.models.items():
-            target = output / (model_spec.of if model_spec.folder else f"{name}.xml")
-            common.check_output(target, model_spec.folder or model_spec.path)
-            for other in spec.models.values() if not model_spec.folder else ():
-                if other.path != model_spec.path:  # nor may it take the place of another model
-                    check_not_input(target, other.path)
-
-    with console.result(as_json) as show:
-        core = common.new_core()
-        measure = given["measure"]
-        if measure is None:
-            measure = not absent(core, devices) and common.has_temporary_folder()
-        fixes_sizes = bool(given["static"]) or has_npu(devices)
-        models = to_place(spec, lambda path: common.read_model(core, path), fixes_sizes=fixes_sizes)
-        compress = given.get("compress_to_fp16")
-        half = {
-            name: common.has_fp16_weights(one.model) if compress is None else compress for name, one in models.items()
-        }
-        with console.progress(f"placing {len(models)} models on {device}") as tell:
-            how = {name: given[name] for name in ("objective", "measure_seconds", "profile", "policy")}
-            how["static"] = bool(given["static"])
-            placed_plan = place_together(
-                models, device, rates=spec.rates, measure=measure, memory=limits, core=core, report=tell, **how
-            )
-        with console.progress(f"writing {output}"):
-            written = {name: (one.model, half[name]) for name, one in models.items()}
-            if alone is None:  # if writing ends early, no old plan must lie among new models
-                with writing(where):
-                    Path(os.path.realpath(where)).unlink(missing_ok=True)
-            placed_plan = _written(placed_plan, spec, written, output, alone, given.get("hardlinks", True))
-        placed_plan.save(where)
-        shown(show, placed_plan, where, given["report"])
-        if absent(core, devices):
-            largest = max(placed_plan.models.values(), key=lambda one: (len(one.devices), sum(one.busy_us.values())))
-            show.next("explain", where.parent / (largest.path or ""))
-        else:
-            show.next("verify", where, "--device", device)
-
-
-def check_picture(path: Path | None) -> None:
-    """Raises UserError where the picture of a plan cannot be written; None, for no picture, is fine."""
-    if path is None:
-        return
-    if path.suffix != ".svg":
-        raise UserError(f"the picture of a plan is an .svg: got '{path}'")
-    check_writable(path)
-
-
-def check_options(given: Mapping[str, object], why: str) -> None:
-    """Raises UserError where an option is given that has no use here.
-
-    Args:
-        given: values of the options that have none, by name; a false value stands for an option that was not given.
-        why: end of the message after "--option is": "for one model, not for a plan".
-    """
-    for name in (name for name, value in given.items() if value):
-        raise UserError(f"--{name.replace('_', '-')} is {why}: leave it out")
-
-
-def read_plan(where: Path, core: ov.Core, device: str | None, **how: Any) -> Any:
-    """Reads a plan and its models, and prices them.
-
-    Args:
-        where: the plan.json.
-        core: reads the models.
-        device: devices in place of the plan's; None for these.
-        how: options of `ov_hsdag.placing.together.opened`; memory: as --memory takes it.
-
-    Returns:
-        The plan with new predictions, its application, the assignment that the models carry (int64 [members]), and the
-        prepared models: the result of `opened`.
-    """
-    stored_plan = Plan.load(where)
-    if how.get("memory"):
-        how["memory"] = parse_memory(how["memory"], DeviceSet.parse(device).names if device else stored_plan.devices)
-    models = {name: common.read_model(core, file) for name, file in stored_plan.files(where).items()}
-    return opened(stored_plan, models, device, core, **how)
-
-
-def explained(where: Path, given: Any, as_json: bool) -> None:
-    """Explains the whole of a written plan: shows it, and what moving each model to another device would cost.
-
-    Args:
-        where: the plan.json.
-        given: the options of `explain`, a `PlacedModel`; a plan uses its device, objective, profile and memory.
-        as_json: print JSON.
-    """
-    how = {name: getattr(given, name) for name in ("objective", "profile", "memory")}
-    with console.result(as_json) as show:
-        found, app, now, _ = read_plan(where, common.new_core(), given.device, **how)
-        shown(show, found, where, moves=app.moves(now))
-
-
-def _written(
-    plan: Plan,
-    spec: ApplicationSpec,
-    models: Mapping[str, tuple[ov.Model, bool]],
-    output: Path,
-    alone: Path | None,
-    hard_links: bool,
-) -> Plan:
-    """Writes the models of a plan.
-
-    Args:
-        plan: the plan.
-        spec: the application, which says what folder each model is of.
-        models: the models by name, each with whether its weights become FP16.
-        output: the folder to write.
-        alone: the exported folder, where all models are of one; `output` is then a copy of it. None otherwise: `output`
-            then gets a file for each single model and a folder for each exported one.
-        hard_links: share unchanged weights with the source folders.
-
-    Returns:
-        The plan with the models' paths, which are relative to the plan's file.
-    """
-    paths: dict[str, str] = {}
-    pipelines: dict[tuple[str, Path], dict[str, tuple[ov.Model, bool]]] = {}
-    for name, model_spec in spec.models.items():
-        if model_spec.folder is None:
-            paths[name] = f"{name}.xml"
-            model, half = models[name]
-            save_model_atomically(model, output / paths[name], compress_to_fp16=half)
-        else:
-            inside = model_spec.path.relative_to(model_spec.folder).as_posix()
-            pipelines.setdefault((model_spec.of, model_spec.folder), {})[inside] = models[name]
-            paths[name] = f"{output.name if alone else model_spec.of}/{inside}"
-    for (of, folder), placed in pipelines.items():
-        write_folder(output if alone else output / of, folder, placed, hard_links=hard_links)
-    return replace(plan, models={name: replace(one, path=paths[name]) for name, one in plan.models.items()})
-
-
-def shown(
-    show: console.Show,
-    plan: Plan,
-    where: Path | None = None,
-    report: Path | None = None,
-    moves: Mapping[str, Mapping[str, float | None]] | None = None,
-) -> None:
-    """Prints a plan as text or JSON, and draws it where that is asked for.
-
-    Args:
-        show: prints it.
-        plan: the plan.
-        where: its file, for titles; None for none.
-        report: the .svg to write; None for none.
-        moves: the cost in µs of moving each model to each other device, from `Application.moves`; None to omit them.
-    """
-    if report is not None:
-        write_text(report, plan_picture(plan.to_dict(), str(where or "plan")))
-    heads = ("model", "runs", "where", *plan.devices, "memory", "moved to" if moves else "")
-    table = console.table(*heads, left=(0, 2, len(heads) - 1))
-    rows = plan.rows()
-    costs = [[*one.items()] for one in (moves or {}).values()] + [[] for _ in rows]
-    for row, own in zip(rows, costs, strict=False):
-        told = [f"{to} {'-' if us is None else f'{us / 1e3:+,.3f} ms'}" for to, us in own]
-        table.add_row(*row, "\n".join(told), style="bold" if row[0] == "all" else None)
-    data = plan.to_dict() | ({"full": plan.full, "moves": moves} if moves else {})
-    show(data, f"{where}: {plan.summary()}" if where else plan.summary(), table)
-    others = console.table("plan", "predicted", "measured", "x best without splits", "", left=(0, 4))
-    for row in plan.compared():
-        others.add_row(*row)
-    show.text("", others if plan.baselines else None)
+    applications.place(spec, listed, output or Path(f"{name}_plan"), application, how, as_json)
 
 
 COMMAND = Command(plan, position=20, example="ov-hsdag plan app.toml --device HETERO:GPU,CPU --output placed")

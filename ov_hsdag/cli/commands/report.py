@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from ov_hsdag.applications.plan import is_plan_file
 from ov_hsdag.cli import _common as common
-from ov_hsdag.cli import console, kit
+from ov_hsdag.cli import applications, console, kit
 from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import command_of
-from ov_hsdag.cli.commands import plan
 from ov_hsdag.cli.placed_model import PlacedModel, explained
 from ov_hsdag.explaining.report_data import write
-from ov_hsdag.placing.plan import Plan
 from ov_hsdag.report.write import check_report
 from ov_hsdag.storage.files import check_not_input
 from ov_hsdag.utils.byte_sizes import format_bytes
@@ -42,15 +41,12 @@ def report(model: common.Model, placed: PlacedModel, output: ReportOutput = None
     """
     results = kit.read_results(model) if model.suffix == ".json" else None
     if results is not None:
-        plan.check_options(vars(placed), "for one model, not for results of the kit")
+        common.refuse_options(vars(placed), "for one model, not for results of the kit")
         kit.report(results, model, output, as_json)
         return
-    if model.suffix == ".json":
-        plan.check_options(vars(placed), "for one model, not for a plan")
-        picture = output or Path(f"{model.stem}.svg")
-        plan.check_picture(picture)
-        with console.result(as_json) as show:
-            plan.shown(show, Plan.load(model), model, picture)
+    if is_plan_file(model):
+        common.refuse_options(vars(placed), "for one model, not for a plan")
+        applications.report(model, output, as_json)
         return
     file = common.one_file(model, placed.part, "report")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ov_hsdag._env import disabled
+from ov_hsdag.applications.plan import Plan, is_plan_file
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.cli.child_process import continue_in_child
@@ -20,7 +22,6 @@ from ov_hsdag.measuring.verification import verify as verify_model
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.samples import inputs_of_each, parse_inputs
-from ov_hsdag.placing.plan import Plan
 from ov_hsdag.storage.ir_text import file_carries
 from ov_hsdag.storage.model_folder import is_model_folder, model_files, models_of
 from ov_hsdag.utils.errors import UserError
@@ -74,8 +75,8 @@ def verify(
     if precision not in (DEPLOYED, F32):
         raise UserError(f"the precision must be '{DEPLOYED}' or '{F32}', got '{precision}'")
     common.check_model(model)
-    several = is_model_folder(model) or model.suffix == ".json"
-    files = _placed_files(model, part or ())
+    subject = _subject(model, part or ())
+    files, several = subject.files, subject.several
     examples, inputs = parse_shapes(shape or ()), parse_inputs(input or ())
 
     if disabled():
@@ -108,7 +109,7 @@ def verify(
             good = good and done.good
             show.text(f"{name}: {done}" if several else str(done))
         show.json({"models": results} if several else next(iter(results.values())))
-        if good and model.suffix != ".json":
+        if good and subject.explainable:
             named = options({"--part": next(iter(files.values())).stem if len(models_of(model)) > 1 else None})
             show.next("explain", model, *named, *given("--shape"))
         elif not good and precision == DEPLOYED and any(_may_round(result) for result in results.values()):
@@ -117,25 +118,38 @@ def verify(
         raise typer.Exit(1)
 
 
-def _placed_files(model: Path, parts: Sequence[str]) -> dict[str, Path]:
-    """Lists the files to verify: all models of a plan; of a folder, by default, all that carry a placement.
+@dataclass(frozen=True)
+class _Subject:
+    """What is verified: a model, models of a folder, or those of a plan.
+
+    Attributes:
+        files: the models' files, by the names that results have.
+        several: whether results are those of several models, even where there is one.
+        explainable: whether `ov-hsdag explain` is what a user may want next.
+    """
+
+    files: Mapping[str, Path]
+    several: bool
+    explainable: bool
+
+
+def _subject(model: Path, parts: Sequence[str]) -> _Subject:
+    """Finds the models to verify: all of a plan, and of a folder, by default, all that carry a placement.
 
     Args:
-        model: a model's file, an exported folder, or a plan.json.
-        parts: models of a folder; empty for the default.
-
-    Returns:
-        The files by the names that results have: names of files, or of a plan's models.
+        model: a model, a folder or a plan.json.
+        parts: names of models of a folder; empty for the default.
 
     Raises:
-        UserError: there is no such model, or none in the folder.
+        UserError: there is no such model, or the plan cannot be read.
     """
-    if model.suffix == ".json" and not parts:
-        return Plan.load(model).files(model)
+    if is_plan_file(model) and not parts:
+        return _Subject(Plan.load(model).files(model), several=True, explainable=False)
     folder = is_model_folder(model) and not parts
     placed = [file for file in models_of(model).values() if file_carries(file)] if folder else []
     # A folder without a placement gives its main models, for an error message that names them.
-    return {file.name: file for file in placed or model_files(model, parts)}
+    files = {file.name: file for file in placed or model_files(model, parts)}
+    return _Subject(files, several=is_model_folder(model), explainable=True)
 
 
 def _may_round(result: Mapping[str, Any]) -> bool:

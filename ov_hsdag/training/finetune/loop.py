@@ -1,11 +1,15 @@
-"""The fine-tuning loop: it fits the corrections, learns, proposes and measures, and in the end chooses."""
+"""The fine-tuning loop: it fits the corrections, learns, proposes and measures, and in the end chooses.
+
+A ratio says how many times better than the reference a placement is. The reference is the best single device or, where
+none runs the model, HETERO's own choice. Baselines are the single devices and HETERO's own choice. Finalists are the
+best measured placements, which are measured again before one is chosen.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -29,6 +33,7 @@ from ov_hsdag.training.loss import edge_loss, imitation_loss, policy_loss
 from ov_hsdag.training.network import HSDAGNetwork, export
 from ov_hsdag.training.rollout import run_policy, sample
 from ov_hsdag.training.run import CHECKPOINT, SummaryWriter, follow, read_metadata, readable_checkpoint
+from ov_hsdag.utils.warn import warn_caller
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +140,7 @@ def run(
         ongoing.measure_finalists()
         ongoing.measure_hetero_default()
     if "judge" not in vars(ongoing):
-        warnings.warn(f"no placement was measured: {ongoing.why_idle()}", stacklevel=2)
+        warn_caller(f"no placement was measured: {ongoing.why_idle()}")
     fit = task.fit(state)
     learn(state, task, settings, fit)
     choice = choose(state, problem, settings)
@@ -156,7 +161,7 @@ class _Run:
     settings: Settings
     budget: Budget
     about: Mapping[str, Any]
-    fingerprint: str  # of the problem
+    fingerprint: str  # fingerprint of the problem, see `ov_hsdag.training.finetune.state.fingerprint_of`
     begin: float  # time of `time.monotonic` at which the run would have begun if its parts had followed without pause
 
     @cached_property
@@ -169,12 +174,16 @@ class _Run:
         return time.monotonic() - self.begin
 
     def spent(self, closing: bool = True) -> float:
-        """The spent share of the budget; with `closing`, as if one more measurement and the finalists were measured."""
+        """Computes the spent share of the budget, 1 or more where all of it is spent.
+
+        Args:
+            closing: whether to count the time of one more measurement and of the finalists as spent already.
+        """
         more = closing_seconds(self.state, self.settings) if closing else 0.0
         return self.budget.share(len(self.state.measured), self.seconds() + more)
 
     def why_idle(self) -> str:
-        """Words for the reason why nothing was measured in this part of the run."""
+        """Says, for a warning, why nothing was measured in this part of the run."""
         made, before, budget = len(self.state.measured), self.state.seconds, self.budget
         if made >= budget.measurements:
             why = f"{made} of {budget.measurements:g} measurements were made before"
@@ -187,7 +196,7 @@ class _Run:
         return f"{why}; a budget counts all parts of a run, so give a larger one"
 
     def measure_singles(self) -> None:
-        """Measures the single devices where the run is new; the best of them is the reference."""
+        """Adds the single devices' measurements to the entries of a new run, and sets its reference to the judge's."""
         if self.state.entries:
             return
         self.state.reference = self.judge.reference
@@ -197,7 +206,7 @@ class _Run:
             )
 
     def measure(self, proposal: Proposal) -> states.Entry:
-        """Measures a proposal; returns its entry."""
+        """Measures a proposal, adds its entry to the state, writes the checkpoint, and returns the entry."""
         # Ratios are lowered by their errors here: otherwise one lucky measurement would cut short all later ones.
         worth = max(entry.measurement.sure for entry in self.state.good)
         measurement = self.judge.measure(self.problem.affinity(proposal.placement), worth=worth)
@@ -207,7 +216,7 @@ class _Run:
         return entry
 
     def measure_finalists(self) -> None:
-        """Measures the best placements again."""
+        """Measures the finalists again; both measurements of each go together into `State.final`."""
         for index in finalists(self.state, self.settings):
             entry = self.state.entries[index]
             again = self.judge.measure(self.problem.affinity(entry.placement), rounds=self.settings.final_rounds)
@@ -215,7 +224,7 @@ class _Run:
             self.save()
 
     def measure_hetero_default(self) -> None:
-        """Measures HETERO's own choice, unless it has been measured already."""
+        """Measures HETERO's own choice and adds its entry, unless it has been measured already."""
         placement = states.simple_placement(self.problem, HETERO_DEFAULT)
         if any(np.array_equal(placement, entry.placement) for entry in self.state.entries):
             return
@@ -275,7 +284,7 @@ def learn(state: states.State, task: states.Task, settings: Settings, fit: Fit) 
 
 
 def imitation_target(state: states.State, task: states.Task, settings: Settings) -> NDArray[np.float32]:
-    """The placement that the policy imitates: the weighted mean of good measured placements.
+    """Computes the placement that the policy imitates: the weighted mean of good measured placements.
 
     Weights are a softmax of log ratios. Placements that disagree with the best one get no weight, as a mean of such
     placements would be no placement.
@@ -301,7 +310,7 @@ def imitation_target(state: states.State, task: states.Task, settings: Settings)
 
 
 def closing_seconds(state: states.State, settings: Settings) -> float:
-    """About the time, seconds, of one more measurement and of measuring the finalists again."""
+    """Estimates the seconds of one more measurement and of measuring the finalists again; 0 before any measurement."""
     known = [entry.measurement.seconds for entry in state.measured]
     return (1 + 2 * settings.finalists) * statistics.median(known) if known else 0.0
 
@@ -335,7 +344,7 @@ def pooled(first: Measurement, second: Measurement, objective: str) -> Measureme
 
 
 def choose(state: states.State, problem: PlacementProblem, settings: Settings) -> Choice:
-    """Chooses the best finalist that surely beats the baselines and by the margin; otherwise the best baseline.
+    """Chooses the best finalist that surely beats the best baseline, by the margin; else the best baseline.
 
     A finalist surely beats a baseline where the 95% interval of all its measurements is above it. Baselines are the
     best single device and, where it was measured, HETERO's own choice.

@@ -1,9 +1,12 @@
-"""Fine-tuning of the policy on a model, from the model to its placed IR."""
+"""Fine-tuning of the policy on a model, from the model to its placed IR.
+
+A judge measures placements relative to a reference, the best single device (`ov_hsdag.measuring.evaluator.Judge`).
+`Simulated` is a judge that simulates instead.
+"""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -36,6 +39,12 @@ from ov_hsdag.training.network import HSDAGNetwork, load
 from ov_hsdag.training.run import CHECKPOINT, read_metadata, readable_checkpoint
 from ov_hsdag.utils.errors import RunError, UserError
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.warn import warn_caller
+
+REFERENCE_SHARE = 0.25
+"""Share of the budget's time after which the single devices, from which the reference is found, have no further round.
+
+A device that is far slower than the others would otherwise take all of it: one round takes at least four inferences."""
 
 
 def finetune(  # noqa: PLR0913 settings, all by keyword
@@ -121,17 +130,26 @@ def finetune(  # noqa: PLR0913 settings, all by keyword
         }
 
     def judge_of(reference: str | None) -> Judge:
-        """Makes the judge that compares placements with a reference; with None, it finds one."""
+        """Makes the judge that compares placements with a reference of this name; with None, the judge finds one."""
         if simulated:
             return Simulated(problem, reference)
-        return Measurer(model, devices, objective, core, reference=reference, shapes=examples, seconds=trial_seconds)
+        return Measurer(
+            model,
+            devices,
+            objective,
+            core,
+            reference=reference,
+            shapes=examples,
+            seconds=trial_seconds,
+            reference_seconds=REFERENCE_SHARE * (budget or Budget()).seconds,
+        )
 
     outcome = run(output, problem, judge_of, network, budget, settings, about, report)
     if not simulated and outcome.state.measured:
         try:
             tuned.keep(output / "policy", core, devices.names)
         except OSError as error:  # the run's own folder has the policy anyway
-            warnings.warn(f"later placings do not find the policy of this run: {error}", stacklevel=2)
+            warn_caller(f"later placings do not find the policy of this run: {error}")
     recorded: dict[str, Any] = {"shapes": {name: list(shape) for name, shape in examples.items()}} if examples else {}
     if virtual := definition(devices.names):
         recorded["virtual_devices"] = virtual
@@ -164,9 +182,12 @@ def initial_network(policy: str | PathLike[str] | None, problem: PlacementProble
 
 
 def _shapes_by_input(model: ov.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-    """The given example shapes by friendly names of inputs, so that those of two calls can be compared.
+    """Renames example shapes, by any names of inputs, to the inputs' friendly names, so that runs can be compared.
 
-    Raises UserError where a shape does not fit its input.
+    Inputs without an example shape are left out.
+
+    Raises:
+        UserError: a shape does not fit its input.
     """
     sizes = input_shapes(model, shapes)
     named: dict[str, list[int]] = {}
@@ -281,7 +302,14 @@ class Simulated:
         return Measurement(ratio, value, reference, ratios=(ratio,), submodels=submodels, bounds=(ratio, ratio))
 
     def _values(self, us: float) -> tuple[float, float]:
-        """The value of a placement, given as a score in µs, and of the reference, as a `Measurement` has them."""
+        """Converts a score to the values of a `Measurement`.
+
+        Args:
+            us: score of a placement, µs.
+
+        Returns:
+            The values of the placement and of the reference: latency in µs, or throughput in results per second.
+        """
         if self._problem.objective == "latency":
             return us, self._reference_us
         return 1e6 / us, 1e6 / self._reference_us

@@ -1,8 +1,9 @@
 """Proposes the next placement to measure, by Thompson sampling over placements of the policy and of search.
 
-The costs are corrected by factors drawn from the posterior, and every other time by the most likely factors. Candidates
-are refined and ranked by the simulator with corrected costs, and the best one that has not been measured is proposed.
-The settings say whether the policy, search or both propose candidates.
+The costs are corrected by factors drawn from the posterior, and every other time by the most likely factors. The
+problem with these costs is called believed. Candidates are refined and ranked by the simulator with the believed costs,
+and the best one that has not been measured is proposed. The settings say whether the policy, search or both propose
+candidates. Fresh candidates are those of this step, in contrast to placements that have been measured.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal 
 def policy_placements(
     network: HSDAGNetwork, task: Task, settings: Settings, generator: np.random.Generator
 ) -> Placements:
-    """Placements that the policy proposes in the same way as the placer `hsdag`, after the single devices.
+    """Makes the policy's placements, in the same way as the placer `hsdag`; single devices come first.
+
+    The policy is run with two clusterings: parsed clusters, and each coarse group by itself.
 
     Args:
         network: the policy.
@@ -114,7 +117,14 @@ def policy_placements(
 def _propose_candidates(
     believed: PlacementProblem, state: State, task: Task, settings: Settings, generator: np.random.Generator
 ) -> tuple[Placements, list[str], NDArray[np.float64]]:
-    """Placements of the proposers, each once; where none is feasible, repaired and random placements.
+    """Collects the placements of the proposers, each once; where none is feasible, repaired and random placements.
+
+    Args:
+        believed: the problem with corrected costs.
+        state: state of the run, with the policy.
+        task: constant data of the run.
+        settings: settings of the run.
+        generator: source of the random numbers.
 
     Returns:
         The placements, uint8 [candidates, groups], the source of each, and their scores with the believed costs, µs.
@@ -149,6 +159,15 @@ def _refine_candidates(
 ) -> tuple[Placements, list[str], NDArray[np.float64]]:
     """Refines some of the fresh placements and the best measured ones.
 
+    Args:
+        believed: the problem with corrected costs.
+        fresh: the fresh placements, uint8 [fresh, groups].
+        origins: source of each of them, see `Entry.source`.
+        scores: score of each of them with the believed costs, µs, inf where infeasible, float64 [fresh].
+        state: state of the run, with the measured placements.
+        settings: settings of the run.
+        generator: source of the random numbers.
+
     Returns:
         The refined placements, then `fresh`, uint8 [candidates, groups]; the source of each, and their scores with the
         believed costs, µs.
@@ -168,15 +187,23 @@ def _refine_candidates(
 def _first_unmeasured(
     task: Task, candidates: Placements, ranking: NDArray[np.int64], measured: Placements
 ) -> int | None:
-    """Index of the first new candidate in the ranking that differs enough from all known ones, else of the first new.
+    """Finds the best candidate that has not been measured, with a preference for those that differ from measured ones.
 
-    None where all candidates are known.
+    Args:
+        task: constant data of the run, which define the distance of placements.
+        candidates: the candidates, uint8 [candidates, groups].
+        ranking: indices of the candidates, the best first, int64 [candidates].
+        measured: all measured placements, uint8 [measured, groups].
+
+    Returns:
+        Index of the first candidate in the ranking at a distance of at least `_DIFFERENT` from all measured placements;
+        without any, of the first that is not among them; None if all have been measured.
     """
-    second: int | None = None
+    first_unmeasured: int | None = None
     for index in ranking.tolist():
         if (measured == candidates[index]).all(axis=1).any():
             continue
         if task.distance(candidates[index], measured).min() >= _DIFFERENT:
             return index
-        second = index if second is None else second
-    return second
+        first_unmeasured = index if first_unmeasured is None else first_unmeasured
+    return first_unmeasured

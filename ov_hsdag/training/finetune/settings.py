@@ -90,7 +90,12 @@ class Budget:
     seconds: float = math.inf
 
     def share(self, measurements: int, seconds: float) -> float:
-        """The spent share of the budget, 1 or more where all of it is spent, from the measurements and time so far."""
+        """Computes the spent share of the budget, 1 or more where all of it is spent.
+
+        Args:
+            measurements: number of measurements so far.
+            seconds: wall time so far, seconds.
+        """
         return max(measurements / self.measurements, seconds / self.seconds)
 
     def to_dict(self) -> dict[str, float | None]:

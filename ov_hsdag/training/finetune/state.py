@@ -1,4 +1,8 @@
-"""The state of a fine-tuning run, its checkpoint, and the data that stay the same in a run."""
+"""The state of a fine-tuning run, its checkpoint, and the data that stay the same in a run.
+
+A ratio says how many times better than the reference a placement is. The reference, and the baselines, which do not
+count against the budget, are those of `ov_hsdag.training.finetune.loop`.
+"""
 
 from __future__ import annotations
 
@@ -214,7 +218,11 @@ class Task:
         return cls(problem, policy_input(problem), impact(problem), Corrector(problem, placement), placement)
 
     def fit(self, state: State) -> Fit:
-        """The posterior of the corrections, given all measurements so far."""
+        """Fits the corrections to all measurements so far; terms of new placements are added to the cache `terms`.
+
+        Returns:
+            The posterior of the corrections.
+        """
         measured = [entry.measurement for entry in state.good]
         for entry in state.good:
             if (key := entry.placement.tobytes()) not in self.terms:
@@ -224,9 +232,10 @@ class Task:
         return self.corrector.fit(terms, np.array([measurement.ratio for measurement in measured]), uncertain)
 
     def distance(self, placement: NDArray[np.uint8], others: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """The distance of a placement from each of the others, float64 [others].
+        """Computes the distance of a placement, uint8 [groups], from others, uint8 [others, groups].
 
-        It is the share of the groups, by `weight`, whose devices differ: 0 to 1.
+        Returns:
+            The share of the groups, by `weight`, whose devices differ, 0 to 1, float64 [others].
         """
         return np.asarray((others != placement) @ self.weight)
 

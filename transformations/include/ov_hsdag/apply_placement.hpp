@@ -31,13 +31,15 @@ public:
     // next device in the placement's list that may be used, with a line on standard error.
     explicit ApplyPlacement(const std::string& device = {});
 
+    // Sets the affinities. Returns whether the model was changed; see above.
     bool run_on_model(const std::shared_ptr<ov::Model>& model) override;
 
-    // The devices for which a model was placed, in HETERO's order; empty if it carries no placement.
+    // The devices for which a model was placed, in HETERO's order; empty if it carries no placement. Throws
+    // ov::Exception if the placement cannot be read.
     static std::vector<std::string> devices_of(const std::shared_ptr<const ov::Model>& model);
 
 private:
-    std::vector<std::string> devices_;
+    std::vector<std::string> devices_;  // the devices to use; empty: those of the placement
 };
 
 }  // namespace ov_hsdag
