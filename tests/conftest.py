@@ -193,7 +193,10 @@ def children() -> Children:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, children: Children) -> Iterator[Path]:
-    """Where pools of workers put their folders. At the end there are none, and no processes."""
+    """The folder for temporary files during a test, where pools of workers put theirs.
+
+    At the end the test fails if a file or a process is left.
+    """
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))

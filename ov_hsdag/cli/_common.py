@@ -237,7 +237,12 @@ def require_training(what: str) -> None:
 
 
 def refuse_options(given: Mapping[str, object], why: str) -> None:
-    """Raises UserError for an option that has no use here. given: options by name; why: "for one model, not …"."""
+    """Raises UserError where an option is given that has no use in this case.
+
+    Args:
+        given: values of the options without use, by name. A false value stands for an option that was not given.
+        why: end of the message, after "--option is": "for one model, not for a plan".
+    """
     for name in (name for name, value in given.items() if value):
         raise UserError(f"--{name.replace('_', '-')} is {why}: leave it out")
 

@@ -1,5 +1,8 @@
 """What commands do with an application: several models in one file, or in the folder of a pipeline.
 
+An application is several models that run together; one run of it is a number of inferences of each. A plan has the
+placement of each model, and predicted and measured figures of the application. It is stored as plan.json.
+
 A command that takes a model asks `ov_hsdag.applications.plan.is_plan_file` once, where it begins, and leaves a plan to
 functions of this module.
 """
@@ -54,7 +57,8 @@ def place(
         device: devices in the order of preference.
         output: folder for the models and the plan; where all models are of one folder, the copy of that folder.
         source: the folder or file of the application.
-        given: options of `ov-hsdag plan` by name.
+        given: options of `ov-hsdag plan` by name: "objective", "report", and those of placing. Those of
+            `ov-hsdag place`, "compress_to_fp16" and "hardlinks", may be among them.
         as_json: print JSON.
     """
     check_objective(given["objective"])
@@ -139,11 +143,12 @@ def read_plan(where: Path, core: ov.Core, device: str | None, **how: Any) -> Loa
 
 
 def explain(where: Path, given: Any, as_json: bool) -> None:
-    """Explains the whole of a written plan.
+    """Explains the whole of a written plan: shows it, and what moving each model to another device would cost.
 
     Args:
         where: the plan.json.
-        given: the options of `explain`.
+        given: the options of `ov-hsdag explain`, a `PlacedModel`; of these device, objective, profile and memory are
+            used.
         as_json: print JSON.
     """
     how = {name: getattr(given, name) for name in ("objective", "profile", "memory")}
@@ -187,7 +192,20 @@ def _written(
     alone: Path | None,
     hard_links: bool,
 ) -> Plan:
-    """Writes the models, and returns the plan with their paths. models: each with whether its weights become FP16."""
+    """Writes the models of a plan.
+
+    Args:
+        plan: the plan.
+        spec: the application, which says what folder each model is of.
+        models: the models by name, each with whether its weights become FP16.
+        output: the folder to write.
+        alone: the exported folder, where all models are of one; `output` is then a copy of it. None otherwise: `output`
+            then gets a file for each single model and a folder for each exported one.
+        hard_links: share unchanged weights with the source folders.
+
+    Returns:
+        The plan with the models' paths, which are relative to the plan's file.
+    """
     paths: dict[str, str] = {}
     pipelines: dict[tuple[str, Path], dict[str, tuple[ov.Model, bool]]] = {}
     for name, model_spec in spec.models.items():
@@ -211,7 +229,7 @@ def show_plan(
     report: Path | None = None,
     moves: Mapping[str, Mapping[str, float | None]] | None = None,
 ) -> None:
-    """Prints a plan, and draws it where that is asked for.
+    """Prints a plan as text or JSON, and draws it where that is asked for.
 
     Args:
         show: prints it.

@@ -250,7 +250,7 @@ def _check(
 
 
 def _bench_here(job: _Job, subject: _Subject) -> Iterator[_Outcome]:
-    """Measures every model of a job, or its application, on this machine, and yields the results of each.
+    """Measures every model of a job, or its application, on this machine, and yields the outcome of each.
 
     Raises:
         UserError: a device is not on this machine, or a model cannot be read.
@@ -268,7 +268,7 @@ def _bench_here(job: _Job, subject: _Subject) -> Iterator[_Outcome]:
 
 
 def _each_model(job: _Job, core: ov.Core) -> Iterator[tuple[Path, Callable[[], _Contenders]]]:
-    """Reads the models of a job; yields each one's file, and what makes the ways to run it."""
+    """Reads the models of a job; yields the file of each, and a function that places it (`_contenders`)."""
     # All models are read before the first is measured, so that an error in one wastes no measurement.
     loaded = [common.read_model(core, path) for path in job.models]
     given_shapes = example_shapes(loaded, job.examples)
@@ -279,7 +279,7 @@ def _each_model(job: _Job, core: ov.Core) -> Iterator[tuple[Path, Callable[[], _
 
 
 def _application(job: _Job, core: ov.Core) -> Iterator[tuple[Path, Callable[[], _Contenders]]]:
-    """Reads the plan of a job; yields its file, and what makes the ways to run its application."""
+    """Reads the plan of a job; yields its file, and a function that lists the rivals of its application."""
     (path,) = job.models
     loaded = applications.read_plan(path, core, job.device, objective=job.objective, profile=job.profile)
     yield path, lambda: _contenders_of_plan(loaded)
@@ -293,7 +293,7 @@ class _Contenders:
         model: the normalized model; of an application, the first one.
         rivals: the ways to run it.
         left_out: reason for each rival that is left out, by its name.
-        how: further arguments of `measure`: shapes, inputs and phases, and models that run beside the first one.
+        how: further arguments of `measure`, such as shapes and phases, and models that run beside the first one.
     """
 
     model: ov.Model
@@ -340,7 +340,7 @@ def _contenders(
 
 
 def _contenders_of_plan(loaded: LoadedPlan) -> _Contenders:
-    """All ways to run the application of a plan."""
+    """Lists the rivals of a plan's application."""
     rivals, left_out = contenders_of_plan(loaded.application, loaded.assignment)
     how = {"seconds": TRIAL, **models_of(loaded.application, loaded.prepared)}
     return _Contenders(loaded.prepared[0].analysis.model, rivals, left_out, how)
@@ -351,8 +351,8 @@ class _Subject:
     """What is measured: models one by one, or the application of a plan.
 
     Attributes:
-        each: yields the file of each, and what makes the ways to run it.
-        runs: what is counted: "inferences" or "runs".
+        each: reads the models; yields the file of each, and a function that places it.
+        runs: word for what rates count a second: "inferences" or "runs".
         next_command: name of the command that a user may want next, for a file that was measured.
         next_options: words of that command behind the file, for a job.
     """
@@ -398,7 +398,7 @@ def _render(job: _Job, subject: _Subject, outcomes: Iterable[_Outcome], show: co
     Args:
         job: says how.
         subject: says what is measured.
-        outcomes: the results, measured while they are taken.
+        outcomes: the outcomes; each is measured when it is taken from the iterator.
         show: prints text or JSON.
 
     Returns:
@@ -498,6 +498,14 @@ def _write(path: Path, document: dict[str, Any]) -> None:
 
 
 def _table(rows: Sequence[dict[str, Any]], left_out: Mapping[str, str], objective: str, runs: str) -> Table:
+    """Makes the table of a model's rivals.
+
+    Args:
+        rows: results of the rivals, see `ov_hsdag.placing.rivals.Result.to_dict`.
+        left_out: reason for each rival that is left out, by its name.
+        objective: "latency" or "throughput".
+        runs: word for what rates count a second: "inferences" or "runs".
+    """
     key, scale = ("predicted_latency_us", 1e-3) if objective == "latency" else ("predicted_ips", 1.0)
     shown = []
     for row in rows:

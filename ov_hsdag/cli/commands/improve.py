@@ -105,7 +105,18 @@ def _list(show: console.Show, cache: PlacementCache, entries: list[CacheEntry]) 
 def _improve(
     show: console.Show, cache: PlacementCache, entries: list[CacheEntry], seconds: float, finetune: bool
 ) -> None:
-    """Improves entries one after the other; each gets an equal share of the time that is left."""
+    """Improves entries one after the other, and shows the results.
+
+    Args:
+        show: prints text or JSON.
+        cache: the cache, in which placements are replaced.
+        entries: its entries, in the order in which they are measured.
+        seconds: time for all. Each entry gets an equal share of the time that is left when its turn comes.
+        finetune: also fine-tune the policy, where torch is installed.
+
+    Raises:
+        RunError: there is no folder for the temporary files of measuring.
+    """
     require_temporary_folder()
     core = common.new_core()
     rows: list[dict[str, Any]] = []
@@ -158,6 +169,7 @@ def _fine_tuned(core: ov.Core) -> Proposer:
     """
 
     def propose(model: ov.Model, entry: CacheEntry, seconds: float, report: Report | None) -> Mapping[str, Placement]:
+        """Fine-tunes on `model` for about `seconds`, and proposes the resulting placement; see `Proposer`."""
         from ov_hsdag.training import finetune as tuning
 
         def measured(number: int, *_: object) -> None:

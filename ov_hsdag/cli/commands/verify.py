@@ -124,7 +124,7 @@ class _Subject:
 
     Attributes:
         files: the models' files, by the names that results have.
-        several: whether results are those of several models, even where there is one.
+        several: whether JSON has an object of results by model, as for a folder with a single model, too.
         explainable: whether `ov-hsdag explain` is what a user may want next.
     """
 
