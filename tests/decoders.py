@@ -179,6 +179,7 @@ def cross_attention_decoder(layers: int = 4, *, heads: int = 2, size: int = 8, s
         return ops.transpose(ops.reshape(x, np.array([0, 0, heads, size]), True), np.array([0, 2, 1, 3]))
 
     def own(new: ov.Node, name: str) -> ov.Node:
+        """Appends keys or values of new tokens to a state; returns all of them, [batch, heads, past + new, size]."""
         sizes = [batch, np.array([heads]), np.array([0]), np.array([size])]
         empty = ops.broadcast(np.float32(0), ops.concat(sizes, 0))
         read = ops.read_value(empty, name, ov.Type.f32, ov.PartialShape([-1, heads, -1, size]))
@@ -189,6 +190,7 @@ def cross_attention_decoder(layers: int = 4, *, heads: int = 2, size: int = 8, s
         return joined
 
     def of_encoder(name: str) -> ov.Node:
+        """Keeps keys or values of the encoder's frames in a state, from the first inference to a reset."""
         read = ops.read_value(split_heads(linear(encoded)), name, ov.Type.f32, ov.PartialShape([-1, heads, -1, size]))
         sinks.append(ops.assign(read, name))
         return read
@@ -196,6 +198,7 @@ def cross_attention_decoder(layers: int = 4, *, heads: int = 2, size: int = 8, s
     mask: ov.Node | None = None
 
     def attend(query: ov.Node, keys: ov.Node, values: ov.Node, seen: ov.Node | None) -> ov.Node:
+        """Attention without a scale, [batch, tokens, hidden]. seen: is added to the scores; None for nothing."""
         scores = ops.matmul(query, keys, False, True)
         weights = ops.softmax(scores if seen is None else ops.add(scores, seen), -1)
         attended = ops.transpose(ops.matmul(weights, values, False, False), np.array([0, 2, 1, 3]))

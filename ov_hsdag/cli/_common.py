@@ -171,6 +171,7 @@ def with_shared_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*arguments: Any, shared: _Shared, **options: Any) -> None:
+        """Sets the variables of `console`, and calls the command with its own options."""
         for name, value in vars(shared).items():
             setattr(console, name, value)
         if console.quiet and console.verbose:
@@ -207,8 +208,11 @@ def with_options_of(
     ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        """Wraps a command; the wrapper's signature, which typer reads, has the options."""
+
         @functools.wraps(command)
         def run(*arguments: Any, **values: Any) -> None:
+            """Makes an instance of `kind` from the options' values, and calls the command with it."""
             option_values = {option.name: values.pop(option.name, option.default) for option in options}
             command(*arguments, **values, **{name: kind(**option_values)})
 

@@ -133,6 +133,7 @@ def one_line_warnings() -> None:
     """Makes Python print warnings as `warning: …`, and leave out those of the learning libraries about themselves."""
 
     def show(message: Warning | str, category: type[Warning], filename: str, *_: Any, **__: Any) -> None:
+        """Takes the place of `warnings.showwarning`."""
         if debug or not _LIBRARY_FILES.search(filename):
             print(printable(f"warning: {message}"), file=sys.stderr)
 
