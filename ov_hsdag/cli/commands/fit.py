@@ -68,7 +68,8 @@ def fit(
 ) -> None:
     """Say whether MODEL fits into the devices' memory, alone or split, and with how much context.
 
-    Of a folder all models count that are loaded, those that `place` leaves alone where HETERO loads them.
+    Of a folder, all models count that a program loads. Those that `place` does not place are counted on the first
+    device, where HETERO loads them.
 
     A model that carries a placement is judged as it is placed; else the search of `place` looks for a split that fits.
 

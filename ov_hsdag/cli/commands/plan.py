@@ -60,8 +60,9 @@ def plan(
 ) -> None:
     """Decide where the models of an application run that share a machine, and write them with their placements.
 
-    A run of the application is so many inferences of each model. Whole models go to devices; one is split only where
-    that gains. Programs that load the written models on the same device list follow the plan unchanged.
+    One run of the application is a number of inferences of each model (--count). Whole models go to devices; a model is
+    split only where that gains. Programs that load the written models on the same device list follow the plan
+    unchanged.
 
     Args:
         application: a file in TOML, a folder of a pipeline's models, or a plan.json to show again.
