@@ -72,6 +72,16 @@ def test_matmul_flops_do_not_depend_on_transposition() -> None:
     assert graph.flops[graph.types.index("MatMul")] == pytest.approx(2 * 2 * 5 * 11 * 7)
 
 
+@pytest.mark.parametrize(("left", "right"), [([3, 5, 7], [7]), ([7], [3, 7, 5]), ([7], [7]), ([5, 7], [7])])
+def test_flops_of_a_product_with_a_vector(left: list[int], right: list[int]) -> None:
+    """The output has an axis less, so that its last two axes may be a batch and a side of the matrices."""
+    a, b = ops.parameter(left, ov.Type.f32), ops.parameter(right, ov.Type.f32)
+    product = ops.matmul(a, b, False, False)
+    graph = ComputationGraph.from_model(ov.Model([ops.result(product)], [a, b], "vector"))
+    outputs = float(np.prod(product.get_output_shape(0)))
+    assert graph.flops[graph.types.index("MatMul")] == pytest.approx(2 * outputs * 7)
+
+
 def test_loop_costs_all_of_its_iterations() -> None:
     state = ops.parameter([1, 16], ov.Type.f32)
     body_input = ops.parameter([1, 16], ov.Type.f32)

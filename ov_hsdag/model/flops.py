@@ -95,11 +95,16 @@ def _convolution(leading: int, *, backward: bool = False) -> Callable[[Shapes, S
 def _matmul(inputs: Shapes, outputs: Shapes) -> float:
     """Counts the operations of a product of matrices: two for each output element and each k of its inner size."""
 
+    # A vector has the inner size alone, and the output has one axis less.
+    for shape in inputs[:2]:
+        if len(shape) == 1:
+            return 2.0 * math.prod(outputs[0]) * shape[0]
+
     # The inner size k follows from the numbers of elements, whichever sides are transposed: mk · kn / mn = k².
     def matrix(shape: Shape) -> int:
         return math.prod(shape[-2:]) if shape else 1
 
-    result = matrix(outputs[0]) if len(outputs[0]) >= 2 else math.prod(outputs[0])
+    result = matrix(outputs[0])
     inner = math.sqrt(matrix(inputs[0]) * matrix(inputs[1]) / result) if result else 0.0
     return 2.0 * math.prod(outputs[0]) * inner
 
