@@ -94,7 +94,6 @@ def _convolution(leading: int, *, backward: bool = False) -> Callable[[Shapes, S
 
 def _matmul(inputs: Shapes, outputs: Shapes) -> float:
     """Counts the operations of a product of matrices: two for each output element and each k of its inner size."""
-
     # A vector has the inner size alone, and the output has one axis less.
     for shape in inputs[:2]:
         if len(shape) == 1:
