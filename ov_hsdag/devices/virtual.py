@@ -19,13 +19,15 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ov_hsdag import _env
 from ov_hsdag.devices.device_set import HETERO
 from ov_hsdag.devices.memory import parse_amount
 from ov_hsdag.devices.property_values import DEVICE_PROPERTIES, device_properties, listed_devices, names_in
 from ov_hsdag.utils.errors import RunError, UserError, one_line, shortened
 from ov_hsdag.utils.lazy import ov
 
-VIRTUAL_DEVICES_VARIABLE = "OV_HSDAG_VIRTUAL_DEVICES"  # environment variable with the declaration
+VIRTUAL_DEVICES_VARIABLE = _env.VIRTUAL_DEVICES
+"""Name of the environment variable with the declaration."""
 
 MEMORY = "MEMORY"
 """Property of a virtual device that is not OpenVINO's: its memory, as "2GiB"."""

@@ -131,6 +131,8 @@ class Placement:
     def missing(self, names: Collection[str]) -> list[str]:
         """Lists nodes of the placement that a model lacks, except for nodes that relax shapes.
 
+        Placing inserts those (`relaxed_shapes`), so that a model which is placed anew lacks them without being another.
+
         Args:
             names: friendly names of the model's nodes.
 
