@@ -151,9 +151,9 @@ class Plan:
         return max(busy, key=busy.__getitem__)
 
     def fullest(self) -> str:
-        """A line that names the busiest device and the model with the most work there.
+        """A line that names the busiest device and, unless requested rates are reached, its model with the most work.
 
-        Where rates were requested, it says whether they are reached, and what would help.
+        Where rates were requested, it says whether they are reached, and if not, what would help.
         """
         full = self.full
         largest = max(self.models, key=lambda name: self.models[name].busy_us.get(full, 0.0))
