@@ -160,12 +160,12 @@ class Posterior:
         return float(self.mean[first] - self.mean[second]), max(float(variance), 0.0)
 
     def error(self, name: str) -> float:
-        """The standard deviation of log(rate / geometric mean of all candidates' rates)."""
+        """Returns the standard deviation of log(rate of `name` / geometric mean of all candidates' rates)."""
         contrast = np.array([one == name for one in self.names]) - 1 / len(self.names)
         return math.sqrt(max(float(contrast @ (self.covariance + self.lasting) @ contrast), 0.0))
 
     def ratio(self, name: str, over: str) -> Ratio:
-        """How many times better the candidate `name` is than `over`."""
+        """Estimates how many times better the candidate `name` is than `over`; includes the `lasting` covariance."""
         mean, variance = self.difference(name, over)
         half = _QUANTILE * math.sqrt(variance)
         return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))

@@ -669,7 +669,7 @@ class MemoryBudget:
         self._memory_of = cache(partial(discovery.memory_of, core))
 
     def add(self, name: str, needs: Mapping[str, int]) -> None:
-        """Adds a candidate; `needs`: its bytes on each device."""
+        """Adds a candidate or replaces its needs; `needs` has the bytes that the simulator counts, by device."""
         self._needs[name] = needs
 
     def together(self, names: Sequence[str]) -> list[str]:

@@ -279,7 +279,13 @@ _numbers = itertools.count()
 
 
 def _close(folder: Path, workers: list[Worker], owner: int) -> None:
-    """Ends workers and removes the folder, if this is the process with the id `owner` and not a fork of it."""
+    """Ends workers and removes the folder, unless this process is a fork of the pool's.
+
+    Args:
+        folder: folder of the pool.
+        workers: its workers.
+        owner: id of the process that made the pool.
+    """
     if os.getpid() != owner:
         return
     for one in workers:

@@ -540,7 +540,15 @@ class Verification:
         return outputs[number * len(self._names) : (number + 1) * len(self._names)]
 
     def _outputs_where(self, holds: Callable[[NDArray[Any]], bool], *runs: list[Outputs]) -> list[str]:
-        """Names of the outputs for which the condition `holds` in any inference of the runs."""
+        """Finds the outputs for which a condition holds in any inference.
+
+        Args:
+            holds: the condition on the values of an output.
+            runs: runs to look at; each has the outputs of each sequence of inferences.
+
+        Returns:
+            Names of the outputs, in the model's order.
+        """
         count = len(self._names)
         return [
             name
@@ -549,7 +557,7 @@ class Verification:
         ]
 
     def _depends_on_inputs(self, outputs: list[Outputs]) -> bool:
-        """Whether some output differs between the input sets; also true for a model without inputs."""
+        """Whether some output differs between sequences with different inputs; also true for a model without inputs."""
         first, *other_sets = outputs
         varying = any(
             not np.array_equal(array, other[number], equal_nan=bool(np.issubdtype(array.dtype, np.floating)))
@@ -559,9 +567,15 @@ class Verification:
         return varying or not self._model.get_parameters()
 
     def _nothing_compared(self, outputs: list[Outputs]) -> list[str]:
-        """Lines that say why outputs prove nothing: they have no finite value, or do not depend on the inputs.
+        """Finds out why equal outputs would prove nothing: no value is finite, or they do not depend on the inputs.
 
-        Outputs that are empty or finite only in part add to `notes`.
+        Outputs that are empty or finite only in part add lines to `notes`.
+
+        Args:
+            outputs: outputs of the placed model, for each sequence of inferences.
+
+        Returns:
+            Reasons, one line each; empty where the outputs prove something.
         """
         with_finite = self._outputs_where(lambda array: bool(_finite_values(array).any()), outputs)
         lines = []
@@ -589,7 +603,7 @@ class Verification:
 
 
 def _depends_on_fake_quantize(model: ov.Model) -> NDArray[np.bool_]:
-    """Whether each output depends on a FakeQuantize of a tensor that is no constant, bool [outputs]."""
+    """Finds out whether each output depends on a FakeQuantize of a tensor that is no constant, bool [outputs]."""
     depends = []
     for result in model.get_results():
         seen, waiting = {result.get_instance_id()}, [result]
@@ -648,7 +662,16 @@ def _outputs_twice(
 
 
 def _runs(compiled: ov.CompiledModel, inputs: Sequence[Sequence[Inputs]], times: int) -> list[list[Outputs]]:
-    """Runs each sequence several times in a row; returns, for each run, the outputs of all sequences."""
+    """Runs each sequence of inferences several times in a row, see `_outputs_twice`.
+
+    Args:
+        compiled: the compiled model.
+        inputs: for each sequence, the inputs of its inferences.
+        times: number of runs of each sequence.
+
+    Returns:
+        For each run, the outputs of each sequence.
+    """
     runs: list[list[Outputs]] = [[] for _ in range(times)]
     request = compiled.create_infer_request()
     for steps in inputs:
@@ -662,7 +685,16 @@ def _runs(compiled: ov.CompiledModel, inputs: Sequence[Sequence[Inputs]], times:
 
 
 def _run(compiled: ov.CompiledModel, request: ov.InferRequest, steps: Sequence[Inputs]) -> Outputs:
-    """Runs a sequence of inferences; returns their outputs, one after the other."""
+    """Runs a sequence of inferences on a request.
+
+    Args:
+        compiled: the compiled model.
+        request: a request of it, whose states are not reset.
+        steps: inputs of each inference.
+
+    Returns:
+        Copies of the outputs, one inference after the other.
+    """
     outputs: Outputs = []
     for arrays in steps:
         infer(request, arrays)
