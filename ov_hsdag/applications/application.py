@@ -273,7 +273,10 @@ class Application:
         return np.sort(np.unique(self.exchange_keys(assignments), axis=0, return_index=True)[1])
 
     def evaluate(self, assignments: NDArray[np.integer]) -> ApplicationEvaluation:
-        """Simulates a batch of assignments, int64 [batch, members]."""
+        """Simulates a batch of assignments, int64 [batch, members].
+
+        For latency, the members run in `order`: each begins when its inputs are there and its devices are free.
+        """
         batch, devices = len(assignments), len(self.devices)
         busy, memory = np.zeros((batch, devices)), np.zeros((batch, devices), np.int64)
         runs = np.ones(batch, bool)

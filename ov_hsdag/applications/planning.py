@@ -318,7 +318,7 @@ def _best_by_profile(
 
 
 def _scale_by_timing(problem: PlacementProblem, timed: Mapping[str, float]) -> PlacementProblem:
-    """Returns a problem with its times scaled by the factors of `PlannedModel.timed`; factors that lack are 1."""
+    """Returns a problem with its times scaled by the factors of `PlannedModel.timed`; a missing factor counts as 1."""
     factors = np.array([timed.get(device, 1.0) for device in problem.devices])
     return scale_costs(problem, factors, timed.get(_BOUNDARIES, 1.0))
 
