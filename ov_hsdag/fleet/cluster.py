@@ -116,6 +116,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         workers = ThreadPoolExecutor(max(len(jobs), 1))
 
         def one(kind: Kind, job: Job, folder: Path) -> str | UserError | RunError:
+            """Runs one job; returns its standard output, or the error that ended it."""
             try:
                 return _RemoteJob(self, kind, job, folder, digests, over, tell, log).run()
             except (UserError, RunError) as error:
@@ -175,7 +176,13 @@ class Cluster(AbstractContextManager["Cluster"]):
 
 
 def _check_reachable(address: str) -> None:
-    """Raises UserError where nothing listens at HOST:PORT. Ray itself would retry for a quarter of an hour."""
+    """Checks that something listens at the address; Ray itself would retry for a quarter of an hour.
+
+    Addresses without host and port, such as "auto", are not checked.
+
+    Raises:
+        UserError: the address is invalid, or nothing listens there.
+    """
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         host, port = parts.hostname, parts.port
@@ -200,7 +207,7 @@ class _Lost(Exception):
 
 @dataclass
 class _RemoteJob:
-    """Runs one job on a machine of its kind, and on another where that one is lost."""
+    """Runs one job on a machine of its kind, and on another of the kind where that machine is lost."""
 
     cluster: Cluster  # the connection
     kind: Kind  # kind of machine that the job needs
