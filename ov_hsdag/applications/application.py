@@ -3,6 +3,10 @@
 The times of a model count as often as the model runs in one run of the application. HETERO splits each model
 separately, so each model keeps a placement problem of its own; only the loads and the memory of the devices are summed
 over the models.
+
+A member is a model of an application with its known placements, the `ways` to run it. An assignment chooses one of them
+for each member. A split is a placement on several devices. The period is the time between the ends of two runs while
+many are in flight.
 """
 
 from __future__ import annotations
@@ -56,6 +60,8 @@ _SEARCHES, _LEAST_LEFT = 2, 0.02
 class Member:
     """A model of an application, with the placements of it that have been found.
 
+    Placements are only appended to `ways`, so that indices in it stay valid.
+
     Attributes:
         name: name of the model in the application.
         problem: placement problem of one inference, or of the mean inference of a workload.
@@ -72,13 +78,20 @@ class Member:
 
     @cached_property
     def whole(self) -> list[int]:
-        """Indices in `ways` of the placements on a single device; where HETERO runs none, of all that it runs."""
+        """Indices in `ways` of the placements on a single device; where HETERO runs none, of all that it runs.
+
+        They are found at the first access; placements that are appended later do not count.
+        """
         broken = self.problem.evaluate(np.stack([way.placement for way in self.ways])).broken
         runs = np.flatnonzero(~broken).tolist()
         return [number for number in runs if self.ways[number].name in self.problem.devices] or runs
 
     def way(self, placement: NDArray[np.uint8]) -> int:
-        """Returns the index in `ways` of a placement, uint8 [groups]; a new placement is appended."""
+        """Returns the index in `ways` of a placement; a new placement is appended.
+
+        Args:
+            placement: device number of each co-location group, uint8 [groups].
+        """
         for number, known in enumerate(self.ways):
             if np.array_equal(known.placement, placement):
                 return number
@@ -93,10 +106,11 @@ class ApplicationEvaluation:
     Attributes:
         busy_us: work of each device in one run of the application, µs, float64 [batch, devices].
         period_us: time between the ends of two runs while many are in flight, µs, float64 [batch].
-        memory_bytes: bytes that each device stores, int64 [batch, devices].
+        memory_bytes: bytes that each device stores for all models, int64 [batch, devices].
         latency_us: time of one run on an idle machine, µs, float64 [batch].
         span_us: times at which each model begins and ends in such a run, µs, float64 [batch, members, 2].
-        over: bytes beyond the devices' memory, inf where a model does not run, float64 [batch].
+        over: bytes beyond the devices' memory, 0 where all models fit, float64 [batch]. It is inf where the placement
+            of a model is infeasible by itself: HETERO does not run it, or it alone exceeds memory.
     """
 
     busy_us: NDArray[np.float64]
@@ -107,14 +121,26 @@ class ApplicationEvaluation:
     over: NDArray[np.float64]
 
     def score(self, objective: str) -> NDArray[np.float64]:
-        """The objective, which is minimized: latency or period, µs, inf where memory is exceeded, float64 [batch]."""
+        """Returns the value to minimize: latency, else the period, µs, float64 [batch].
+
+        It is inf where memory is exceeded or a model does not run.
+
+        Args:
+            objective: "latency" or "throughput".
+        """
         value = self.latency_us if objective == "latency" else self.period_us
         return np.where(self.over > 0, np.inf, value)
 
     def rank(self, objective: str) -> NDArray[np.float64]:
-        """`score` with a finite value where memory is exceeded, so that searches can reduce the excess.
+        """Returns `score` with a finite value where memory is exceeded, so that searches can reduce the excess.
 
-        The value is above all times and grows with the excess, float64 [batch].
+        That value is above all times and grows with the excess; it is inf where `over` is.
+
+        Args:
+            objective: "latency" or "throughput".
+
+        Returns:
+            The value to minimize, float64 [batch].
         """
         return np.where(self.over > 0, _NO_FIT * (1 + self.over), self.score(objective))
 
@@ -123,10 +149,11 @@ class ApplicationEvaluation:
 class Application:
     """Models that share the devices of a machine, and the objective that they are placed for.
 
-    An assignment is the index of one placement in `Member.ways` for each member, int64 [members].
+    An assignment has the index of one placement in `Member.ways` for each member, int64 [members]. Searches append
+    placements to `ways`.
 
     Attributes:
-        members: the models.
+        members: the models, which have the same devices and limits.
         objective: "throughput" of runs of the application with many in flight, or "latency" of one run.
     """
 
@@ -134,7 +161,7 @@ class Application:
     objective: str
 
     def __post_init__(self) -> None:
-        """Raises as `check_runs`."""
+        """Checks counts and order of the models. Raises UserError as `check_runs`."""
         check_runs({one.name: (one.count, one.after) for one in self.members})
 
     @property
@@ -190,13 +217,16 @@ class Application:
 
     @cached_property
     def equal_devices(self) -> list[NDArray[np.int64]]:
-        """Device numbers of each group of devices that can be exchanged without changing the costs of any model."""
+        """Sets of devices that can be exchanged without changing the costs of any model.
+
+        Each device is in one set, perhaps alone; a set has the numbers of its devices, int64 [devices of the set].
+        """
         kinds = np.stack([member.problem.kinds for member in self.members])
         _, kind = np.unique(kinds, axis=1, return_inverse=True)
         return [np.flatnonzero(kind.reshape(-1) == number) for number in range(int(kind.max()) + 1)]
 
     def exchange_keys(self, assignments: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Keys that are equal for assignments which differ only by an exchange of equal devices.
+        """Computes keys that are equal for assignments which differ only by an exchange of equal devices.
 
         The key of a placement consists of its pattern, in which devices are numbered as they first appear, and of the
         devices in that order. Equal devices of an assignment are renamed: the first to appear gets the lowest number.
@@ -232,11 +262,21 @@ class Application:
         return np.column_stack([*patterns, np.take_along_axis(renamed, order, axis=1)])
 
     def distinct(self, assignments: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Row numbers of assignments that differ from all earlier ones by more than an exchange of equal devices."""
+        """Finds assignments that differ from all earlier ones by more than an exchange of equal devices.
+
+        Args:
+            assignments: the assignments, int64 [batch, members].
+
+        Returns:
+            Their row numbers in increasing order, int64 [rows].
+        """
         return np.sort(np.unique(self.exchange_keys(assignments), axis=0, return_index=True)[1])
 
     def evaluate(self, assignments: NDArray[np.integer]) -> ApplicationEvaluation:
-        """Simulates a batch of assignments, int64 [batch, members]."""
+        """Simulates a batch of assignments, int64 [batch, members].
+
+        For latency, the members run in `order`: each begins when its inputs are there and its devices are free.
+        """
         batch, devices = len(assignments), len(self.devices)
         busy, memory = np.zeros((batch, devices)), np.zeros((batch, devices), np.int64)
         runs = np.ones(batch, bool)
@@ -260,21 +300,25 @@ class Application:
         return ApplicationEvaluation(busy, periods, memory, span[:, :, 1].max(axis=1), span, over)
 
     def ranks(self, assignments: NDArray[np.integer]) -> NDArray[np.float64]:
-        """`ApplicationEvaluation.rank` of each assignment, float64 [batch]."""
+        """Simulates assignments, [batch, members]; returns their `ApplicationEvaluation.rank`, float64 [batch]."""
         return self.evaluate(assignments).rank(self.objective)
 
     def scores(self, assignments: NDArray[np.integer]) -> NDArray[np.float64]:
-        """`ApplicationEvaluation.score` of each assignment, float64 [batch]."""
+        """Simulates assignments, [batch, members]; returns their `ApplicationEvaluation.score`, float64 [batch]."""
         return self.evaluate(assignments).score(self.objective)
 
     def describe(self, assignment: Sequence[int]) -> dict[str, str]:
-        """The name of each model's placement, by model: a device, or the placer that found the split."""
+        """Returns the name of each model's placement in an assignment, by name of the model.
+
+        It is the name of a device, or of the placer that found the split.
+        """
         return {one.name: one.ways[way].name for one, way in zip(self.members, assignment, strict=True)}
 
     def whole_assignments(self) -> NDArray[np.int64]:
-        """Assignments with each model on one device, the best first, int64 [assignments, members].
+        """Lists assignments with each model on one device, the best by `rank` first, int64 [assignments, members].
 
-        These are all such assignments, or some good ones where there are more than `_ENUMERATED`.
+        These are all such assignments, or those that hill climbing visits where there are more than `_ENUMERATED`. A
+        model that runs on no single device has its other placements, see `Member.whole`.
         """
         choices = [member.whole for member in self.members]
         if np.prod([float(len(one)) for one in choices]) <= _ENUMERATED:
@@ -284,7 +328,7 @@ class Application:
         return assignments[np.argsort(self.ranks(assignments), kind="stable")]
 
     def distinct_whole(self, count: int) -> NDArray[np.int64]:
-        """The best `count` of `whole_assignments` that fit, int64 [at most count, members].
+        """Returns the best `count` of `whole_assignments` that fit, int64 [at most count, members].
 
         Of assignments that only exchange equal devices, one is returned.
         """
@@ -293,12 +337,15 @@ class Application:
         return fitting[self.distinct(fitting)][:count]
 
     def on_each_device(self) -> dict[str, NDArray[np.int64]]:
-        """The assignment with all models on a device, int64 [members], by name of each device that runs all of them."""
+        """Returns the assignments that have all models on one device, int64 [members], by name of the device.
+
+        Devices that do not run all models are left out; memory does not count.
+        """
         numbers = {device: [self.number_on(member, device) for member in self.members] for device in self.devices}
         return {device: np.array(same, np.int64) for device, same in numbers.items() if None not in same}
 
     def moves(self, now: NDArray[np.int64]) -> dict[str, dict[str, float | None]]:
-        """How much the objective changes when one model moves to one device, µs, positive for worse.
+        """Computes how much the objective changes when one model moves to one device, µs, positive for worse.
 
         Args:
             now: the assignment to start from, int64 [members].
@@ -320,9 +367,10 @@ class Application:
         return changes
 
     def _climb(self, choices: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-        """Assignments that hill climbing visits, int64 [assignments, members].
+        """Runs hill climbing; returns the assignments that it compares, int64 [assignments, members].
 
-        It starts from all models on each device. A step changes one model's placement, or exchanges those of two.
+        It starts from all models on each device. A step changes one model's placement, or exchanges those of two. For
+        throughput, it minimizes norms of the devices' loads (`_POWERS`) in place of the period.
 
         Args:
             choices: for each member, the indices of the placements that may be chosen.
@@ -342,6 +390,8 @@ class Application:
 
     def with_splits(self, start: NDArray[np.int64], search: Multilevel) -> NDArray[np.int64]:
         """Improves an assignment by splitting models, one after the other, where that gains more than `MARGIN`.
+
+        New splits are appended to the members' `ways`.
 
         Args:
             start: the assignment to begin with, int64 [members].
@@ -368,11 +418,14 @@ class Application:
         return self._without_small_gains(current, value)
 
     def _without_small_gains(self, assignment: NDArray[np.int64], value: float) -> NDArray[np.int64]:
-        """Undoes splits whose gain is within `MARGIN`; returns the assignment, int64 [members].
+        """Undoes splits whose gain is within `MARGIN`.
 
         Args:
             assignment: an assignment with splits, int64 [members].
-            value: its `rank`.
+            value: its `rank`, µs.
+
+        Returns:
+            The assignment with fewer splits, int64 [members].
         """
         largest_rank = value * (1 + MARGIN)
         for number, member in enumerate(self.members):
@@ -384,7 +437,12 @@ class Application:
         return assignment
 
     def _busy_us(self, number: int, assignment: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Work of each device for one model in a run of the application, µs, float64 [devices]."""
+        """Computes the work of each device for one model in a run of the application, µs, float64 [devices].
+
+        Args:
+            number: index of the model among the members.
+            assignment: the assignment, int64 [members].
+        """
         member = self.members[number]
         return member.count * member.problem.evaluate(member.ways[assignment[number]].placement).busy_us[0]
 
@@ -399,8 +457,8 @@ class Application:
         Args:
             number: index of the model among the members.
             current: the assignment of all members, int64 [members].
-            value: its `rank`; for throughput this is the period, µs.
-            search: the search that is used.
+            value: its `rank`, µs; for throughput this is the period, unless memory is exceeded.
+            search: places the model.
         """
         member, load = self.members[number], self.evaluate(current[None])
         present = member.problem.evaluate(member.ways[current[number]].placement)
@@ -417,7 +475,7 @@ class Application:
         member.way(problem.legalized(search.place(problem)))
 
     def plan(self, search: Multilevel | None = None) -> dict[str, NDArray[np.int64]]:
-        """Finds assignments to choose from, those without splits first.
+        """Finds assignments to choose from, those without splits first; splits are appended to the members' `ways`.
 
         Args:
             search: the search for splits of single models; the default one where it is None.
@@ -453,10 +511,16 @@ class Application:
         return {name: one for (name, one), fits in zip(plans.items(), fitting, strict=True) if fits}
 
     def best(self, found: Mapping[str, NDArray[np.int64]]) -> str:
-        """Name of the best assignment of `plan`.
+        """Chooses the best assignment of `plan` by its predicted `score`.
 
         A later assignment replaces an earlier one only where it is better by more than `MARGIN`; for "whole", which
         splits no model, any gain suffices.
+
+        Args:
+            found: assignments by name, int64 [members], in the order in which `plan` returns them.
+
+        Returns:
+            Name of the best one.
         """
         names, scores = list(found), self.scores(np.stack(list(found.values())))
         best = 0
@@ -467,7 +531,7 @@ class Application:
 
     @staticmethod
     def number_on(member: Member, device: str) -> int | None:
-        """Index in `ways` of the placement of the whole model on a device; None where the device does not run it."""
+        """Returns the index in `member.ways` of the whole model on a device; None where the device does not run it."""
         return next((number for number in member.whole if member.ways[number].name == device), None)
 
 
@@ -529,7 +593,12 @@ def scale_costs(problem: PlacementProblem, factors: NDArray[np.float64], boundar
 
 
 def _neighbours(current: NDArray[np.int64], choices: Sequence[Sequence[int]]) -> Iterator[NDArray[np.int64]]:
-    """Yields assignments that differ from the current one in one model's placement, or by an exchange of two models."""
+    """Yields assignments that differ from the current one in one model's placement, or by an exchange of two of them.
+
+    Args:
+        current: the current assignment, int64 [members].
+        choices: for each member, the indices of the placements that may be chosen.
+    """
     for number, ways in enumerate(choices):
         for way in ways:
             if way != current[number]:

@@ -1,4 +1,8 @@
-"""Reads applications: from a TOML file, or from a folder with the models of a pipeline."""
+"""Reads applications: from a TOML file, or from a folder with the models of a pipeline.
+
+A pipeline is a folder of several models that a library runs together, such as the encoder and decoder of Whisper; each
+of its models is a part. A spec describes a model or an application before any model is read.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,7 @@ class ModelSpec:
         workload: workload that the user gave; only a model with states can have one.
         usual: default workload of such a part of a pipeline, where the user gave none.
         folder: the pipeline's folder that contains the model; None for a single model.
-        of: name of the model, or of its pipeline, in the application.
+        of: name of the model, or of its pipeline, in the application; "" for a pipeline that is the whole application.
     """
 
     path: Path
@@ -193,6 +197,12 @@ def to_place(
 def parse_counts(texts: list[str] | None) -> dict[str, float]:
     """Reads counts such as "unet=30".
 
+    Args:
+        texts: the texts, each NAME=NUMBER; None for none.
+
+    Returns:
+        The number by name; any number that `float` reads.
+
     Raises:
         UserError: a text is not NAME=NUMBER.
     """
@@ -211,8 +221,8 @@ def _check_table(table: Mapping[str, Any], kinds: Mapping[str, Any], what: str) 
 
     Args:
         table: the table.
-        kinds: type of each key's value.
-        what: the table, as messages name it.
+        kinds: type of each known key's value.
+        what: name of the table in messages.
     """
     for key, value in table.items():
         if key not in kinds:
@@ -221,12 +231,18 @@ def _check_table(table: Mapping[str, Any], kinds: Mapping[str, Any], what: str) 
 
 
 def _expand_table(name: str, table: Mapping[str, Any], base: Path) -> dict[str, ModelSpec]:
-    """Descriptions of the models that a table [models.NAME] stands for: one model, or the parts of a folder.
+    """Describes the models that a table [models.NAME] stands for: one model, or the parts of a folder.
 
     Args:
         name: NAME of the table.
         table: the table.
         base: folder that paths are relative to.
+
+    Returns:
+        Descriptions by name of the model or part.
+
+    Raises:
+        UserError: a key is missing, contradicts another one or has an invalid value, or the path does not exist.
     """
     if "path" not in table:
         raise UserError(f"[models.{name}] has no path")
@@ -252,11 +268,18 @@ def _expand_table(name: str, table: Mapping[str, Any], base: Path) -> dict[str, 
 
 
 def _expand_pipeline(whole: ModelSpec, counts: Mapping[str, Any]) -> dict[str, ModelSpec]:
-    """Descriptions of the parts of a pipeline's folder, by name.
+    """Describes the parts of a pipeline's folder.
 
     Args:
-        whole: the folder, described as if it were one model.
-        counts: inferences of parts in one run of the pipeline; the others keep their usual counts.
+        whole: the folder, described as if it were one model. Its count multiplies those of the parts, and parts that
+            wait for no other part wait for the models that it waits for.
+        counts: inferences of parts in one run of the pipeline, by part; the others keep their usual counts.
+
+    Returns:
+        Descriptions by part, after the name of the pipeline and "/" where it has one.
+
+    Raises:
+        UserError: a count names a part that the folder lacks or is not allowed, or the folder has no model.
     """
     roles = pipeline(whole.path)
     if unknown := sorted(set(counts) - set(roles)):

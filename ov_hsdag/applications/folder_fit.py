@@ -1,4 +1,8 @@
-"""Checks whether all models of a pipeline's folder fit into the devices' memory together."""
+"""Checks whether all models of a pipeline's folder fit into the devices' memory together.
+
+A part is one model of the folder. The context is the number of tokens that the states of a decoder hold. Need and room
+are the bytes that parts require of a device and may have there (`ov_hsdag.placing.memory_fit`).
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,8 @@ class FolderFit:
 
     Attributes:
         devices: names of the devices, in HETERO's order.
-        parts: results by part; parts that were counted earlier reduce the memory that a part may have.
+        parts: the result of `fit` by part. A part may have the memory that earlier counted parts leave, see
+            `fit_parts`.
         unplaced: names of the parts that `place` leaves to HETERO.
         tokenizers: bytes of the tokenizers' files, which are in the CPU's memory.
         total: memory of all parts on each device that has one, by device.
@@ -157,7 +162,10 @@ def prompt_shapes(name: str, model: ov.Model, workload: Workload) -> dict[str, t
 
 
 def counted_needs(part: Fit) -> Mapping[str, Need]:
-    """Memory that a part occupies, by device; a part that fits nowhere counts on the first device that runs it."""
+    """Returns the memory that a part occupies, by device.
+
+    A part that fits nowhere counts on the first device that runs it; one that no device runs has no entry.
+    """
     if part.needs or not part.singles:
         return part.needs
     first = next(iter(part.singles))
@@ -165,12 +173,17 @@ def counted_needs(part: Fit) -> Mapping[str, Need]:
 
 
 def _tokenizer_needs(size: int) -> dict[str, Need]:
-    """Memory of the tokenizers, by device; empty without any."""
+    """Returns the memory of tokenizers of `size` bytes, by device; empty where the size is 0."""
     return {_CPU: Need(weights=size, states=0, activations=0, overhead=0, room=None)} if size else {}
 
 
 def folder_verdict(result: FolderFit, folder: str) -> str:
-    """One line that says whether all parts fit and where each is; otherwise which do not, and what to do about it."""
+    """Describes in one line whether all parts fit and where each is; otherwise which do not, and the remedies.
+
+    Args:
+        result: the result of `fit_parts`.
+        folder: name of the folder in the line.
+    """
     contexts = [part.context for part in result.parts.values() if part.context]
     what = f"{folder} with a context of {contexts[0]:,} tokens" if contexts else folder
     if result.fits:
@@ -179,17 +192,23 @@ def folder_verdict(result: FolderFit, folder: str) -> str:
 
 
 def _describe_devices(name: str, part: Fit) -> str:
-    """Words for the devices of a part that fits."""
+    """Names a part that fits, its devices and the longest context that fits there."""
     return f"{name} on {', '.join(part.needs)}{on_at_most(part)}"
 
 
 def describe_lacking(result: FolderFit) -> list[str]:
-    """For each part that does not fit, words for what it lacks and for the remedy."""
+    """Describes what each part that does not fit lacks, and the remedy; one text for each such part."""
     return [_describe_lack(result, name, part) for name, part in result.parts.items() if not part.fits]
 
 
 def _describe_lack(result: FolderFit, name: str, part: Fit) -> str:
-    """Words for what a part lacks and for the remedy."""
+    """Describes what a part that does not fit lacks, and the remedy.
+
+    Args:
+        result: the result for the folder.
+        name: name of the part.
+        part: the result for the part.
+    """
     if name in result.unplaced:
         lacking = describe_excess(part.split)
         return (

@@ -1,4 +1,8 @@
-"""A plan: where each model of an application runs, and the predicted and measured figures of the application."""
+"""A plan: where each model of an application runs, and the predicted and measured figures of the application.
+
+A run of the application has `count` runs of each of its models. A device's work is the time, µs, that it computes in
+one run. A figure is a predicted or measured number of a plan, such as its runs per second.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +29,12 @@ REACHED = 0.99
 
 
 def is_plan_file(path: Path) -> bool:
-    """Whether a command takes a file for the plan of an application, and not for a model: by its name alone."""
+    """Whether a file counts as the plan of an application and not as a model, by the suffix of its name alone."""
     return path.suffix == ".json"
 
 
 def on_device(device: str) -> str:
-    """Names the plan that has all models of an application on one device."""
+    """Returns the name of the plan that has all models of an application on one device, such as "on GPU"."""
     return f"on {device}"
 
 
@@ -81,7 +85,7 @@ class Plan:
         measured: figures of each plan that was measured, by name: "runs_per_second" or "latency_us"; "ratio" to the
             best plan without splits, and its 95% interval "ci"; "failed", a reason or null. None without measuring.
         chosen: name of this plan among the compared ones.
-        asked: runs per second that were requested; None where no rates were.
+        asked: requested runs of the application per second; None where no rates were requested.
         memory: limits that were given for all models together, bytes by device.
         placements: placements of the models, by name. They are stored in the models' files and not in the plan's.
     """
@@ -99,7 +103,10 @@ class Plan:
 
     @property
     def gain(self) -> float | None:
-        """How many times better the plan is than all models on the best single device; None where none holds them."""
+        """How many times better the plan is than all models on the best single device.
+
+        It is None where no device holds all models, and where figures are missing.
+        """
         key, figures = self._compared_figures()
         single = [one[key] for name, one in figures.items() if name in self._single_device_plans and one.get(key)]
         own_figure = figures.get(self.chosen, {}).get(key)
@@ -113,7 +120,11 @@ class Plan:
         return [on_device(device) for device in self.devices]
 
     def _compared_figures(self) -> tuple[str, Mapping[str, Any]]:
-        """The key of the compared figure, and all plans' figures: measured if the chosen one was, else predicted."""
+        """Selects the figures by which plans are compared: measured ones if this plan was measured, else predicted.
+
+        Returns:
+            The key of the figure, "latency_us" or "runs_per_second"; and the figures of each plan by name.
+        """
         key = "latency_us" if self.objective == "latency" else "runs_per_second"
         if self.measured and (self.measured.get(self.chosen) or {}).get(key):
             return key, self.measured
@@ -140,7 +151,10 @@ class Plan:
         return max(busy, key=busy.__getitem__)
 
     def fullest(self) -> str:
-        """A line that names the busiest device and its largest model, and says whether requested rates are reached."""
+        """A line that names the busiest device and, unless requested rates are reached, its model with the most work.
+
+        Where rates were requested, it says whether they are reached, and if not, what would help.
+        """
         full = self.full
         largest = max(self.models, key=lambda name: self.models[name].busy_us.get(full, 0.0))
         share = self.models[largest].busy_us.get(full, 0.0) / max(self.predicted["busy_us"][full], 1e-30)
@@ -157,9 +171,10 @@ class Plan:
         )
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A table of the models: name, count, placement, work and share of each device, memory.
+        """A table of the models for people: name, count, placement, work of each device, memory.
 
-        The last two rows are the sums by device: work, and memory with its limit.
+        The work is in ms, with its share of the busiest device's work. The last two rows are the sums by device: work,
+        and memory with its limit.
         """
         total = self.predicted["busy_us"][self.full] or 1.0
 
@@ -183,9 +198,10 @@ class Plan:
         return [*rows, ("all", "", "", *work(self.predicted["busy_us"]), ""), ("memory", "", "", *needs, "")]
 
     def compared(self) -> list[tuple[str, ...]]:
-        """A table of all plans: name, predicted and measured figure, gain, and the models' devices or why it failed.
+        """A table of all plans for people, this one first.
 
-        The gain is over the best plan without splits, with its interval.
+        The columns are the name, the predicted and the measured figure, the gain over the best plan without splits with
+        its interval, and where the models are, or why measuring failed. Cells without a value are "".
         """
         key, unit, scale = (
             ("latency_us", " ms", 1e-3) if self.objective == "latency" else ("runs_per_second", "/s", 1.0)
@@ -209,10 +225,10 @@ class Plan:
         return rows
 
     def files(self, path: Path) -> dict[str, Path]:
-        """The models' files, by name of the model.
+        """Returns the paths of the models' files, by name of the model.
 
         Args:
-            path: the plan's file.
+            path: the plan's file, in whose folder they are.
 
         Raises:
             UserError: the plan does not name the files.
@@ -222,7 +238,7 @@ class Plan:
         return {name: path.parent / (one.path or "") for name, one in self.models.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON-able values, which `load` reads from a file."""
+        """The plan as JSON-able values without the placements; `load` reads them from a file."""
         found = {key: value for key, value in asdict(self).items() if key != "placements"}
         return {"format": FORMAT_VERSION, **found}
 

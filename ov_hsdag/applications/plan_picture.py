@@ -19,11 +19,14 @@ _WIDTH, _LEFT, _RIGHT, _LANE, _GAP = 920, 110, 140, 26, 8
 
 
 def plan_picture(data: Mapping[str, Any], title: str) -> str:
-    """Draws the picture; returns the text of an SVG file.
+    """Draws the picture of a plan.
 
     Args:
-        data: from `ov_hsdag.applications.plan.Plan.to_dict`.
+        data: the plan, as `ov_hsdag.applications.plan.Plan.to_dict` returns it.
         title: the heading.
+
+    Returns:
+        The text of an SVG file.
     """
     devices, models = data["devices"], data["models"]
     predicted = data["predicted"]

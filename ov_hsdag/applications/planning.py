@@ -1,4 +1,9 @@
-"""Places several models that share the devices of one machine."""
+"""Places several models that share the devices of one machine.
+
+The models are an application (`ov_hsdag.applications.application`): each is a member with its placements, and an
+assignment, int64 [members], chooses one placement of each. A plan is an assignment with its figures. With measuring,
+each model is timed first, which corrects its costs; then the best plans run on the devices.
+"""
 
 from __future__ import annotations
 
@@ -102,10 +107,10 @@ class ModelOf:
 class PlanContext:
     """What all steps of planning an application share."""
 
-    session: Session
-    objective: str
+    session: Session  # the devices with their Core and profile
+    objective: str  # "latency" or "throughput"
     tell: Callable[[str], None]  # called with a few words at each step
-    start_worker: StartWorker | None
+    start_worker: StartWorker | None  # starts a worker process for measuring; None for a local one
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,11 +119,11 @@ class Prepared:
 
     Attributes:
         given: the model as the caller gave it.
-        analysis: its analysis.
+        analysis: the normalized model with its graph, example shapes and the devices that run its nodes.
         phases: phases of its workload; empty without one.
         member: the model as a member of the application, with the placements that have been found.
-        timed: measured times over those of the profile, see `PlannedModel.timed`.
-        seconds: time that timing the model took, seconds.
+        timed: measured times divided by those of the profile, see `PlannedModel.timed`; empty where it was not timed.
+        seconds: wall time of timing the model, seconds.
     """
 
     given: ModelOf
@@ -231,10 +236,20 @@ def place_together(  # noqa: PLR0913 settings, all by keyword
 
 
 def _fix_sizes(name: str, spec: ModelOf, devices: DeviceSet, static: bool) -> ModelOf:
-    """Gives a model static sizes where that is requested and the sizes are known.
+    """Gives a model static sizes, in place, where that is requested or an NPU needs it and the sizes are known.
 
-    Where sizes stay open although an NPU is among the devices, this raises UserError with the model's name. With
-    `static` it is a warning, as other models of the application may use the NPU.
+    Args:
+        name: name of the model.
+        spec: the model with its example shapes.
+        devices: the devices.
+        static: whether static sizes are requested. Sizes that stay open for an NPU are then only a warning, as other
+            models of the application may use the NPU.
+
+    Returns:
+        `spec`.
+
+    Raises:
+        UserError: sizes stay open although an NPU is among the devices, without `static`; or shapes do not fit.
     """
     model, shapes = spec.model, spec.shapes or {}
     try:
@@ -257,6 +272,9 @@ def _prepare(name: str, spec: ModelOf, context: PlanContext, seconds: float) -> 
         spec: the model as the caller gave it.
         context: what all steps share.
         seconds: time for timing it on the devices, seconds; with 0 it is not timed.
+
+    Returns:
+        The model with its problem; its member has no placements.
     """
     asked = Workload.asked(spec.workload, None)
     phases = asked.phases_with(spec.model, spec.shapes) if asked else ()
@@ -275,8 +293,14 @@ def _best_by_profile(
 
     It is measured whatever the measured times predict for it: these are noisy, and few where there are many models.
 
+    Args:
+        application: the application, whose members get the placements of that plan.
+        prepared: the models.
+        context: what all steps share.
+        learned: placers of the policy.
+
     Returns:
-        The assignment, int64 [members], by a name for it; empty where the best plan has no splits.
+        The assignment, int64 [members], by a name for it; empty where the best plan has no splits, or none fits.
     """
     members = []
     for ready in prepared:
@@ -294,7 +318,7 @@ def _best_by_profile(
 
 
 def _scale_by_timing(problem: PlacementProblem, timed: Mapping[str, float]) -> PlacementProblem:
-    """Scales the times of a problem by the factors of `PlannedModel.timed`."""
+    """Returns a problem with its times scaled by the factors of `PlannedModel.timed`; a missing factor counts as 1."""
     factors = np.array([timed.get(device, 1.0) for device in problem.devices])
     return scale_costs(problem, factors, timed.get(_BOUNDARIES, 1.0))
 
@@ -361,16 +385,19 @@ def _timed(
 
 
 def _boundaries(problem: PlacementProblem, split: NDArray[np.uint8], us: float) -> float:
-    """The most likely factor of the times of calls and transfers, given the measured time of a split.
+    """Estimates the factor of the times of submodel calls and transfers from the measured time of a split.
 
     Args:
         problem: the problem, with the factors of the devices applied.
         split: the placement that was timed, uint8 [groups].
         us: its measured time, µs.
+
+    Returns:
+        The most likely factor, between exp(-2) and exp(3).
     """
 
     def unlikely(log: float) -> float:
-        """Twice the negative log-posterior of the logarithm of a factor, up to a constant."""
+        """Computes twice the negative log-posterior of the logarithm of a factor, up to a constant."""
         scaled = scale_costs(problem, np.ones(len(problem.devices)), math.exp(log))
         return (math.log(float(scaled.scores(split)[0]) / us) / _NOISE) ** 2 + (log / _SPREAD) ** 2
 
@@ -442,7 +469,7 @@ def _measure_plans(
 
 
 def _error_of_failures(comparison: Comparison) -> RunError:
-    """The error that says why no candidate ran."""
+    """Makes the error that says why no candidate of a comparison ran."""
     return RunError("; ".join(sorted(set(comparison.failed.values()))) or "the time is too short")
 
 
@@ -520,7 +547,15 @@ def load_plan(plan: Plan, models: Mapping[str, ov.Model], device: str | None, co
 
 
 def models_of(application: Application, prepared: Sequence[Prepared]) -> dict[str, Any]:
-    """Arguments of a `Comparison` of the first model: its shapes and phases, and the models that run with it."""
+    """Makes arguments of `Comparison` by which all models of an application run in the trials of the first one.
+
+    Args:
+        application: the application.
+        prepared: its models, in the order of the members.
+
+    Returns:
+        "shapes" and "phases" of the first model, and "co_running", the other models.
+    """
     first, *rest = [(one.analysis, one.phases) for one in prepared]
     co_running = CoRunningModels(
         models=[one.model for one, _ in rest],
@@ -536,7 +571,7 @@ def models_of(application: Application, prepared: Sequence[Prepared]) -> dict[st
 
 
 def candidate_of(application: Application, assignment: NDArray[np.int64], devices: DeviceSet) -> Candidate:
-    """The candidate that runs a plan.
+    """Makes the candidate that runs a plan.
 
     Args:
         application: the application.
@@ -556,7 +591,7 @@ def candidate_of(application: Application, assignment: NDArray[np.int64], device
 
 
 def figures_of(application: Application, evaluation: ApplicationEvaluation, row: int) -> dict[str, Any]:
-    """The predicted figures of a plan, see `Plan.predicted`.
+    """Returns the predicted figures of a plan, see `Plan.predicted`.
 
     Args:
         application: the application.
@@ -632,12 +667,15 @@ def plan_of(
 
 
 def _write_placement(ready: Prepared, way: int, profile: Profile | str | PathLike[str] | None) -> Placement:
-    """Writes a placement into its model, and returns it.
+    """Writes a placement into its model: the affinities of the nodes, and the record that the model carries.
 
     Args:
         ready: the model.
         way: index of the placement in `Member.ways`.
-        profile: device profile that the caller gave, recorded in the settings.
+        profile: device profile that the caller gave, recorded in the settings; None without one.
+
+    Returns:
+        The placement.
     """
     model, problem, ways = ready.analysis.model, ready.member.problem, ready.member.ways
     options = PlaceOptions(shapes=ready.given.shapes, workload=ready.given.workload, profile=profile)

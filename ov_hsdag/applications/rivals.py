@@ -16,10 +16,11 @@ def contenders_of_plan(app: Application, plan: NDArray[np.int64]) -> tuple[list[
 
     Args:
         app: the application.
-        plan: assignment of the plan, int64 [members].
+        plan: assignment of the plan, int64 [members], see `Application`.
 
     Returns:
-        As for `ov_hsdag.placing.rivals.contenders`.
+        The rivals, and the reason by name for each way that is left out because it does not fit into memory. The plan
+        is never left out. `Rival.placement` is the assignment, uint8 [members].
     """
     whole = enumerate(app.distinct_whole(WHOLE), 1)
     named = app.on_each_device() | {f"whole, {number}" if number > 1 else "whole": one for number, one in whole}

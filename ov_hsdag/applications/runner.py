@@ -1,4 +1,8 @@
-"""Trials of an application: its compiled models run at the same time, in proportion to their counts."""
+"""Trials of an application: its compiled models run at the same time, in proportion to their counts.
+
+A run of the application has `count` inferences of each model. In a trial of throughput, a run is scaled down to a part
+of it in which each model has proportionally fewer inferences; this part is the run that a trial starts and counts.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ def application_runner(runners: Sequence[TrialRunner], objective: str, arguments
 
 
 class ApplicationRunner:
-    """The compiled models of an application, ready for trials.
+    """The compiled models of an application, ready for trials. It is a `TrialRunner`.
 
     Attributes:
         busy_us: empty; processor times of applications are not used.
@@ -110,14 +114,34 @@ class ApplicationRunner:
         return (self._fewest + (self._before + 1) * (self._objective == "throughput")) * self._seconds
 
     def rate(self, seconds: float, alone: bool = True) -> float:
-        """Runs a trial, see `Runner.rate`; returns the runs of the application per second."""
+        """Runs a trial.
+
+        Args:
+            seconds: about the time of the trial, seconds.
+            alone: not used, as the load is not measured.
+
+        Returns:
+            Runs of the application per second; for latency, the inverse of the median time of a run.
+
+        Raises:
+            RuntimeError: inference fails.
+        """
         if self._objective == "throughput":
             return self._throughput(seconds) / self._unit
         with ThreadPoolExecutor(len(self._runners)) as pool:
             return self._latency(pool, seconds)
 
     def _throughput(self, seconds: float) -> float:
-        """Runs a trial of throughput; returns complete runs per second, from the first one with all models busy on."""
+        """Runs a trial of throughput: idle requests are started, with no model more than a run ahead of the slowest.
+
+        At least the first `_before` + 1 runs, in which the devices fill, do not count.
+
+        Args:
+            seconds: least time of the counted part, seconds.
+
+        Returns:
+            Complete runs per second, scaled down as in the constructor.
+        """
         for runner in self._runners:
             runner.finished.clear()
         started, begin, done = [0] * len(self._runners), 0, 0
@@ -148,14 +172,22 @@ class ApplicationRunner:
             runner.queue.wait_all()
 
     def _end_of_run(self, run: int) -> float:
-        """The time of `time.perf_counter` at which a run was complete, seconds; runs are numbered from 1."""
+        """Returns the time of `time.perf_counter` at which a run was complete, seconds; runs are numbered from 1."""
         return max(
             one.finished[max(math.ceil(run * count - 1e-9), 1) - 1]
             for one, count in zip(self._runners, self._counts, strict=True)
         )
 
     def _latency(self, pool: ThreadPoolExecutor, seconds: float) -> float:
-        """Runs a trial of latency; returns the inverse of the median time of a run, 1/s."""
+        """Runs a trial of latency, one run of the application at a time.
+
+        Args:
+            pool: has a thread for each model.
+            seconds: time of the trial, seconds; it is longer where fewer than `_fewest` runs have ended.
+
+        Returns:
+            The inverse of the median time of a run, 1/s.
+        """
         times: list[float] = []
         for runner in self._runners:
             runner.finished.clear()
@@ -171,7 +203,12 @@ class ApplicationRunner:
         return 1 / statistics.median(times)
 
     def _run(self, number: int, sources: Sequence[Future[None]]) -> None:
-        """Waits for the models that one model depends on, then runs its inferences of a run one after the other."""
+        """Waits for the models that one model depends on, then runs its inferences of a run one after the other.
+
+        Args:
+            number: number of the model.
+            sources: pending runs of the models that it waits for.
+        """
         for source in sources:
             source.result()
         runner = self._runners[number]
@@ -180,11 +217,18 @@ class ApplicationRunner:
             runner.queue.wait_all()
 
     def outputs(self) -> list[NDArray[Any]]:
-        """The outputs of all models, see `Runner.outputs`."""
+        """Computes the outputs of all models, one model after the other, see `Runner.outputs`."""
         return [array for runner in self._runners for array in runner.outputs()]
 
 
 def _record_end(finished: list[float], ends: queue.SimpleQueue[None], *_: object) -> None:
-    """A callback of inferences; it must not refer to their queue, as Python never frees cycles through C++ objects."""
+    """Records the end of an inference, as the callback of a queue.
+
+    It must not refer to the queue, as Python never frees cycles through C++ objects.
+
+    Args:
+        finished: list that gets the time of `time.perf_counter`, seconds.
+        ends: queue that gets an item.
+    """
     finished.append(time.perf_counter())
     ends.put(None)

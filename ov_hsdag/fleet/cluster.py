@@ -45,12 +45,20 @@ Result = TypeVar("Result")
 
 
 class Cluster(AbstractContextManager["Cluster"]):
-    """A connection to a Ray cluster, until the end of a `with` block."""
+    """A connection to a Ray cluster, until the end of a `with` block.
+
+    Attributes:
+        ray: the module `ray`, which is imported only where a cluster is used.
+    """
 
     def __init__(self, address: str) -> None:
-        """Connects to an address that `ray.init` takes: "10.0.0.1:6379", "auto", "ray://10.0.0.1:10001".
+        """Connects to a cluster.
 
-        Raises UserError where Ray is not installed, or nothing answers at that address.
+        Args:
+            address: an address that `ray.init` takes: "10.0.0.1:6379", "auto", "ray://10.0.0.1:10001".
+
+        Raises:
+            UserError: Ray is not installed, or nothing answers at that address.
         """
         check_ray()
         import ray
@@ -108,6 +116,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         workers = ThreadPoolExecutor(max(len(jobs), 1))
 
         def one(kind: Kind, job: Job, folder: Path) -> str | UserError | RunError:
+            """Runs one job; returns its standard output, or the error that ended it."""
             try:
                 return _RemoteJob(self, kind, job, folder, digests, over, tell, log).run()
             except (UserError, RunError) as error:
@@ -121,12 +130,23 @@ class Cluster(AbstractContextManager["Cluster"]):
             workers.shutdown(wait=True)
 
     def map(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """Calls a function for each item on the cluster's cores; yields results in the order of the items.
+        """Calls a function for each item on the cluster's cores.
 
-        Each call should take a second or so. A call whose node is lost is repeated elsewhere, so the function must have
-        no side effects; all nodes must have its module. Pending calls are not cancelled after a failure, and end with
+        A call whose node is lost is repeated elsewhere. Pending calls are not cancelled after a failure, and end with
         the connection: Ray 2.60 may end a process that cancels a call whose result is just arriving ("Tried to complete
-        task that was not pending"). Raises UserError or RunError where a call fails.
+        task that was not pending").
+
+        Args:
+            function: the function. It has no side effects, takes a second or so, and is in a module that all nodes
+                have.
+            items: its argument in each call.
+
+        Yields:
+            The results, in the order of the items.
+
+        Raises:
+            UserError: a call raised it.
+            RunError: a call raised it or failed otherwise, or the cluster lost it.
         """
         remote = self.ray.remote(num_cpus=1, max_retries=-1)(_call)
         shared = self.ray.put(function)
@@ -134,7 +154,15 @@ class Cluster(AbstractContextManager["Cluster"]):
             yield self._result(reference)
 
     def _result(self, reference: Any) -> Any:
-        """Waits for the result of a task. Raises the task's UserError or RunError, and RunError for any other."""
+        """Waits for the result of a task and returns it.
+
+        Args:
+            reference: Ray's reference to the result.
+
+        Raises:
+            UserError: the task raised it.
+            RunError: the task raised it or failed otherwise, or the cluster lost the task.
+        """
         exceptions = self.ray.exceptions
         try:
             return self.ray.get(reference)
@@ -148,7 +176,13 @@ class Cluster(AbstractContextManager["Cluster"]):
 
 
 def _check_reachable(address: str) -> None:
-    """Raises UserError where nothing listens at HOST:PORT. Ray itself would retry for a quarter of an hour."""
+    """Checks that something listens at the address; Ray itself would retry for a quarter of an hour.
+
+    Addresses without host and port, such as "auto", are not checked.
+
+    Raises:
+        UserError: the address is invalid, or nothing listens there.
+    """
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         host, port = parts.hostname, parts.port
@@ -163,25 +197,26 @@ def _check_reachable(address: str) -> None:
 
 
 def _call(function: Callable[[Item], Result], item: Item) -> Result:
+    """Calls a function: the task of `Cluster.map`, which gets the function as an object stored in the cluster."""
     return function(item)
 
 
 class _Lost(Exception):
-    """The machine of a job was lost."""
+    """The machine of a job was lost; the text is Ray's reason."""
 
 
 @dataclass
 class _RemoteJob:
-    """Runs one job on a machine of its kind, and on another where that one is lost."""
+    """Runs one job on a machine of its kind, and on another of the kind where that machine is lost."""
 
-    cluster: Cluster
-    kind: Kind
+    cluster: Cluster  # the connection
+    kind: Kind  # kind of machine that the job needs
     job: Job
-    folder: Path
-    digests: Mapping[Path, str]
-    over: threading.Event
-    tell: Callable[[str], None]
-    log: Callable[[str], None]
+    folder: Path  # folder on this machine for the files that the job leaves
+    digests: Mapping[Path, str]  # SHA-256 of each file that is sent, by path on this machine
+    over: threading.Event  # set where no result is wanted any more: waiting ends with RunError then
+    tell: Callable[[str], None]  # called with a line of progress, which the next one may replace
+    log: Callable[[str], None]  # called with a line that should stay visible
     where: str = ""  # the machine, as messages name it
     saved: dict[str, bytes] = field(default_factory=dict)  # files by path from which another machine can continue
 
@@ -204,7 +239,11 @@ class _RemoteJob:
         raise RunError(f"{self.kind.describe()}: {_LIVES} machines were lost with this job, perhaps by what it does")
 
     def _await_machine(self) -> None:
-        """Waits until there is a machine of the kind. Raises RunError where there is none within `_PATIENCE`."""
+        """Waits until the cluster has a machine of the kind, free or not, or the job is `over`.
+
+        Raises:
+            RunError: there is none within `_PATIENCE`.
+        """
         end = time.monotonic() + _PATIENCE
         wanted = tuple(self.kind.labels[key] for key in (KIND, OPENVINO, VERSION))
         while not any((one.kind, one.openvino, one.version) == wanted for one in self.cluster.machines()):
@@ -214,9 +253,16 @@ class _RemoteJob:
                 return
 
     def _ask(self, reference: Any, waiting: str = "") -> Any:
-        """Waits for the result of a call of the job runner. Raises _Lost where its machine is gone.
+        """Waits for the result of a call of the job runner and returns it.
 
-        waiting: line of progress while it waits; "" for none.
+        Args:
+            reference: Ray's reference to the result.
+            waiting: line of progress while it waits; "" for none.
+
+        Raises:
+            _Lost: the machine of the job runner is gone.
+            RunError: the job is `over`, or no machine of its kind exists any more.
+            RayTaskError: the call raised an error.
         """
         ray, exceptions = self.cluster.ray, self.cluster.ray.exceptions
         while True:
@@ -234,7 +280,21 @@ class _RemoteJob:
                 raise _Lost(_reason(error)) from error
 
     def _carry_out(self, runner: Any) -> str:
-        """Sends the files, runs the job, fetches its output files, and returns its standard output."""
+        """Sends the files, runs the job and fetches its output files.
+
+        Files that the job saves are copied to `folder` and kept in `saved` while it runs, for another attempt.
+
+        Args:
+            runner: Ray's handle of the `JobRunner` on the machine.
+
+        Returns:
+            The standard output of the job.
+
+        Raises:
+            _Lost: the machine is gone.
+            UserError: the job ended with such an error.
+            RunError: the job ended with another error.
+        """
         job = self.job
         # Files saved by an earlier attempt replace those of the same names; `begin` sends their contents.
         sent = {name: path for name, path in job.files.items() if name not in self.saved}
@@ -267,7 +327,13 @@ class _RemoteJob:
         return str(events["out"])
 
     def _send(self, runner: Any, digest: str, path: Path) -> None:
-        """Sends a file in pieces, so that neither machine holds all of it in memory."""
+        """Sends a file in pieces, so that neither machine holds all of it in memory.
+
+        Args:
+            runner: Ray's handle of the `JobRunner`.
+            digest: SHA-256 of the file.
+            path: the file on this machine.
+        """
         size = path.stat().st_size
         with open(path, "rb") as file:
             for sent in range(0, max(size, 1), _PIECE):
@@ -285,7 +351,17 @@ class _RemoteJob:
 
 
 def _raise(status: int, text: str, where: str) -> NoReturn:
-    """Raises the error that an exit status means. text: the last line on standard error; where: the machine."""
+    """Raises the error that an exit status of the command means.
+
+    Args:
+        status: the exit status; negative for a signal.
+        text: the last line on standard error; "" without any.
+        where: the machine, as messages name it.
+
+    Raises:
+        UserError: the command ended with status 2 and a line "error: …".
+        RunError: it ended in another way.
+    """
     reason = text.removeprefix("error: ") if text.startswith("error: ") else ""
     if status == 2 and reason:
         raise UserError(f"{where}: {reason}")
@@ -297,5 +373,5 @@ def _raise(status: int, text: str, where: str) -> NoReturn:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of an error of Ray, at most 200 characters; the others are details."""
+    """Returns the first line of an error of Ray, at most 200 characters, or its type; further lines are details."""
     return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

@@ -3,6 +3,9 @@
 The command runs in a process of its own, so that a crash of a device's driver ends only the job. That process ends with
 this one, however this one ends. Files are stored by their digest as long as `ov-hsdag worker` runs, so that a model is
 sent to a machine only once.
+
+A job runs in a folder of its own, and paths of its files are relative to that folder. Files that it saves are copied
+back while it runs, so that another machine can continue from them.
 """
 
 from __future__ import annotations
@@ -59,9 +62,14 @@ _VARIABLES_OF_RAY = ("OMP_NUM_THREADS",)
 
 
 class JobRunner:
-    """Runs one job at a time; `begin` starts it."""
+    """Runs one job at a time.
+
+    The caller sends files with `take`, starts the job with `begin`, calls `events` until there is an exit status, reads
+    the outputs with `listing` and `read`, and calls `end`.
+    """
 
     def __init__(self) -> None:
+        """Opens the store in the folder that `FOLDER` names, and removes what earlier jobs left there."""
         self._root = Path(os.environ[FOLDER])
         self._store = self._root / _STORE
         self._store.mkdir(parents=True, exist_ok=True)
@@ -80,7 +88,7 @@ class JobRunner:
         return gethostname()
 
     def lacking(self, digests: Sequence[str]) -> list[str]:
-        """The digests among these whose files are not stored here."""
+        """Returns those of the digests (SHA-256, hexadecimal) whose files are not stored here, each once."""
         return [digest for digest in dict.fromkeys(digests) if not self._kept(digest).is_file()]
 
     def take(self, digest: str, offset: int, data: bytes, last: bool) -> None:
@@ -93,7 +101,7 @@ class JobRunner:
             last: whether it is the last one.
 
         Raises:
-            ValueError: the whole file has another digest.
+            ValueError: `digest` is no SHA-256, or the whole file has another digest.
         """
         kept = self._kept(digest)
         part = kept.with_suffix(".part")
@@ -114,7 +122,12 @@ class JobRunner:
         Args:
             words: the words after "ov-hsdag".
             files: path in the job's folder → digest of a stored file.
-            saved: path in the job's folder → content, for files that `events` reported on another machine.
+            saved: path in the job's folder → content, for files that `events` reported on another machine; None for
+                none.
+
+        Raises:
+            ValueError: a path leads out of the job's folder.
+            OSError: the files cannot be written, or the process cannot be started.
         """
         self._forget(set(files.values()))
         self._job, self._stamps = Path(tempfile.mkdtemp(prefix=_JOB, dir=self._root)), {}
@@ -142,12 +155,16 @@ class JobRunner:
         self._reader.start()
 
     def events(self, seconds: float, saved: str = "") -> dict[str, Any]:
-        """The events of the job since the last call; waits for one, at most `seconds`.
+        """Returns the events of the job since the last call; waits until there is a line or the job has ended.
+
+        Args:
+            seconds: longest time to wait, seconds.
+            saved: file or folder in the job whose changed files are returned; "" for none.
 
         Returns:
-            "lines" of its standard error; "status", its exit status, negative for a signal, None while it runs;
-            "saved", contents of the files below `saved` that have changed; "out", its standard output once it has
-            ended.
+            "lines", those of its standard error; "status", its exit status, negative for a signal, None while it runs;
+            "saved", contents of the files below `saved` that have changed, by path; "out", its standard output once it
+            has ended, "" before.
         """
         assert self._process is not None and self._reader is not None
         end = time.monotonic() + seconds
@@ -172,7 +189,7 @@ class JobRunner:
         return {"lines": lines, "status": status, "saved": changed, "out": out}
 
     def listing(self, folder: str) -> dict[str, int]:
-        """Sizes in bytes, by path in the job, of the files below a folder, or of the one file of that name."""
+        """Returns the sizes of the files below a folder in the job, or of the one file of that name, bytes by path."""
         return {name: status.st_size for name, status in self._below(folder)}
 
     def read(self, name: str, offset: int = 0, size: int = -1) -> bytes:
@@ -184,7 +201,7 @@ class JobRunner:
             size: bytes, at most; -1 for the rest of the file.
 
         Returns:
-            The bytes.
+            The bytes; fewer than `size` at the end of the file.
         """
         with open(self._job / safe(name), "rb") as file:
             file.seek(offset)
@@ -218,14 +235,16 @@ class JobRunner:
                 yield path.relative_to(self._job).as_posix(), status
 
     def _kept(self, digest: str) -> Path:
+        """Returns the path at which the file of a digest is stored. Raises ValueError for a text that is no digest."""
         if not _DIGEST.fullmatch(digest):
             raise ValueError("no digest")
         return self._store / digest
 
     def _forget(self, needed: set[str]) -> None:
-        """Removes the files that were unused for longest while more than `_MOST` bytes are stored.
+        """Removes the stored files that were unused for longest until at most `_MOST` bytes are stored.
 
-        needed: digests of files that stay.
+        Args:
+            needed: digests of files that stay in any case.
         """
         kept = sorted(self._store.iterdir(), key=lambda path: path.stat().st_mtime)
         total = sum(path.stat().st_size for path in kept)
@@ -237,12 +256,19 @@ class JobRunner:
                 path.unlink()
 
     def _read_lines(self, stream: IO[bytes]) -> None:
+        """Puts the lines of the command's standard error into `_lines` until it ends, in a thread of its own."""
         for line in stream:
             self._lines.put(line.decode(errors="replace").rstrip())
 
 
 def _place(kept: Path, target: Path, link: bool) -> None:
-    """Puts a stored file into a job's folder, as a hard link where `link` is true and the file system has them."""
+    """Puts a stored file into a job's folder, as a hard link or a copy.
+
+    Args:
+        kept: the stored file.
+        target: its path in the job's folder.
+        link: whether it becomes a hard link where the file system has them; a copy otherwise.
+    """
     if link:
         with contextlib.suppress(OSError):
             os.link(kept, target)

@@ -1,8 +1,9 @@
 """Describes machines by labels of their Ray nodes, groups them into kinds, and selects kinds by --on.
 
-Machines of one kind have the same devices, the same cores and about the same memory, so that measurements on one hold
-for all. A label's value has at most 63 letters, digits, dots, dashes and underscores, so that names of devices are
-written with dashes.
+Machines of one kind have the same devices, as many cores and about the same memory, so that measurements on one hold
+for all. Labels are texts by which Ray selects nodes. A label's value has at most 63 letters, digits, dots, dashes and
+underscores, so that models of devices ("Intel-Arc-A770-Graphics") are written with dashes. The option --on of a command
+names the devices of the wanted machines.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Machine:
         return cls(node, host, labels[KIND], devices, labels.get(OPENVINO, ""), labels.get(VERSION, ""))
 
     def device(self, name: str) -> str | None:
-        """The model of a device, None where the machine lacks it. "GPU" and "GPU.0" mean the same."""
+        """Returns the model of the device `name`, None where the machine lacks it. "GPU" and "GPU.0" mean the same."""
         known = (name, f"{name}.0", name.removesuffix(".0"))
         return next((self.devices[one] for one in known if one in self.devices), None)
 
@@ -114,7 +115,17 @@ def label(text: str) -> str:
 
 
 def parse_on(text: str) -> dict[str, str]:
-    """Parses a value of --on, "GPU=Arc A770,CPU=Xeon", into words by device. Raises UserError where it is malformed."""
+    """Parses a value of --on, such as "GPU=Arc A770,CPU=Xeon".
+
+    Args:
+        text: the value.
+
+    Returns:
+        Words of the device's model, as one text, by device.
+
+    Raises:
+        UserError: the value is malformed, or names a device twice.
+    """
     words_by_device: dict[str, str] = {}
     for part in text.split(","):
         name, equals, words = (piece.strip() for piece in part.partition("="))
@@ -165,7 +176,7 @@ def kinds(machines: Iterable[Machine], devices: Sequence[str], openvino: str, on
 
 
 def others(machines: Iterable[Machine], devices: Sequence[str], openvino: str) -> list[Machine]:
-    """Finds the machines that `kinds` leaves out because of their versions.
+    """Finds the machines that `kinds` leaves out because they have other versions.
 
     Args:
         machines: the machines of the cluster.
@@ -180,12 +191,24 @@ def others(machines: Iterable[Machine], devices: Sequence[str], openvino: str) -
 
 
 def _versions(openvino: str) -> tuple[str, str]:
-    """The versions of OpenVINO and ov-hsdag on this machine, as labels spell them."""
+    """Returns the releases of OpenVINO and of ov-hsdag on this machine, as labels spell them."""
     return label(openvino), label(__version__)
 
 
 def _group_into_kinds(machines: Sequence[Machine], devices: Sequence[str], openvino: str) -> list[Kind]:
-    """Groups machines into kinds, without those of other versions. Raises UserError where none has ours."""
+    """Groups machines into kinds, without those of other versions.
+
+    Args:
+        machines: machines, at least one.
+        devices: devices that all of them have.
+        openvino: the release of OpenVINO on this machine.
+
+    Returns:
+        The kinds, sorted by the models of the devices.
+
+    Raises:
+        UserError: no machine has the versions of this one.
+    """
     ours, other, grouped = _versions(openvino), machines[0], []
     same = [one for one in machines if (one.openvino, one.version) == ours]
     if not same:
@@ -201,4 +224,5 @@ def _group_into_kinds(machines: Sequence[Machine], devices: Sequence[str], openv
 
 
 def _words(text: str) -> set[str]:
+    """Splits a text into its words in lower case, so that texts can be compared without order and punctuation."""
     return {word.lower() for word in re.findall(r"[A-Za-z0-9._]+", text)}

@@ -1,4 +1,8 @@
-"""Makes this machine a node of a Ray cluster for as long as `ov-hsdag worker` runs."""
+"""Makes this machine a node of a Ray cluster for as long as `ov-hsdag worker` runs.
+
+The node is a process `ray start` with the processes that it starts. All of them end with `ov-hsdag worker`, however it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +96,7 @@ def serve(address: str, labels: Mapping[str, str], cores: int) -> None:
 
 
 def token_advice(environment: Mapping[str, str], home: Path) -> str:
-    """A warning where a node of Ray would run without an authentication token; "" where it demands one.
+    """Returns a warning where a node of Ray would run without an authentication token; "" where it demands one.
 
     Processes of Ray listen on all interfaces, and execute code from anyone who reaches their ports. Like Ray, this
     assumes that an existing token is used unless RAY_AUTH_MODE says otherwise (ray/_private/authentication).
@@ -137,7 +141,11 @@ def remove_abandoned_folders() -> None:
 
 
 def _lock(folder: Path) -> int | None:
-    """Locks a folder and returns the open descriptor that holds the lock; None where another process has it."""
+    """Locks a folder until the returned descriptor is closed, or this process ends.
+
+    Returns:
+        The open descriptor; None where another process has the lock, or the system cannot lock folders.
+    """
     try:
         import fcntl
 
@@ -153,7 +161,7 @@ def _lock(folder: Path) -> int | None:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float, enough: Callable[[], bool]) -> None:
-    """Waits until the process has ended, the time is over, or `enough()` is true."""
+    """Waits until the process has ended, `seconds` are over, or `enough()` is true."""
     end = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < end and not enough():
         time.sleep(_LOOK)

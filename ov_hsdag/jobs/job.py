@@ -1,4 +1,8 @@
-"""A command of ov-hsdag as a job for another machine: its words, the files that it reads and those that it writes."""
+"""A command of ov-hsdag as a job for another machine: its words, the files that it reads and those that it writes.
+
+On the other machine the command runs in a new folder, the job's folder. Paths in the job are relative to it. Inputs are
+in folders "in0", "in1", … there, and outputs in `OUT`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _BESIDE = (".bin", ".pdiparams", ".pdiparams.info", ".index")
 
 @dataclass(frozen=True)
 class Job:
-    """A command for another machine."""
+    """A command for another machine. Paths in the job are relative to the job's folder."""
 
     # words after "ov-hsdag"; paths are relative to the job's folder, as in `files`, and outputs are in `OUT`
     words: tuple[str, ...]
@@ -35,7 +39,7 @@ class Job:
     resumed: tuple[str, ...] = ()  # words of the command that continues from `saved`
 
     def translated(self, text: str) -> str:
-        """A message of the job in which files have their paths on this machine."""
+        """Returns a message of the job in which paths in the job are replaced by those on this machine."""
         for path in sorted(self.shown, key=len, reverse=True):
             text = text.replace(path, self.shown[path])
         return text
@@ -43,17 +47,21 @@ class Job:
 
 @dataclass
 class Inputs:
-    """Collects the files of a job."""
+    """Collects the files that a job reads. Each path gets a folder in the job; adding it again changes nothing."""
 
-    files: dict[str, Path] = field(default_factory=dict)
-    shown: dict[str, str] = field(default_factory=dict)
+    files: dict[str, Path] = field(default_factory=dict)  # see `Job.files`
+    shown: dict[str, str] = field(default_factory=dict)  # see `Job.shown`
 
     def file(self, path: Path | None) -> str | None:
         """Adds a file or folder that the job only reads; returns its path in the job, and None for None."""
         return None if path is None else self.folder(path, [path])
 
     def named_file(self, text: str) -> str:
-        """Adds the file of "NAME=FILE", or of FILE alone; returns the text with the path in the job."""
+        """Adds the file that a value of --input names; returns the value with the path in the job.
+
+        Args:
+            text: "NAME=FILE", or FILE alone.
+        """
         ((name, (path,)),) = parse_inputs([text]).items()
         return f"{name}={self.file(Path(path))}" if name else str(self.file(Path(path)))
 
@@ -62,9 +70,15 @@ class Inputs:
         return self.folder(path, model_files_of(path))
 
     def folder(self, path: Path, files: Sequence[Path]) -> str:
-        """Adds some files of a folder; returns the folder's path in the job.
+        """Adds a folder, or a file with further files; nothing where `path` was added before.
 
-        path: the folder, or a file; `files` keep their paths relative to it.
+        Args:
+            path: the folder, or the file.
+            files: files and folders to send, on this machine. They keep their paths relative to the folder that
+                contains `path`; files from elsewhere are put beside it.
+
+        Returns:
+            The path in the job that stands for `path`.
         """
         existing = next((name for name, shown in self.shown.items() if shown == str(path)), None)
         if existing is not None:
@@ -80,7 +94,15 @@ class Inputs:
 
 
 def model_files_of(path: Path) -> list[Path]:
-    """A model's file with its weights, costs and configuration, as far as they exist; for a folder, just that."""
+    """Lists the files that belong to a model.
+
+    Args:
+        path: the model's file, or a folder.
+
+    Returns:
+        The model's file with its weights, stored costs and configuration, as far as they exist; for a folder, the
+        folder alone.
+    """
     if path.is_dir():
         return [path]
     stem = path.stem
@@ -93,7 +115,7 @@ def model_files_of(path: Path) -> list[Path]:
 
 
 def _relative_to_model(file: Path, model: Path) -> str:
-    """The path of a file relative to the model's folder; the bare name where it is elsewhere."""
+    """Returns the path of a file relative to the folder that contains the model; its name where it is elsewhere."""
     for base in (model.parent, model.parent.resolve()):
         if file.is_relative_to(base):
             return file.relative_to(base).as_posix()

@@ -1,4 +1,9 @@
-"""Comparison of outputs: whether two ways to run a model compute the same."""
+"""Comparison of outputs: whether two ways to run a model compute the same.
+
+An input set is a list of the model's inputs for one inference, or for a sequence of inferences. The difference of two
+outputs is relative to the output's largest magnitude. The accepted difference (tolerance) depends on the precision of
+the devices and on the model.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +46,7 @@ _QUANTISED = ("i8", "u8", "i4", "u4", "nf4", "i2", "u2", "u1", "f8e4m3", "f8e5m2
 
 
 def tolerance(core: ov.Core, devices: Sequence[str], model: ov.Model) -> float:
-    """Largest accepted difference between outputs of the devices and of placements on them.
+    """Returns the largest accepted difference between outputs of the devices and of placements on them.
 
     It depends on the precisions that the devices infer in, and on whether the model is quantised or has a router.
 
@@ -60,7 +65,10 @@ def tolerance(core: ov.Core, devices: Sequence[str], model: ov.Model) -> float:
 
 
 def quantised_tolerance(model: ov.Model) -> float:
-    """Largest accepted difference between two ways to run a model in f32, which is larger for quantised models."""
+    """Returns the largest accepted difference between two ways to run a model in f32.
+
+    It is `TOLERANCE`, and larger for a model with quantised weights or activations.
+    """
     accepted = TOLERANCE
     for node in model.get_ops():
         kind = node.get_type_name()
@@ -74,22 +82,30 @@ def quantised_tolerance(model: ov.Model) -> float:
 
 
 def largest_difference(expected: Sequence[Sequence[NDArray[Any]]], got: Sequence[Sequence[NDArray[Any]]]) -> float:
-    """The largest `difference` over all outputs of all input sets; the arguments are outputs by input set."""
+    """Returns the largest `difference` over all outputs of all input sets.
+
+    Args:
+        expected: for each input set, the outputs of the reference.
+        got: for each input set, the outputs that are compared with these.
+    """
     return float(differences(expected, got, 1)[0])
 
 
 def differences(
     expected: Sequence[Sequence[NDArray[Any]]], got: Sequence[Sequence[NDArray[Any]]], outputs: int
 ) -> NDArray[np.float64]:
-    """The largest `difference` of each output over all input sets and inferences.
+    """Returns the largest `difference` of each output over all input sets and inferences.
 
     Args:
-        expected: for each input set, the outputs of its inferences one after the other.
-        got: the same of the way that is compared.
+        expected: for each input set, the reference's outputs of its inferences, one inference after the other.
+        got: the outputs that are compared, in the same order.
         outputs: number of outputs of one inference.
 
     Returns:
         The differences, float64 [outputs].
+
+    Raises:
+        ValueError: the numbers of input sets or of outputs differ.
     """
     largest = np.zeros(outputs)
     for one, two in zip(expected, got, strict=True):
@@ -99,10 +115,16 @@ def differences(
 
 
 def difference(reference: NDArray[Any], value: NDArray[Any]) -> float:
-    """The largest difference of an output's values, relative to the largest magnitude of the reference.
+    """Computes the largest difference of an output's values, relative to the largest magnitude of the reference.
 
-    It is inf where shapes differ, where one of two floats is not finite or both are not finite but not equal, and where
-    other values (integers, strings) differ.
+    Args:
+        reference: values of the output on the reference.
+        value: values of the same output on what is compared with it.
+
+    Returns:
+        The difference; 0 for equal values that are no floats, and for arrays without finite values. It is inf where
+        shapes differ, where one of two floats is not finite or both are not finite but not equal, and where other
+        values (integers, strings) differ.
     """
     if reference.shape != value.shape:
         return float("inf")
@@ -120,7 +142,7 @@ def difference(reference: NDArray[Any], value: NDArray[Any]) -> float:
 
 
 def describe_difference(relative: float) -> str:
-    """Words for a result of `difference`, which follow "a difference of"."""
+    """Describes a result of `difference` in words: its size, or for inf what can be the reason."""
     if math.isinf(relative):
         return "another shape, other whole numbers or texts, or NaN elsewhere"
     return f"{relative:.1e} of the output's largest value"
@@ -131,7 +153,7 @@ def disagreement(expected: Sequence[NDArray[Any]], got: Sequence[NDArray[Any]], 
 
     Args:
         expected: outputs of the reference.
-        got: outputs of the way that is compared.
+        got: the outputs that are compared with these.
         accepted: largest accepted `difference`. Above `TOLERANCE`, only floats are compared.
         reference: name of the reference, for the text.
 

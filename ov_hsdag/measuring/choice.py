@@ -1,7 +1,11 @@
 """The choice among measured candidates, as pure functions of predictions and measurements.
 
-The model: the logarithm of a trial's rate is the logarithm of the candidate's own rate, plus one of a factor that all
-trials of a round share, as a machine's speed changes from round to round, plus noise. The noise has Student's t
+A trial is one timed run of a candidate. A round has trials of several candidates, one after the other. A baseline is a
+candidate that needs no placement.
+
+The model: the logarithm of a trial's rate is a sum of three terms. The first is the logarithm of the candidate's rate.
+The second is the logarithm of a factor that all trials of a round share, as a machine's speed changes from round to
+round. The third is noise. The noise has Student's t
 distribution, because other programs disturb single trials by half and more. The prior of a rate is its prediction, with
 the usual error of predictions. The sizes of the noise and of the differences between rounds are estimated from the
 trials.
@@ -80,7 +84,7 @@ Round = Sequence[Trial | tuple[str, float]]
 
 
 def rates_of(trials: Round) -> dict[str, float]:
-    """The rate of each candidate of a round, by name; of several trials the last one counts."""
+    """Returns the rate of each candidate of a round, by name; of several trials of a candidate the last one counts."""
     return {trial[0]: trial[1] for trial in trials}
 
 
@@ -89,7 +93,7 @@ class Ratio:
     """How many times better one candidate is than another.
 
     Attributes:
-        median: most likely ratio; 1 where nothing is known.
+        median: most likely ratio; 1 without any trial, where the interval is from 0 to inf.
         low: lower end of the interval that contains the true ratio with probability `CONFIDENCE`.
         high: upper end of it.
     """
@@ -100,7 +104,14 @@ class Ratio:
 
     @classmethod
     def of_rounds(cls, ratios: Sequence[float]) -> Ratio:
-        """Estimates a ratio from the ratios in each round alone, without predictions."""
+        """Estimates a ratio from measurements alone, without predictions.
+
+        Args:
+            ratios: the measured ratio in each round; may be empty.
+
+        Returns:
+            The ratio with its interval; without rounds, 1 with an interval from 0 to inf.
+        """
         return infer([[("own", one), ("other", 1.0)] for one in ratios]).ratio("own", "other") if ratios else _UNKNOWN
 
 
@@ -115,11 +126,11 @@ class Posterior:
     Attributes:
         names: names of the candidates.
         mean: mean of log(rate) in an average round, float64 [names].
-        covariance: covariance of log(rate), without the part that all candidates share, that further trials reduce,
-            float64 [names, names].
-        lasting: covariance that further trials do not reduce: that of corrections for other programs and of
-            compilations, float64 [names, names].
-        noise: scale of the noise of a trial's log(rate).
+        covariance: covariance of log(rate) that further trials reduce, float64 [names, names]. The error that all
+            candidates share does not count.
+        lasting: covariance that further trials do not reduce, float64 [names, names]. It comes from corrections for
+            other programs and from differences between compilations.
+        noise: scale of the noise of a trial's log(rate), that of Student's t distribution.
     """
 
     names: tuple[str, ...]
@@ -133,15 +144,15 @@ class Posterior:
         return math.exp(self.mean[self.names.index(name)])
 
     def difference(self, name: str, over: str, lasting: bool = True) -> tuple[float, float]:
-        """The difference of two candidates' log(rate).
+        """Computes the difference of two candidates' log(rate).
 
         Args:
-            name: name of the one.
-            over: name of the other, which is subtracted.
-            lasting: whether the covariance counts that further trials do not reduce.
+            name: name of a candidate.
+            over: name of the candidate whose log(rate) is subtracted.
+            lasting: whether the variance includes `Posterior.lasting`, which further trials do not reduce.
 
         Returns:
-            Mean and variance of log(rate / other's rate).
+            Mean and variance of log(rate of `name` / rate of `over`).
         """
         first, second = self.names.index(name), self.names.index(over)
         covariance = self.covariance + self.lasting if lasting else self.covariance
@@ -149,22 +160,34 @@ class Posterior:
         return float(self.mean[first] - self.mean[second]), max(float(variance), 0.0)
 
     def error(self, name: str) -> float:
-        """The standard deviation of log(rate / geometric mean of all candidates' rates)."""
+        """Returns the standard deviation of log(rate of `name` / geometric mean of all candidates' rates)."""
         contrast = np.array([one == name for one in self.names]) - 1 / len(self.names)
         return math.sqrt(max(float(contrast @ (self.covariance + self.lasting) @ contrast), 0.0))
 
     def ratio(self, name: str, over: str) -> Ratio:
-        """How many times better the candidate `name` is than `over`."""
+        """Estimates how many times better the candidate `name` is than `over`; includes the `lasting` covariance."""
         mean, variance = self.difference(name, over)
         half = _QUANTILE * math.sqrt(variance)
         return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
     def best(self, names: Collection[str]) -> str:
-        """The candidate with the highest mean among `names`, at least one; of equal ones the first in `self.names`."""
+        """Returns the candidate of `names` with the highest mean; of equal ones the first in `self.names`.
+
+        Args:
+            names: names of candidates, at least one.
+        """
         return max((name for name in self.names if name in names), key=self.rate)
 
     def regret(self, chosen: str, names: Collection[str]) -> float:
-        """The expected gain of the truly best of `names` over the chosen candidate, as a difference of log(rate)."""
+        """Estimates the expected gain of the truly best candidate over the chosen one, with draws from the posterior.
+
+        Args:
+            chosen: name of the chosen candidate.
+            names: names of the candidates that could have been chosen instead.
+
+        Returns:
+            The gain as a difference of log(rate), at least 0.
+        """
         rows = [self.names.index(name) for name in names]
         values, vectors = np.linalg.eigh(self.covariance)
         noise = np.random.default_rng(0).standard_normal((_DRAWS, len(values)))
@@ -213,7 +236,7 @@ def _design(arm: NDArray[np.int64], corrections: NDArray[np.float64], count: int
 
     Args:
         arm: number of each trial's candidate, int64 [trials].
-        corrections: logarithm of each trial's correction, float64 [trials].
+        corrections: logarithm of each trial's correction, float64 [trials]; all 0 where no trial was corrected.
         count: number of candidates.
     """
     rows = np.arange(len(arm))
@@ -225,7 +248,12 @@ def _design(arm: NDArray[np.int64], corrections: NDArray[np.float64], count: int
 
 
 class _Regression:
-    """Regression of the trials' log(rate) on a design matrix, with Student's t noise of unknown scale."""
+    """Regression of the trials' log(rate) on a design matrix, with Student's t noise of unknown scale.
+
+    Student's t distribution is a mixture of normal ones. So each iteration solves a weighted least-squares problem,
+    then sets the weights of trials (`_weight`) and predictions (`_trust`) and the variances of the noise (`_noise`) and
+    between rounds (`_drift`) to what follows from the residuals.
+    """
 
     def __init__(
         self,
@@ -255,7 +283,7 @@ class _Regression:
         self._exponents = np.array([_EXPONENT, *[_OWN_EXPONENT] * len(names)])[: design.shape[1] - len(names) - 1]
 
     def posterior(self) -> Posterior:
-        """Computes the posterior by expectation-maximisation."""
+        """Computes the posterior by expectation-maximisation, which changes the weights and variances here."""
         for _ in range(_ITERATIONS):
             before = self._noise
             solution = self._iterate()
@@ -273,7 +301,7 @@ class _Regression:
         return Posterior(self._names, mean, (of_trials + of_trials.T) / 2, lasting, math.sqrt(self._noise))
 
     def _by_round(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sums over the trials of each round."""
+        """Sums values of trials, float64 [trials, …], over each round: float64 [rounds, …]."""
         return np.add.reduceat(values, self._begins) if len(self._begins) else values
 
     def _system(self, precision: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
@@ -298,7 +326,11 @@ class _Regression:
         return system, round_precision, mean_design, within_round
 
     def _iterate(self) -> NDArray[np.float64]:
-        """Makes one iteration: solves with the present weights and variances, updates them, returns the solution."""
+        """Makes one iteration: solves with the present weights and variances, then updates these.
+
+        Returns:
+            The solution, float64 [columns]: the coefficient of each column of the design matrix, see `_design`.
+        """
         precision, count = self._weight / self._noise, len(self._names)
         system, round_precision, mean_design, within_round = self._system(precision)
         mean_logs = self._by_round(precision * self._logs) / round_precision
@@ -334,7 +366,7 @@ class Decision:
         leader: name of the best candidate by the posterior, proven or not.
         rival: name of the best baseline; "" without baselines.
         doubt: name of the baseline that is least surely worse than the leader by measurements alone; "" where the
-            leader is a baseline.
+            leader is a baseline, and without baselines.
         regret: expected gain of the truly best candidate over the best that may be chosen, a difference of log(rate).
             What the choice gives away on purpose, for the sake of simplicity, does not count: trials cannot change it.
     """
@@ -350,7 +382,7 @@ class Decision:
     regret: float
 
     def ratio(self, name: str, over: str) -> Ratio:
-        """How many times better the candidate `name` is than `over`.
+        """Estimates how many times better the candidate `name` is than `over`.
 
         For a placement that is not proven better, the interval reaches down to that of the measurements alone.
         """
@@ -410,7 +442,7 @@ def decide(
 
 
 def next_pair(decision: Decision, names: Sequence[str], turn: int = 0) -> tuple[str, str]:
-    """The two candidates whose next round can change the decision most.
+    """Chooses the two candidates whose next round can change the decision most.
 
     While the leader is not proven, every second round compares it with the baseline in doubt. All other rounds compare
     it with the candidate of the largest knowledge gradient.
@@ -441,13 +473,18 @@ def next_pair(decision: Decision, names: Sequence[str], turn: int = 0) -> tuple[
 
 
 def in_order(names: Sequence[str], number: int) -> list[str]:
-    """The order of the trials in round `number`; it changes from round to round, so that steady drifts cancel."""
+    """Returns the order in which candidates run in a round; it changes from round to round, so steady drifts cancel.
+
+    Args:
+        names: names of the candidates.
+        number: number of the round, from 0.
+    """
     shift = number // 2 % max(len(names), 1)
     order = [*names[shift:], *names[:shift]]
     return order[::-1] if number % 2 else order
 
 
 def beaten(posterior: Posterior, names: Collection[str]) -> list[str]:
-    """Those of `names` whose interval against the best of them is below 1: they are surely worse."""
+    """Returns the candidates of `names` that are surely worse than the best of them: the interval is below 1."""
     leader = posterior.best(names)
     return [name for name in names if name != leader and posterior.ratio(name, leader).high < 1]

@@ -1,4 +1,4 @@
-"""Models that run in the same trials as a first model: all that measuring knows of them.
+"""Models that run in the same trials as a first model, such as the other models of an application.
 
 A worker compiles a candidate of each of these models. A runner factory, which the worker gets by name, combines the
 compiled models into one runner. The factory alone knows how often and in which order the models run, and what the rate
@@ -43,10 +43,10 @@ class TrialRunner(Protocol):
         """About the shortest possible time of a trial, seconds."""
 
     def rate(self, seconds: float, alone: bool = True) -> float:
-        """Runs a trial, see `Runner.rate`."""
+        """Runs a trial of about `seconds`; returns inferences per second. Arguments and errors: see `Runner.rate`."""
 
     def outputs(self) -> list[NDArray[Any]]:
-        """Arrays that are equal for candidates which compute the same, see `Runner.outputs`."""
+        """Returns outputs, which are equal but for rounding where candidates compute the same, see `Runner.outputs`."""
 
 
 RunnerFactory = Callable[[Sequence[TrialRunner], str, Mapping[str, Any]], TrialRunner]

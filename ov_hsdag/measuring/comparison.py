@@ -5,7 +5,8 @@ interleaved trials of less than a second, and only ratios of neighbouring trials
 
 As many candidates are compiled at the same time as memory allows. Where that is not all, they run in batches. Each
 batch also has the best baseline of the batches before (the anchor), so that all are compared with it in common rounds.
-A candidate that fails while others are in memory is compiled again alone before it counts as failed.
+A candidate that fails while others are in memory is compiled again alone before it counts as failed. "In memory" means
+that a worker holds the compiled candidate.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ _TRIAL_TIMES, _TRIAL_MORE, _SLOWER, _MOST_TOGETHER = 8, 10.0, 3, 4
 class Comparison(AbstractContextManager["Comparison"]):
     """Compiles candidates of one model, and makes trials of those that compute the same as a single device.
 
-    Its workers end with `close`, or at the end of a `with` block.
+    A candidate that is not in memory and has not failed is compiled for its next trial. The workers end with `close`,
+    or at the end of a `with` block.
 
     Attributes:
         failed: reason of each candidate that has failed, by name.
@@ -152,7 +154,7 @@ class Comparison(AbstractContextManager["Comparison"]):
 
     @property
     def ready(self) -> list[str]:
-        """Names of the candidates that have not failed, the simplest first."""
+        """Names of the candidates that have not failed, compiled or not, the simplest first."""
         return [name for name in self._candidates if name not in self.failed]
 
     def add(self, name: str, candidate: Candidate, needs: Mapping[str, int]) -> None:
@@ -169,7 +171,12 @@ class Comparison(AbstractContextManager["Comparison"]):
     def renew(self, name: str, candidate: Candidate) -> None:
         """Replaces the candidate of a name, and compiles the new one at once, in the same worker if possible.
 
-        A candidate that fails here is not compiled again alone.
+        The records of the old candidate are removed. If the new one fails, it is not compiled again alone: the reason
+        is in `failed`.
+
+        Args:
+            name: the name.
+            candidate: the new candidate.
         """
         self._candidates[name] = candidate
         for of_before in (self.failed, self.phase_rates, self.busy_us):
@@ -189,7 +196,7 @@ class Comparison(AbstractContextManager["Comparison"]):
 
         Returns:
             Processor time of each submodel in an inference, µs, by candidate; empty where the trials would take too
-            long, or one of them failed.
+            long, or one of them failed. A candidate whose trial failed leaves memory but does not count as failed.
         """
         workers = {name: self._workers[name] for name in names}
         shortest = sum(one.shortest_trial for one in workers.values())
@@ -232,7 +239,8 @@ class Comparison(AbstractContextManager["Comparison"]):
             begin: number of the first round; the order within a round depends on its number.
 
         Returns:
-            The trials of each round.
+            The trials of each round that has any. Candidates whose trials fail are recorded in `failed`; so are those
+            of later batches for which there was no time.
         """
         candidates = [name for name in self.ready if names is None or name in names]
         waiting = [name for name in self._waiting if name in candidates]
@@ -251,13 +259,16 @@ class Comparison(AbstractContextManager["Comparison"]):
         return rounds_run
 
     def _anchor(self, rounds: Sequence[choice.Round]) -> str | None:
-        """Name of the best baseline that ran, else of the best candidate that ran; None where none did."""
+        """Name of the anchor: the best baseline that ran, else the best candidate that ran; None where none did.
+
+        Candidates that have failed since do not count.
+        """
         ran = {name for one in rounds for name in choice.rates_of(one) if name not in self.failed}
         known = ran.intersection(self._simple) or ran
         return choice.infer(rounds).best(known) if known else None
 
     def evict(self, name: str) -> None:
-        """Ends the worker of a candidate; its next trial compiles it again."""
+        """Ends the worker of a candidate, so that it leaves memory; its next trial compiles it again."""
         worker = self._workers.pop(name, None)
         if worker is not None:
             worker.end()
@@ -273,7 +284,11 @@ class Comparison(AbstractContextManager["Comparison"]):
     # Compiling.
 
     def _compile_what_fits(self, order: Sequence[str]) -> None:
-        """Compiles the candidates that fit into memory, in this order, and compares their outputs; the others wait."""
+        """Compiles the candidates that fit into memory together, and compares their outputs; the others wait.
+
+        Args:
+            order: names of all candidates, in the order in which they are compiled.
+        """
         together = self._memory_budget.together(order)
         self._waiting = [name for name in order if name not in together]
         # All workers import OpenVINO at once. They compile one after the other, as each may use the whole machine.
@@ -297,13 +312,29 @@ class Comparison(AbstractContextManager["Comparison"]):
         self._check(outputs)
 
     def _has_time_for_one_more(self, compiled: Collection[str]) -> bool:
-        """Whether there is time for some rounds with one more candidate, and then some rounds of two candidates."""
+        """Whether there is time to compile one more candidate, and for some rounds of all and then of two candidates.
+
+        Args:
+            compiled: names of the candidates that are compiled.
+        """
         trials = [max(self._workers[name].shortest_trial, SECONDS) for name in compiled]
         needed = max(self.seconds[name] for name in compiled) + _FEWEST_ROUNDS * (sum(trials) + 3 * max(trials))
         return max(trials) <= SECONDS or time.monotonic() + needed <= self._end
 
     def _compile(self, name: str, until: float) -> list[NDArray[Any]]:
-        """Compiles a candidate in a worker of its own; returns its outputs. Raises WorkerError where it fails."""
+        """Compiles a candidate in a worker of its own, and records the time and the number of submodels.
+
+        Args:
+            name: name of the candidate.
+            until: time of `time.monotonic` by which it has to be compiled, seconds.
+
+        Returns:
+            The outputs of one inference.
+
+        Raises:
+            WorkerError: it failed.
+            WorkerTimeout: it took too long, or there was no time.
+        """
         begin = time.monotonic()
         self._report(self._with_time_left(f"compiling {name}"))
         try:
@@ -326,7 +357,13 @@ class Comparison(AbstractContextManager["Comparison"]):
             self.seconds[name] = time.monotonic() - begin
 
     def _check(self, outputs: Mapping[str, list[NDArray[Any]]]) -> None:
-        """Compares outputs with the reference; a candidate that computes others has failed, however fast it is."""
+        """Compares outputs with the reference's; a candidate that computes others has failed, however fast it is.
+
+        The first call that has outputs of any candidate chooses the reference among these.
+
+        Args:
+            outputs: the outputs of one inference, by name of the candidate.
+        """
         if self._reference is None:
             # A NaN in a single device's outputs may be the model's own; where another device has none, it is not. So
             # a device with finite outputs is preferred as the reference.
@@ -343,9 +380,18 @@ class Comparison(AbstractContextManager["Comparison"]):
                 self._fail(name, Failure(difference, FailureKind.OTHER_OUTPUTS))
 
     def _admit(self, name: str) -> Worker:
-        """The worker in which a candidate is compiled; other candidates leave memory where necessary.
+        """Compiles a candidate unless it is in memory; other candidates leave memory where necessary.
 
-        Raises WorkerError where the candidate fails alone in memory, or computes other outputs.
+        The least recently used ones leave first.
+
+        Args:
+            name: name of the candidate.
+
+        Returns:
+            Its worker.
+
+        Raises:
+            WorkerError: the candidate fails alone in memory, takes too long, or computes other outputs.
         """
         worker = self._workers.get(name)
         if worker is not None and worker.alive and worker.compiled:
@@ -370,7 +416,14 @@ class Comparison(AbstractContextManager["Comparison"]):
         return self._workers[name]
 
     def _fail(self, name: str, failure: Failure) -> None:
-        """Records a failure and ends the worker; lack of time is no failure of a candidate that has had trials."""
+        """Records the failure of a candidate and ends its worker.
+
+        Lack of time is not recorded for a candidate that has had trials: these still count.
+
+        Args:
+            name: name of the candidate.
+            failure: the reason.
+        """
         if name not in self.phase_rates or not out_of_time(failure):
             self.failed[name] = failure
         self.evict(name)
@@ -380,7 +433,20 @@ class Comparison(AbstractContextManager["Comparison"]):
     def _run_batch(
         self, names: Sequence[str], sharing: int, rounds: int, seconds: float, until: float, halving: bool, first: int
     ) -> list[choice.Round]:
-        """Runs the rounds of one batch, see `trials`; `sharing` candidates share the time until `until`."""
+        """Runs the rounds of one batch.
+
+        Args:
+            names: names of the candidates of the batch.
+            sharing: number of candidates that share the time until `until`: these and those of later batches.
+            rounds: largest number of rounds.
+            seconds: time of a trial, seconds.
+            until: time of `time.monotonic` by which all batches have to end, seconds.
+            halving: whether candidates that are surely worse than the best drop out and leave memory.
+            first: number of the first round.
+
+        Returns:
+            The trials of each round that has any.
+        """
         begin = time.monotonic()
         until = begin + len(names) / sharing * (until - begin)  # the other batches have the rest of the time
         alive, rounds_run = list(names), list[choice.Round]()
@@ -405,7 +471,15 @@ class Comparison(AbstractContextManager["Comparison"]):
         return [one for one in rounds_run if one]
 
     def _round(self, names: Sequence[str], seconds: float) -> list[choice.Trial]:
-        """Runs a trial of each candidate in this order; returns the trials, corrected for what other programs took."""
+        """Runs a trial of each candidate in this order, and records failures.
+
+        Args:
+            names: names of the candidates.
+            seconds: time of a trial, seconds.
+
+        Returns:
+            The trials that succeeded, corrected for what other programs took; so are their records in `phase_rates`.
+        """
         rates: dict[str, float] = {}
         loads: dict[str, TrialLoad] = {}
         for name in names:
@@ -427,7 +501,7 @@ class Comparison(AbstractContextManager["Comparison"]):
 
         Args:
             anchor: name of the anchor; None before anything ran.
-            waiting: names of the waiting candidates; those that are compiled or fail are removed.
+            waiting: names of the waiting candidates; those that are compiled or fail are removed from this list.
 
         Returns:
             Names of the next batch, the anchor first; empty where all failed.
@@ -458,7 +532,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         return batch if joined else []
 
     def rate(self, name: str, seconds: float) -> float:
-        """Runs a trial of a candidate.
+        """Runs a trial of a candidate, which is compiled first where it is not in memory.
 
         No long trial begins after the time limit. A trial of co-running models runs whole workloads, so it does not
         begin where it would end after the limit.
@@ -493,7 +567,19 @@ class Comparison(AbstractContextManager["Comparison"]):
             return rate
 
     def _trial(self, worker: Worker, name: str, seconds: float) -> float:
-        """Runs a trial in a worker, and records rates of phases and processor times; returns inferences per second."""
+        """Runs a trial in a worker, and records rates of phases and processor times.
+
+        Args:
+            worker: the worker that holds the candidate.
+            name: name of the candidate.
+            seconds: about the time of the trial, seconds.
+
+        Returns:
+            Inferences per second, without a correction for other programs.
+
+        Raises:
+            WorkerError: the trial failed, or took too long.
+        """
         patience = max(self._patience, _SLOWER * worker.shortest_trial)
         expected = max(seconds, worker.shortest_trial) + self.seconds[name]
         rate = worker.rate(seconds, min(_TRIAL_TIMES * expected + _TRIAL_MORE, patience))
@@ -505,7 +591,7 @@ class Comparison(AbstractContextManager["Comparison"]):
         return rate
 
     def _with_time_left(self, text: str, left: float = math.inf) -> str:
-        """The text with the seconds that are left until the time limit, or `left` where that is less."""
+        """Appends to a text the seconds until the time limit, or `left` where that is less; nothing where it is inf."""
         left = max(min(self._end - time.monotonic(), left), 0.0)
         return text if math.isinf(left) else f"{text} ({left:.0f} s left)"
 
@@ -564,12 +650,15 @@ _PROCESS = 256 * 2**20
 class MemoryBudget:
     """The memory of the devices, as far as it is known, and the memory that candidates need.
 
+    Several devices can share one memory: CPU devices and integrated devices have the main memory, `HOST`. A memory is
+    named by `HOST` or by its device.
+
     Attributes:
         most: largest number of candidates that may be in memory at the same time, learned from failures.
     """
 
     def __init__(self, core: ov.Core, needs: Mapping[str, Mapping[str, int]]) -> None:
-        """Stores the arguments; free memory is read whenever it is needed.
+        """Stores the arguments; free memory is read anew whenever it is needed.
 
         Args:
             core: Core of the devices.
@@ -580,11 +669,18 @@ class MemoryBudget:
         self._memory_of = cache(partial(discovery.memory_of, core))
 
     def add(self, name: str, needs: Mapping[str, int]) -> None:
-        """Adds a candidate; `needs`: its bytes on each device."""
+        """Adds a candidate or replaces its needs; `needs` has the bytes that the simulator counts, by device."""
         self._needs[name] = needs
 
     def together(self, names: Sequence[str]) -> list[str]:
-        """The candidates that fit together into the memory that is free now, in this order; the first always counts."""
+        """Selects candidates that fit together into the memory that is free now.
+
+        Args:
+            names: names of candidates. Each is selected where it fits beside the earlier ones; the first always is.
+
+        Returns:
+            Names of the selected ones, in the same order.
+        """
         chosen: list[str] = []
         total = dict.fromkeys(self._memories(names), 0.0)
         for name in names:
@@ -596,7 +692,7 @@ class MemoryBudget:
         return chosen
 
     def fits(self, name: str, resident: Collection[str]) -> bool:
-        """Whether one more candidate fits beside those that are compiled (`resident`)."""
+        """Whether the candidate `name` fits into memory beside the candidates that are compiled (`resident`)."""
         if len(resident) + 1 > self.most:
             return False
         for memory in self._memories([name]):
@@ -613,7 +709,7 @@ class MemoryBudget:
         return [*dict.fromkeys([HOST, *map(self._memory_of, used)])]
 
     def _need(self, name: str, memory: str) -> float:
-        """About the bytes that a candidate needs of a memory."""
+        """Estimates the bytes that a candidate needs of a memory; of the main memory, with its worker process."""
         needs = self._needs.get(name, {})
         if memory != HOST:
             return _TIMES * needs.get(memory, 0)

@@ -1,4 +1,8 @@
-"""Measurements of placements, and the interface of judges, which compare placements with a reference."""
+"""Measurements of placements, and the interface of judges, which compare placements with a reference.
+
+The reference is the way to run the model that placements have to beat: a single device, or HETERO's own choice. A round
+has one trial of the reference and one of the placement.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +32,15 @@ class Measurement:
     Attributes:
         ratio: how many times better it is than the reference (in throughput, or inverse latency); 0 where it failed.
         value: throughput, inferences per second, or latency, µs; nan where it failed.
-        reference: the same of the reference, in the same trials.
-        ratios: ratio in each round.
+        reference: throughput or latency of the reference in the same trials, in the unit of `value`; nan where it is
+            not known.
+        ratios: ratio in each round; empty where it is not known.
         submodels: number of submodels that HETERO made; 0 where it is not known.
         seconds: wall time of compiling and measuring, seconds.
         error: reason of a failure, one line, a `Failure` where it was measured in this process; "" without a failure.
         rates: in each round, inferences per second (for latency, the inverse of a trial's median latency).
-        bounds: ends of the ratio's 95% interval, low and high, where they were given (a simulated measurement has
-            the ratio itself); empty where the interval follows from `ratios`. `interval` returns either.
+        bounds: low and high end of the ratio's 95% interval (a simulated measurement has the ratio itself as both).
+            Empty where the interval follows from `ratios`; `interval` covers both cases.
     """
 
     ratio: float
@@ -55,7 +60,7 @@ class Measurement:
 
     @property
     def failure(self) -> Failure | None:
-        """The error with its kind, as far as the kind is known; None without an error."""
+        """The error as a `Failure`, whose kind is guessed from the text where it was not stored; None without one."""
         return self.error if isinstance(self.error, Failure) else read_failure({"failed": self.error})
 
     @property
@@ -65,7 +70,7 @@ class Measurement:
 
     @property
     def sure(self) -> float:
-        """The ratio, lowered by its standard error."""
+        """The ratio divided by the exponential of its standard error (`uncertain`): a cautious estimate."""
         return self.ratio * math.exp(-self.uncertain)
 
     @property
@@ -83,7 +88,7 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Measurement:
-        """Restores a measurement from the values of `to_dict`."""
+        """Restores a measurement from the values of `to_dict`; None becomes nan, and missing values get defaults."""
         restored: dict[str, Any] = {key: math.nan if value is None else value for key, value in values.items()}
         restored |= {name: tuple(restored.get(name, ())) for name in ("ratios", "rates", "bounds")}
         return cls(**restored)
@@ -106,7 +111,7 @@ class Judge(Protocol):
         Args:
             affinity: device of each node, by friendly name.
             worth: the ratio that the placement has to beat; one that is clearly worse gets fewer rounds.
-            rounds: number of rounds; the judge's own by default.
+            rounds: number of rounds; None for the judge's default number.
 
         Returns:
             The measurement, which is a failed one where the placement does not run.
@@ -114,12 +119,25 @@ class Judge(Protocol):
 
 
 def in_unit(rate: float, objective: str) -> float:
-    """Converts a rate, inferences per second, to the unit of the objective: the same, or latency in µs."""
+    """Converts a rate to the unit of the objective.
+
+    Args:
+        rate: inferences per second.
+        objective: "latency" or "throughput".
+
+    Returns:
+        The rate itself for throughput; for latency, the time of an inference, µs.
+    """
     return rate if objective == "throughput" else 1e6 / rate
 
 
 def simple_candidate(name: str, devices: DeviceSet) -> Candidate:
-    """The candidate of a baseline: a single device, or HETERO's own choice, `HETERO_DEFAULT` or `PIPELINE_HINT`."""
+    """Returns the candidate of a baseline: a single device, or the whole model on HETERO without a placement.
+
+    Args:
+        name: name of a device, `HETERO_DEFAULT` or `PIPELINE_HINT`.
+        devices: the devices, in HETERO's order.
+    """
     if name not in (HETERO_DEFAULT, PIPELINE_HINT):
         return Candidate(name)
     hint = {"MODEL_DISTRIBUTION_POLICY": "PIPELINE_PARALLEL"} if name == PIPELINE_HINT else {}

@@ -1,4 +1,7 @@
-"""Measures placements one after the other, each against the same reference."""
+"""Measures placements one after the other, each against the same reference: a single device, or HETERO's own choice.
+
+A ratio is the placement's rate divided by the reference's rate in the same round, which has one trial of each.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ _PLACEMENT = "placement"
 
 
 class Measurer:
-    """A `Judge` that measures one placement at a time against the reference.
+    """Measures one placement at a time against the reference. It is a `Judge`.
 
     Attributes:
         reference: name of the reference: a device, or `HETERO_DEFAULT`.
@@ -50,7 +53,9 @@ class Measurer:
         reference_seconds: float = math.inf,
         start_worker: StartWorker | None = None,
     ) -> None:
-        """Compiles the reference, and finds it by measuring the single devices where none is given.
+        """Compiles the reference. By default that is the single device that measures best.
+
+        Where no single device runs the model, it is HETERO's own choice.
 
         Args:
             model: the normalized model; it is not changed.
@@ -124,11 +129,11 @@ class Measurer:
         return replace(self._measurement(rounds_run), seconds=time.perf_counter() - begin)
 
     def _ratios(self, rounds: Sequence[choice.Round]) -> tuple[float, ...]:
-        """The ratio of the placement to the reference in each round."""
+        """The ratio of the placement to the reference in each of these rounds, which have trials of both."""
         return tuple(rates[_PLACEMENT] / rates[self.reference] for rates in map(choice.rates_of, rounds))
 
     def _measurement(self, rounds: Sequence[choice.Round]) -> Measurement:
-        """The measurement that follows from rounds of the placement and the reference."""
+        """Makes the measurement of the placement from its rounds with the reference; a failed one where it failed."""
         if _PLACEMENT in self._comparison.failed:
             return Measurement(0.0, error=self._comparison.failed[_PLACEMENT])
         ratios = self._ratios(rounds)

@@ -22,7 +22,10 @@ _Values = dict[tuple[int, int], NDArray[Any]]
 
 
 class OneByOne:
-    """Runs a model operation by operation on one device, in f32; each takes some milliseconds to compile."""
+    """Runs a model operation by operation on one device, in f32; each takes some milliseconds to compile.
+
+    A stateful model keeps its states from one `infer` to the next; before the first one they have their initial values.
+    """
 
     def __init__(self, core: ov.Core, device: str, model: ov.Model, advance: Callable[[str], None]) -> None:
         """Stores the arguments; nothing runs yet.
@@ -37,7 +40,7 @@ class OneByOne:
         self._states: dict[str, NDArray[Any]] = {}
 
     def infer(self, inputs: Sequence[NDArray[Any]], end: float = math.inf) -> list[NDArray[Any]]:
-        """Runs one inference; the states that it leaves are those of the next one.
+        """Runs one inference, which starts from the states that the last one left, and stores the new ones.
 
         Args:
             inputs: values of the model's parameters, in their order.
@@ -47,7 +50,7 @@ class OneByOne:
             The outputs, in the model's order.
 
         Raises:
-            RuntimeError: an operation does not run alone.
+            RuntimeError: an operation does not run alone, or the first value of a state is unknown.
             TimeoutError: `end` came first.
         """
         model = self._model.clone()
@@ -81,7 +84,16 @@ class OneByOne:
         return [values[node.get_instance_id(), 0] for node in results]
 
     def _run_alone(self, node: ov.Node, values: _Values, constant: set[int]) -> list[NDArray[Any]]:
-        """Outputs of one operation, whose inputs become constants or parameters with the given values."""
+        """Compiles and runs one operation, whose inputs become constants or parameters; this changes its graph.
+
+        Args:
+            node: the operation, in a clone of the model.
+            values: outputs of the nodes that ran before.
+            constant: instance numbers of the nodes that depend on constants alone; their values become constants.
+
+        Returns:
+            The operation's outputs.
+        """
         parameters, arrays = [], []
         for port in node.inputs():
             source, element = port.get_source_output(), port.get_element_type()
@@ -109,7 +121,7 @@ def _source_key(port: Any) -> tuple[int, int]:
 
 
 def _first_input(node: ov.Node, values: _Values) -> NDArray[Any]:
-    """The value of a node's first input."""
+    """Returns the value of a node's first input. Raises RuntimeError for a ReadValue without inputs."""
     if not node.get_input_size():
         raise RuntimeError(f"the first value of state '{variable_of(node)}' is unknown")
     source = node.input_value(0).get_node()

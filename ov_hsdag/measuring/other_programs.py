@@ -1,4 +1,4 @@
-"""Corrects the rates of a round's trials for what other programs took of the cores, by one rule for all trials."""
+"""Corrects the rates of a round's trials for the processor time that other programs took, by one rule for all."""
 
 from __future__ import annotations
 

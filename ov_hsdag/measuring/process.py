@@ -64,18 +64,18 @@ class Candidate:
     co_running: Sequence[Candidate] = ()
 
     def way(self) -> dict[str, Any]:
-        """The part of a worker's command that says how one model runs, JSON-able."""
+        """The part of a worker's command that says how this model runs, JSON-able; without the co-running models."""
         affinity = None if self.affinity is None else dict(self.affinity)
         return {"device": self.device, "affinity": affinity, "properties": dict(self.properties)}
 
     @classmethod
     def copies(cls, names: Sequence[str]) -> Candidate:
-        """The candidate that runs a copy of the model on each of some devices at the same time."""
+        """Returns the candidate that runs a copy of the model on each of the devices `names` at the same time."""
         return cls(worker.ON_EACH + ",".join(names))
 
     @classmethod
     def placed(cls, devices: DeviceSet, affinity: Mapping[str, str]) -> Candidate:
-        """The candidate that runs a placement on HETERO."""
+        """Returns the candidate that runs a placement on HETERO; `affinity` is the device of each node by name."""
         return cls(devices.hetero, affinity)
 
 
@@ -146,7 +146,14 @@ class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
             raise
 
     def start(self, name: str = "") -> Worker:
-        """Starts a worker, which is still importing when this returns. Raises WorkerError where no process starts."""
+        """Starts a worker, which is still importing when this returns.
+
+        Args:
+            name: name of the candidate that it is for.
+
+        Raises:
+            WorkerError: no process can be started.
+        """
         try:
             started = self._start_worker(self.folder, self._objective, name)
         except OSError as error:
@@ -169,11 +176,12 @@ class Worker(Child):
     Attributes:
         name: name of the candidate that it was started for.
         compiled: whether it holds a compiled candidate.
-        submodels: number of submodels that HETERO made of the last compiled one; 1 on a single device.
-        shortest_trial: about the shortest possible time of a trial of it, seconds.
+        submodels: number of submodels that HETERO made of the last compiled candidate; 1 on a single device, and 0
+            before the first compilation.
+        shortest_trial: about the shortest possible time of a trial of that candidate, seconds.
         rates: inferences per second of each phase in the last trial, by phase.
         busy_us: processor time of each submodel in an inference of the last trial, see `Runner.busy_us`.
-        load: load of the cores in the last trial, see `Runner.load`.
+        load: load of the cores in the last trial, see `Runner.load`; None where it is not known.
     """
 
     error, timeout, called = WorkerError, WorkerTimeout, "its worker"
@@ -203,7 +211,7 @@ class Worker(Child):
         super().__init__(entry, [str(folder), objective], folder / f"{self._number}.log")
 
     def compile(self, candidate: Candidate, limit: float) -> list[NDArray[Any]]:
-        """Compiles a candidate in place of the one before, warms up and infers once.
+        """Compiles a candidate in place of the one before, warms it up and infers once.
 
         Args:
             candidate: the candidate.
@@ -271,7 +279,13 @@ _numbers = itertools.count()
 
 
 def _close(folder: Path, workers: list[Worker], owner: int) -> None:
-    """Ends workers and removes the folder, if this is the process with the id `owner` and not a fork of it."""
+    """Ends workers and removes the folder, unless this process is a fork of the pool's.
+
+    Args:
+        folder: folder of the pool.
+        workers: its workers.
+        owner: id of the process that made the pool.
+    """
     if os.getpid() != owner:
         return
     for one in workers:

@@ -1,4 +1,9 @@
-"""Trials of compiled models in the process that compiled them: of one model, or of copies on several devices."""
+"""Trials of compiled models in the process that compiled them: of one model, or of copies on several devices.
+
+A phase is one kind of inferences of a workload, such as prompts or tokens; a model without a workload has one phase. A
+request is an `ov.InferRequest`. A trial of throughput keeps all requests in flight; a round of it is one inference of
+each request. A trial of latency runs one request at a time.
+"""
 
 from __future__ import annotations
 
@@ -53,14 +58,14 @@ class Runner:
         compiled: the compiled model.
         busy_us: processor time of each submodel in an inference of the last trial, µs, in the order in which they were
             compiled; empty where it is not known.
-        cycle: number of inferences in one run of the workload, as `start_next` starts them.
+        cycle: number of inferences that `start_next` starts in one run of the workload; each phase has one at least.
         submodels: number of submodels; 1 on a single device.
         rates: inferences per second of each phase in the last trial, by phase.
         load: load of the cores in the last trial; None where it does not show what other programs took.
         meter: measures the load.
         queue: the requests.
-        finished: times of `time.perf_counter` at which inferences of the last phase ended, seconds.
-        phases: the kinds of inferences, with their inputs.
+        finished: times of `time.perf_counter` at which inferences ended, seconds. The trial of each phase clears it.
+        phases: the phases, with their inputs.
     """
 
     def __init__(
@@ -118,7 +123,12 @@ class Runner:
         return sum(one.timed.count * one.inference for one in self.phases) / total
 
     def start_next(self, number: int) -> None:
-        """Waits for an idle request and starts an inference; its number determines the phase of the workload."""
+        """Waits for an idle request and starts an inference.
+
+        Args:
+            number: number of the inference, from 0. Inferences run through the phases in turn, `cycle` of them in each
+                run of the workload. Number 0 also sets the states of its phase back.
+        """
         place = number % self.cycle
         for length, phase in zip(self._lengths, self.phases, strict=True):
             if place < length:
@@ -127,7 +137,9 @@ class Runner:
             place -= length
 
     def rate(self, seconds: float, alone: bool = True) -> float:
-        """Runs a trial.
+        """Runs a trial of all phases, one after the other, and sets `rates`, `load` and `busy_us`.
+
+        `load` and `busy_us` are for the objective throughput with a single phase; otherwise `load` is None.
 
         Args:
             seconds: about the time of the trial, seconds.
@@ -153,7 +165,15 @@ class Runner:
         return mean_rate(self.rates, self._timed)
 
     def _busy_us(self, used: Sequence[int]) -> list[float]:
-        """Computes `busy_us` from the processor time of each thread in the trial, ns."""
+        """Computes `busy_us` from the processor time of each thread in the trial, ns.
+
+        Args:
+            used: the times, in the order in which the threads were created; each submodel has as many threads.
+
+        Returns:
+            Processor time of each submodel, µs an inference; empty where threads are unknown, do not divide evenly
+            among the submodels, or show no time.
+        """
         per_submodel, rest = divmod(len(used), self.submodels)
         # The busiest of a submodel's threads runs it; the others call back.
         busiest = (
@@ -164,7 +184,13 @@ class Runner:
         return [ns / 1e3 / len(self.finished) for ns in busiest] if min(busiest) > 0 else []
 
     def outputs(self) -> list[NDArray[Any]]:
-        """The outputs of the first inference of each phase. Raises RuntimeError where inference fails."""
+        """Computes the outputs of the first inference of each phase, with a new request for each.
+
+        Of an output with more than `_COMPARED` values, only the last ones are returned, as a one-dimensional array.
+
+        Raises:
+            RuntimeError: inference fails.
+        """
         outputs = []
         for phase in self.phases:
             request = self.compiled.create_infer_request()
@@ -190,18 +216,34 @@ class Copies:
     busy_us: Sequence[float] = ()
 
     def __init__(self, runners: Sequence[Runner], phases: Sequence[TimedInputs]) -> None:
-        """Takes a runner for each device, for the objective throughput, with the same phases."""
+        """Stores the arguments.
+
+        Args:
+            runners: a runner of the model on each device, all for the objective throughput and with the same phases.
+            phases: inputs of each phase.
+        """
         self._runners, self._timed = runners, phases
         self.rates: dict[str, float] = {}
         self.load: TrialLoad | None = None
 
     @property
     def shortest_trial(self) -> float:
-        """About the shortest possible time of a trial, seconds, as each copy had in its warm-up alone."""
+        """About the shortest possible time of a trial, seconds: that of the slowest copy, from its warm-up alone."""
         return max(runner.shortest_trial for runner in self._runners)
 
     def rate(self, seconds: float, alone: bool = True) -> float:
-        """Runs a trial of all copies, see `Runner.rate`; returns the inferences of all copies per second."""
+        """Runs a trial of all copies at the same time, and sets `rates` and `load`.
+
+        Args:
+            seconds: about the time of the trial, seconds.
+            alone: whether no other trial runs at the same time; only then, and with a single phase, `load` is known.
+
+        Returns:
+            Inferences of all copies per second, for a workload its mean rate, see `Runner.rate`.
+
+        Raises:
+            RuntimeError: inference fails.
+        """
         self.load = None
         for runner in self._runners:
             runner.meter.begin()
@@ -224,22 +266,33 @@ class Copies:
         return mean_rate(self.rates, self._timed)
 
     def outputs(self) -> list[NDArray[Any]]:
-        """The outputs of the first copy, see `Runner.outputs`; each device is also compared as a single device."""
+        """Computes the outputs of the first copy, see `Runner.outputs`.
+
+        That suffices, as each device is also compared as a single device.
+        """
         return self._runners[0].outputs()
 
 
 class LoadMeter:
     """Measures the processor time of a model's threads, of this process and of other programs during a trial.
 
+    `begin` and `end` read the system's counters before and after the trial. The attributes are the differences, so they
+    and the properties `waiting` and `working` are those of the last trial that ended.
+
     Attributes:
         seconds: time that the last trial took, seconds.
         used_ns: processor time of each thread, and the time for which it waited for a core, ns, int64 [threads, 2].
-        own_seconds: processor time of this process, seconds.
+        own_seconds: processor time of this process during the trial, seconds.
         others_seconds: processor time of other programs on the usable cores, seconds.
     """
 
     def __init__(self, threads: Sequence[int]) -> None:
-        """Takes the ids of this process's computing threads; none where their times do not tell that of the trial."""
+        """Stores the argument.
+
+        Args:
+            threads: ids of this process's threads that compute the model; empty where the trial's time does not depend
+                on them, as on other devices than the CPU.
+        """
         self._threads = threads
         self._cpus = usable_cpus()
         self.seconds = 0.0
@@ -276,14 +329,17 @@ class LoadMeter:
 
     @property
     def waiting(self) -> float:
-        """Share of the trial in which the thread that bounds it, the least idle one, was ready but had no core."""
+        """Share of the trial in which the thread that bounds it, the least idle one, was ready but had no core.
+
+        It is 0 without threads.
+        """
         if not len(self.used_ns):
             return 0.0
         return float(self.used_ns[self.used_ns.sum(axis=1).argmax(), 1]) / 1e9 / self.seconds
 
     @property
     def working(self) -> float:
-        """Share of the trial for which the thread with the most processor time had a core."""
+        """Share of the trial for which the thread with the most processor time had a core; 0 without threads."""
         return float(self.used_ns[:, 0].max(initial=0)) / 1e9 / self.seconds
 
 
@@ -293,8 +349,10 @@ class TrialLoad:
 
     Attributes:
         rates: inferences per second of each copy of the model; one number without copies.
-        waiting: share of the trial for each copy, see `LoadMeter.waiting`.
-        working: share of the trial for each copy, see `LoadMeter.working`.
+        waiting: for each copy, the share of the trial in which its least idle thread waited for a core, see
+            `LoadMeter.waiting`.
+        working: for each copy, the share of the trial for which its busiest thread had a core, see
+            `LoadMeter.working`.
         own: cores that this process used on average.
         others: cores that other programs used on average.
         cores: number of cores that programs can use here.
@@ -311,7 +369,12 @@ class TrialLoad:
 
     @classmethod
     def of(cls, rates: Sequence[float], meters: Sequence[LoadMeter]) -> TrialLoad:
-        """The load of copies that ran at the same time in this process, from each copy's rate and meter."""
+        """Makes the load of copies that ran at the same time in this process.
+
+        Args:
+            rates: inferences per second of each copy.
+            meters: the meter of each copy; the first one tells the times of the process and of other programs.
+        """
         first = meters[0]
         own_cores, others_cores = (seconds / first.seconds for seconds in (first.own_seconds, first.others_seconds))
         waiting, working = (tuple(getattr(one, name) for one in meters) for name in ("waiting", "working"))
@@ -330,7 +393,11 @@ class TrialLoad:
         return load
 
     def correction(self, others: float) -> float:
-        """The factor by which the trial would have been faster without other programs that use `others` cores."""
+        """Estimates the factor, at least 1, by which the trial would have been faster without other programs.
+
+        Args:
+            others: number of cores that the other programs are assumed to have used.
+        """
         undisturbed_rates = (
             undisturbed(rate, waiting, others, self.own, working, self.cores)
             for rate, waiting, working in zip(self.rates, self.waiting, self.working, strict=True)
@@ -352,7 +419,19 @@ class ConcurrentTrials:
         return self._unfinished > 0 and not self._failed
 
     def run(self, phase: _Phase, seconds: float) -> float:
-        """Runs the trial of one copy; where it fails, the trials of the others end."""
+        """Runs the trial of one copy in the calling thread; where it fails, the trials of the others end.
+
+        Args:
+            phase: the phase of the copy.
+            seconds: least time of the trial, seconds.
+
+        Returns:
+            Inferences of this copy per second.
+
+        Raises:
+            RuntimeError: inference fails.
+            BrokenBarrierError: another copy failed before all were ready.
+        """
         try:
             return phase.throughput(seconds, self)
         except BaseException:
@@ -365,13 +444,22 @@ class ConcurrentTrials:
         self._barrier.wait()
 
     def finish(self) -> None:
-        """Counts a copy whose own trial is long enough."""
+        """Records that one more copy's trial is long enough; it goes on while others are `unfinished`."""
         with self._lock:
             self._unfinished -= 1
 
 
 class _Phase:
-    """One kind of inferences on the requests of a queue."""
+    """One phase of a model: the inputs of its inferences for each request of a queue.
+
+    The phases of a model share the queue. A request keeps its states from one inference to the next, and they are set
+    back where the request ran another phase in between.
+
+    Attributes:
+        timed: inputs of the inferences.
+        replay: hands out the inputs of the first request.
+        inference: time of an inference in the warm-up with all requests in flight, seconds.
+    """
 
     def __init__(
         self,
@@ -388,7 +476,8 @@ class _Phase:
             timed: inputs of the inferences.
             finished: list to which the queue's callback appends the times at which inferences of all phases end.
             filling: rounds of all requests before a trial of throughput counts.
-            last: inputs that each request used last, of any phase; shared between the phases.
+            last: the `Replay` that each request used last, of any phase; None before the first. The phases share this
+                list and change it.
         """
         self.timed, self._filling = timed, filling
         self._queue, self._finished, self._last = queue, finished, last
@@ -400,7 +489,7 @@ class _Phase:
 
     @property
     def rounds(self) -> int:
-        """Rounds of all requests in the shortest trial of throughput."""
+        """Number of rounds of all requests in the shortest trial of throughput."""
         return 2 + self._filling
 
     def _warm_up(self) -> None:
@@ -445,7 +534,15 @@ class _Phase:
         return (last - first) / (finished[last] - finished[first])
 
     def latency(self, seconds: float) -> float:
-        """Runs a trial of latency; returns the median time of one request, seconds."""
+        """Runs a trial of latency, one request at a time.
+
+        Args:
+            seconds: time of the trial, seconds. It is longer where fewer than `_FEWEST` inferences have ended, up to
+                `_LONGEST` times as long.
+
+        Returns:
+            The median time of an inference, seconds.
+        """
         self._rewind()
         self._finished.clear()
         times: list[float] = []
@@ -460,7 +557,10 @@ class _Phase:
         return statistics.median(times)
 
     def _rewind(self) -> None:
-        """Sets the states of all requests back, outside of the timed part; a single step does that by itself."""
+        """Sets the states of all requests back before the timed part.
+
+        Nothing is to be done for a phase of a single step, as each of its inferences sets the states back.
+        """
         if len(self.timed.steps) > 1:
             for replay in self._replays:
                 replay.rewind()

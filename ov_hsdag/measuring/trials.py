@@ -1,4 +1,8 @@
-"""Schedules trials of a comparison's candidates, and decides by them."""
+"""Schedules trials of a comparison's candidates, and chooses one of them.
+
+A decision (`choice.Decision`) says which candidate is chosen and how sure that is. Its regret is the expected gain of
+the truly best candidate over the best that may be chosen. Trials end when the regret is small.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +37,9 @@ class Trials:
 
     All candidates run in two rounds. Every further round is of the two candidates whose comparison can change the
     decision most. See `ov_hsdag.measuring.choice`.
+
+    A subclass can override what predictions count (`_beliefs`), which candidates may be chosen (`_choices`) and which
+    run next (`_next`).
     """
 
     def __init__(
@@ -64,7 +71,11 @@ class Trials:
         self._rounds: list[choice.Round] = []
 
     def run(self) -> choice.Decision | None:
-        """Runs trials while they can change the decision and there is time; returns it, or None where nothing ran."""
+        """Runs trials while they can change the decision and there is time.
+
+        Returns:
+            The decision; None where nothing ran.
+        """
         long = self._seconds > SECONDS
         self._add(self._comparison.ready, 1 if long else FIRST_ROUNDS, 0)
         if long and (decision := self.decision()) is not None:  # candidates that are surely worse run only once
@@ -83,7 +94,7 @@ class Trials:
         return self.decision()
 
     def decision(self) -> choice.Decision | None:
-        """The decision by the trials so far; None where none ran."""
+        """Computes the decision from the trials so far; None where no candidate that may be chosen has run."""
         names = self._choices()
         late = [name for name in self._singles if out_of_time(self._comparison.failed.get(name))]
         return choice.decide(self._rounds, names, self._simple, *self._beliefs(), late) if names else None
@@ -94,7 +105,7 @@ class Trials:
         Args:
             decision: the decision; None where nothing ran.
             objective: "latency" or "throughput".
-            key: key of the rate, or of the latency, µs.
+            key: key of the rate, inferences per second, or of the latency, µs.
 
         Returns:
             By candidate, JSON-able: the figure under `key`; "ratio" to the best baseline, with its interval "ci"; and
@@ -116,16 +127,16 @@ class Trials:
         return figures
 
     def _beliefs(self) -> tuple[Mapping[str, float], float | Mapping[str, float], Mapping[str, float] | None]:
-        """Predicted rates, their error, and rates that follow from processor times (None here); see `choice.decide`."""
+        """The arguments `predicted`, `error` and `by_times` (None here) of `choice.decide`."""
         return self._predicted, self._error, None
 
     def _next(self, decision: choice.Decision, turn: int) -> tuple[str, str] | None:
-        """The two candidates of the next round; None where the decision is settled."""
+        """Names of the two candidates of round `turn`; None where the decision is settled or has no alternative."""
         names = self._choices()
         return None if self._settled(decision) or len(names) < 2 else choice.next_pair(decision, names, turn)
 
     def _settled(self, decision: choice.Decision) -> bool:
-        """Whether further trials can hardly gain anything, or would gain too little for the time that they take."""
+        """Whether the decision's regret is so small that further trials gain too little for the time that they take."""
         return decision.regret < choice.REGRET * (1 + (self._trial_seconds > _PATIENCE * self._first_rounds_seconds))
 
     def _choices(self) -> list[str]:
@@ -138,7 +149,13 @@ class Trials:
         return [name for name in self._comparison.ready if name in ran]
 
     def _add(self, names: Collection[str], rounds: int, turn: int) -> None:
-        """Runs rounds of candidates, the first with number `turn`, and records their trials and their time."""
+        """Runs rounds of candidates, and records their trials and the time that these took without compiling.
+
+        Args:
+            names: names of the candidates.
+            rounds: number of rounds.
+            turn: number of the first round.
+        """
         begin, late = time.monotonic(), [name for name in names if not self._comparison.compiled([name])]
         rounds_run = self._comparison.trials(names, rounds, self._seconds, until=self._end, begin=turn)
         compiling = sum(self._comparison.seconds.get(name, 0.0) for name in late)

@@ -1,4 +1,10 @@
-"""Verifies that a placed model computes on HETERO what it computes on one device."""
+"""Verifies that a placed model computes on HETERO what it computes on one device.
+
+The references are the outputs of the whole model on each device alone. The inputs are sequences of inferences: a prompt
+and its tokens for a stateful model, one inference for others. Each sequence runs twice, so that outputs which change
+from run to run are noticed. Differences are those of `ov_hsdag.measuring.agreement`, relative to an output's largest
+magnitude.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +62,7 @@ _RANDOM = ("RandomUniform", "Multinomial", "Bernoulli")
 _ONE_BY_ONE_SECONDS = 120.0
 
 Inputs = list[NDArray[Any]]
+"""Inputs of one inference, in the order of the model's parameters."""
 
 
 def verify(
@@ -112,8 +119,8 @@ class Verification:
     """A comparison of a placed model's outputs with those of single devices.
 
     Attributes:
-        result: the figures that `ov-hsdag verify --json` prints. Among them are "verified", "reasons" why not, and
-            "equal", which is None where outputs agree but that proves nothing.
+        result: the figures that `ov-hsdag verify --json` prints. Among them are "verified"; "reasons", why it is not;
+            and "equal", which is None where outputs agree but that proves nothing.
         notes: further remarks about the figures, one line each.
         unproven: reasons why equal outputs would prove nothing about the placement, one line each.
     """
@@ -213,7 +220,11 @@ class Verification:
         self.result |= self._verdict(differing)
 
     def _verdict(self, differing: Sequence[str]) -> dict[str, Any]:
-        """The entries "verified", "reasons" and "equal" of `result`; `differing`: names of outputs that differ."""
+        """Makes the entries "verified", "reasons" and "equal" of `result`.
+
+        Args:
+            differing: names of the outputs that differ more than is accepted.
+        """
         reasons = [*([f"outputs differ: {', '.join(differing)}"] if differing else []), *self.unproven]
         equal = False if differing else None if self.unproven else True
         return {"verified": not reasons, "reasons": reasons, "equal": equal}
@@ -224,7 +235,7 @@ class Verification:
         return bool(self.result["verified"])
 
     def __repr__(self) -> str:
-        """The report that the command prints."""
+        """The report that the command prints, of several lines."""
         result = self.result
         computed = ", ".join(f"{name} in {kind}" for name, kind in result["precision"].items())
         lines = [f"{result['device']} runs on {', '.join(result['devices'])} in {result['submodels']} submodel(s)"]
@@ -283,12 +294,20 @@ class Verification:
         raise RunError(f"there is no device to compare with: none can run the whole model alone{remedy}")
 
     def _warn_of(self, failed: Mapping[str, str]) -> None:
-        """Warns of devices that cannot run the model alone; `failed`: the reasons by device."""
+        """Warns of devices that cannot run the model alone; `failed` has the reason by device."""
         for name, why in failed.items():
             self._warn(f"{name} cannot run the model alone: {why}")
 
     def _inputs_to_try(self, shapes: Mapping[str, Sequence[int]] | None) -> Iterator[tuple[list[list[Inputs]], str]]:
-        """Yields inputs to try one after the other, each with a note for the user where they are not the usual ones."""
+        """Yields inputs to try one after the other: the usual ones, then shorter sequences, then smaller shapes.
+
+        Args:
+            shapes: example shapes of dynamic inputs, by input name; None for none.
+
+        Yields:
+            Sequences of inferences with their inputs, and a note for the user; "" for the usual ones. Inputs that the
+            user gave have no alternative.
+        """
         inputs = conversations(self._model, SEEDS, shapes, self._samples)
         yield inputs, ""
         if self._samples is not None:
@@ -364,7 +383,7 @@ class Verification:
     # Comparing the outputs.
 
     def _differences(self, reference: list[Outputs], outputs: list[Outputs]) -> NDArray[np.float64]:
-        """The largest difference of each output from the reference, float64 [outputs]."""
+        """Returns the largest difference of each output between two runs of the same inputs, float64 [outputs]."""
         return agreement.differences(reference, outputs, len(self._names))
 
     def _changed_by_rerun(
@@ -374,17 +393,22 @@ class Verification:
         worst: NDArray[np.float64],
         worst_repeated: NDArray[np.float64],
     ) -> list[str]:
-        """Names of the outputs that a device alone computes differently when the same request runs once more.
+        """Finds the outputs that a device alone computes differently when the same request runs once more.
 
         Outputs that depend on memory which was never written are such. Where there is one, outputs that differ from the
         placed model's in the first run alone count as well. Numbers that a request draws from a seed also change from
-        run to run; these prove something if the sequence is the same everywhere.
+        run to run; these prove something if the sequence is the same everywhere. A line is added to `notes` where all
+        second runs agree.
 
         Args:
             references: outputs of the first run, by device.
             repeated: outputs of the second run, by device.
             worst: largest difference of each output from the placed model's in either run, float64 [outputs].
-            worst_repeated: the same in the second run alone, float64 [outputs].
+            worst_repeated: largest difference of each output from the placed model's in the second run alone, float64
+                [outputs].
+
+        Returns:
+            Names of the outputs; empty where no output of a device changes.
         """
         changes = {name: self._differences(one, repeated[name]) for name, one in references.items()}
         changed = np.max(list(changes.values()), axis=0) > agreement.TOLERANCE
@@ -396,7 +420,15 @@ class Verification:
         return [name for name, varies in zip(self._names, changed | settles, strict=True) if varies]
 
     def _changed_by_recompiling(self, references: Mapping[str, list[Outputs]], inputs: list[list[Inputs]]) -> list[str]:
-        """Names of the outputs that differ when a device compiles and runs the model again, such as random numbers."""
+        """Finds the outputs that change when a device compiles and runs the model again, such as random numbers.
+
+        Args:
+            references: outputs on single devices, by device; the first device is tried.
+            inputs: the inputs.
+
+        Returns:
+            Names of the outputs.
+        """
         device, first = next(iter(references.items()))
         self._report(f"running on {device} once more")
         changed = self._differences(first, _outputs(self._compile(device, self._precision), inputs))
@@ -405,10 +437,11 @@ class Verification:
     def _accepted_differences(
         self, references: Mapping[str, list[Outputs]], worst: NDArray[np.float64], inputs: list[list[Inputs]]
     ) -> NDArray[np.float64]:
-        """The largest accepted difference of each output, float64 [outputs].
+        """Computes the largest accepted difference of each output, float64 [outputs].
 
-        In f32 it is `agreement.TOLERANCE`. In other precisions it is `_ROUNDING` times the difference of single devices
-        from f32, which are run in f32 for that.
+        In f32 it is `agreement.TOLERANCE`, or `_TOLERANCE_F16` where a device does not compute in f32. In other
+        precisions it is `_ROUNDING` times the difference of single devices from f32, which are run in f32 for that. The
+        largest of these differences is stored for the report.
 
         Args:
             references: outputs on single devices, by device.
@@ -439,7 +472,7 @@ class Verification:
     def _ask_operations(
         self, inputs: list[list[Inputs]], runs: Mapping[str, list[Outputs]], accepted: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], dict[str, Any]]:
-        """Finds out which run is wrong by running the model's operations one by one.
+        """Finds out which run is wrong by running the model's operations one by one, and adds lines to `notes`.
 
         In f32, larger differences are accepted of outputs that depend on quantised tensors: the last bit of a sum
         decides how FakeQuantize rounds, on single devices as well.
@@ -498,11 +531,24 @@ class Verification:
         }
 
     def _outputs_of_step(self, outputs: Outputs, number: int) -> Outputs:
-        """The outputs of inference `number` of a sequence of inferences."""
+        """Returns the outputs of one inference.
+
+        Args:
+            outputs: outputs of a sequence of inferences.
+            number: number of the inference in the sequence, from 0.
+        """
         return outputs[number * len(self._names) : (number + 1) * len(self._names)]
 
     def _outputs_where(self, holds: Callable[[NDArray[Any]], bool], *runs: list[Outputs]) -> list[str]:
-        """Names of the outputs for which the condition `holds` in any inference of the runs."""
+        """Finds the outputs for which a condition holds in any inference.
+
+        Args:
+            holds: the condition on the values of an output.
+            runs: runs to look at; each has the outputs of each sequence of inferences.
+
+        Returns:
+            Names of the outputs, in the model's order.
+        """
         count = len(self._names)
         return [
             name
@@ -511,7 +557,7 @@ class Verification:
         ]
 
     def _depends_on_inputs(self, outputs: list[Outputs]) -> bool:
-        """Whether some output differs between the input sets; also true for a model without inputs."""
+        """Whether some output differs between sequences with different inputs; also true for a model without inputs."""
         first, *other_sets = outputs
         varying = any(
             not np.array_equal(array, other[number], equal_nan=bool(np.issubdtype(array.dtype, np.floating)))
@@ -521,9 +567,15 @@ class Verification:
         return varying or not self._model.get_parameters()
 
     def _nothing_compared(self, outputs: list[Outputs]) -> list[str]:
-        """Lines that say why outputs prove nothing: they have no finite value, or do not depend on the inputs.
+        """Finds out why equal outputs would prove nothing: no value is finite, or they do not depend on the inputs.
 
-        Outputs that are empty or finite only in part add to `notes`.
+        Outputs that are empty or finite only in part add lines to `notes`.
+
+        Args:
+            outputs: outputs of the placed model, for each sequence of inferences.
+
+        Returns:
+            Reasons, one line each; empty where the outputs prove something.
         """
         with_finite = self._outputs_where(lambda array: bool(_finite_values(array).any()), outputs)
         lines = []
@@ -551,7 +603,7 @@ class Verification:
 
 
 def _depends_on_fake_quantize(model: ov.Model) -> NDArray[np.bool_]:
-    """Whether each output depends on a FakeQuantize of a tensor that is no constant, bool [outputs]."""
+    """Finds out whether each output depends on a FakeQuantize of a tensor that is no constant, bool [outputs]."""
     depends = []
     for result in model.get_results():
         seen, waiting = {result.get_instance_id()}, [result]
@@ -575,7 +627,7 @@ def _draws_numbers(model: ov.Model) -> bool:
 
 
 def _shapes_of_placement(model: ov.Model) -> dict[str, list[int]] | None:
-    """Example shapes that the placement was made with, where they still fit the model."""
+    """Returns the example shapes that the placement was made with; None without any, or where they no longer fit."""
     placement = Placement.of(model)
     shapes: dict[str, list[int]] | None = ((placement and placement.settings) or {}).get("shapes")
     try:
@@ -586,7 +638,7 @@ def _shapes_of_placement(model: ov.Model) -> dict[str, list[int]] | None:
 
 
 def _outputs(compiled: ov.CompiledModel, inputs: Sequence[Sequence[Inputs]]) -> list[Outputs]:
-    """The outputs of all sequences of inferences, each run once, see `_outputs_twice`."""
+    """Runs each sequence of inferences once; returns the outputs of each sequence, see `_outputs_twice`."""
     return _runs(compiled, inputs, times=1)[0]
 
 
@@ -610,7 +662,16 @@ def _outputs_twice(
 
 
 def _runs(compiled: ov.CompiledModel, inputs: Sequence[Sequence[Inputs]], times: int) -> list[list[Outputs]]:
-    """Runs each sequence several times in a row; returns, for each run, the outputs of all sequences."""
+    """Runs each sequence of inferences several times in a row, see `_outputs_twice`.
+
+    Args:
+        compiled: the compiled model.
+        inputs: for each sequence, the inputs of its inferences.
+        times: number of runs of each sequence.
+
+    Returns:
+        For each run, the outputs of each sequence.
+    """
     runs: list[list[Outputs]] = [[] for _ in range(times)]
     request = compiled.create_infer_request()
     for steps in inputs:
@@ -624,7 +685,16 @@ def _runs(compiled: ov.CompiledModel, inputs: Sequence[Sequence[Inputs]], times:
 
 
 def _run(compiled: ov.CompiledModel, request: ov.InferRequest, steps: Sequence[Inputs]) -> Outputs:
-    """Runs a sequence of inferences; returns their outputs, one after the other."""
+    """Runs a sequence of inferences on a request.
+
+    Args:
+        compiled: the compiled model.
+        request: a request of it, whose states are not reset.
+        steps: inputs of each inference.
+
+    Returns:
+        Copies of the outputs, one inference after the other.
+    """
     outputs: Outputs = []
     for arrays in steps:
         infer(request, arrays)

@@ -3,10 +3,11 @@
 A plugin that crashes, hangs or runs out of memory takes its process with it and nothing else.
 `ov_hsdag.measuring.process` starts workers and talks to them (`ov_hsdag.utils.child`).
 
-The key "do" of a command is "compile" or "trial". "compile" names two files: "ways", which says how each model runs,
-and "outputs", which the worker writes. "trial" has "seconds", and "alone": whether no other worker has a trial at the
-same time. An answer with "error" says that OpenVINO refused; the worker can be used as before. The first answer comes
-without a command, when OpenVINO is imported and the model is read.
+The key "do" of a command is "compile" or "trial". "compile" names two files: "ways", which the worker reads, and
+"outputs", which it writes. "ways" is a JSON list with the way in which each model runs: its device, affinity and
+properties (`Candidate.way`). "trial" has "seconds", and "alone": whether no other worker has a trial at the same time.
+An answer with "error" says that OpenVINO refused; the worker can be used as before. The first answer comes without a
+command, when OpenVINO is imported and the model is read.
 """
 
 from __future__ import annotations
@@ -57,9 +58,17 @@ ON_EACH = "MULTI:"
 
 
 def write_inputs(path: Path, phases: Sequence[TimedInputs]) -> None:
-    """Writes inputs as .npz without pickles: all arrays one after the other, and their numbers.
+    """Writes the inputs of all phases to a .npz file without pickles, see `read_inputs`.
 
-    Raises OSError where the file cannot be written.
+    The file has all arrays one after the other; "counts", the number of arrays of each inference; and "about", a JSON
+    text with the number of inferences and the other attributes of each phase.
+
+    Args:
+        path: the file.
+        phases: inputs of each phase that is timed.
+
+    Raises:
+        OSError: the file cannot be written.
     """
     inferences = [inputs for one in phases for inputs in (*one.before, *one.steps)]
     about = [
@@ -72,7 +81,7 @@ def write_inputs(path: Path, phases: Sequence[TimedInputs]) -> None:
 
 
 def read_inputs(path: Path) -> list[TimedInputs]:
-    """Reads the inputs that `write_inputs` wrote."""
+    """Reads the inputs of all phases that `write_inputs` wrote. Raises OSError where the file cannot be read."""
     with np.load(path) as data:
         arrays = (data[f"arr_{number}"] for number in itertools.count())
         inferences = iter([list(itertools.islice(arrays, count)) for count in data["counts"].tolist()])
@@ -83,10 +92,18 @@ def read_inputs(path: Path) -> list[TimedInputs]:
 
 
 class WorkerServer:
-    """The state of a worker, and its answers to commands."""
+    """Holds the Core, the models and the compiled candidate of a worker, and answers commands, see the module.
+
+    At most one candidate is compiled at a time: none before the first "compile", nor after a "compile" that failed.
+    """
 
     def __init__(self, folder: Path, objective: str) -> None:
-        """Imports OpenVINO and reads the models of the folder. Raises the errors of OpenVINO."""
+        """Makes the Core, and reads the models and inputs of the folder. Raises the errors of OpenVINO.
+
+        Args:
+            folder: the folder of the `WorkerPool`.
+            objective: "latency" or "throughput".
+        """
         self._objective = objective
         self._settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
         self._core = same_core.like(self._settings["core"])
@@ -97,11 +114,18 @@ class WorkerServer:
         self._runner: TrialRunner | None = None
 
     def answer(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Executes a command and returns the answer. Raises the errors of OpenVINO."""
+        """Executes a command and returns the answer, JSON-able. Raises the errors of OpenVINO."""
         return self.compile(command) if command["do"] == "compile" else self.trial(command)
 
     def compile(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Compiles a candidate, warms it up, and writes the outputs of one inference."""
+        """Compiles a candidate in place of the one before, warms it up, and writes its outputs to a .npz file.
+
+        Args:
+            command: the command, with the files "ways" and "outputs".
+
+        Returns:
+            "submodels" and "shortest_trial", see `TrialRunner`.
+        """
         if self._runner is not None:
             time.sleep(_LAST_CALLBACK_SECONDS)
         self._runner = None  # frees the memory before the next candidate is compiled
@@ -116,7 +140,15 @@ class WorkerServer:
         return {"submodels": runner.submodels, "shortest_trial": runner.shortest_trial}
 
     def _runners(self, number: int, way: Mapping[str, Any]) -> Runner | Copies:
-        """Compiles a model in one of its `ways`: on one device or HETERO, or as a copy on each device; warms it up."""
+        """Compiles a model, and warms it up.
+
+        Args:
+            number: number of the model; 0 is the first one.
+            way: how it runs, see `Candidate.way`.
+
+        Returns:
+            The runner of the model on one device or HETERO, or that of a copy on each device.
+        """
         device = way["device"]
         if not device.startswith(ON_EACH):
             return self._compiled(number, device, way)
@@ -124,7 +156,7 @@ class WorkerServer:
         return Copies([self._compiled(number, name, way) for name in names], self._inputs[number])
 
     def _compiled(self, number: int, device: str, way: Mapping[str, Any]) -> Runner:
-        """Compiles a model on a device or on HETERO, and warms it up (in `Runner`).
+        """Compiles a model on a device or on HETERO, and warms it up (in `Runner`). The model keeps no affinities.
 
         Args:
             number: number of the model; 0 is the first one.
@@ -154,11 +186,21 @@ class WorkerServer:
         return Runner(compiled, self._inputs[number], self._objective, requests, threads[_HETERO_THREADS:])
 
     def outputs(self, runner: TrialRunner) -> list[NDArray[Any]]:
-        """The outputs of a compiled candidate: a method of its own, which tests replace to simulate faults."""
+        """Returns the outputs of a compiled candidate. Tests replace this method to simulate faults."""
         return runner.outputs()
 
     def trial(self, command: Mapping[str, Any]) -> dict[str, Any]:
-        """Runs a trial of the compiled candidate, and returns rates, processor times and the load of the cores."""
+        """Runs a trial of the compiled candidate.
+
+        Args:
+            command: the command, with "seconds" and "alone".
+
+        Returns:
+            "rate", inferences per second; and "rates", "busy_us" and "load", see `TrialRunner`.
+
+        Raises:
+            RuntimeError: nothing is compiled, or inference fails.
+        """
         if self._runner is None:
             raise RuntimeError("nothing is compiled")
         rate = self._runner.rate(command["seconds"], command["alone"])
