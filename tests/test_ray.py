@@ -30,7 +30,7 @@ pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 HETERO = "HETERO:CPU_A,CPU_B"
-OTHER = f"CPU_A:{ONE_CORE};CPU_B:INFERENCE_NUM_THREADS=1,INFERENCE_PRECISION_HINT=bf16"
+OTHER = f"CPU_A:{ONE_CORE};CPU_B:{ONE_CORE},MEMORY=4GiB"
 
 
 @pytest.fixture(scope="module")
