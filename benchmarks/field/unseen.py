@@ -92,14 +92,14 @@ def unlike(objective: str) -> str:
     """The value of OV_HSDAG_VIRTUAL_DEVICES for devices of which the first is faster.
 
     It computes in bf16. If the processor has no bf16, it has two threads for latency, and is equal for throughput:
-    OpenVINO computes in bf16 there, too, if it is asked to, and an encoder took sixty times as long as in f32.
+    OpenVINO computes in bf16 there, too, if it is asked to, and takes far longer than in f32.
     """
     if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         return declared("bf16")
     latency = objective == "latency"
     devices = "the first device has two threads" if latency else "the two devices are alike"
     print(f"this processor has no bf16: {devices}, in f32", flush=True)
-    return declared("f32", 2 if latency else 1)
+    return declared(threads=2 if latency else 1)
 
 
 # Functions that draw a model of a family: its recipe, and the inputs to infer it with.

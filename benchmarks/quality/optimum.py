@@ -205,6 +205,7 @@ def table(cells: Mapping[str, Mapping[str, Any]]) -> str:
         _line(name, [cells[n] for n, kind in kinds.items() if row_of(kind) == name]) for name, row_of in rows.items()
     ]
     head = ["", "problems", "solved", "no placement", "within 0.1%", "within 1%", "worst", "not solved: gap, most"]
+    head.append("not solved: solver more than 0.1% better, most")
     return markdown(head, [line for line in lines if line[1] != "0"])
 
 
@@ -213,7 +214,9 @@ def _line(name: str, cells: Sequence[Mapping[str, Any]]) -> list[str]:
     solved = [cell for cell in cells if cell["proven"] and cell["best_us"] is not None]
     none = sum(cell["proven"] and cell["best_us"] is None for cell in cells)
     distances = [behind(cell) for cell in solved]
-    gaps = [gap(cell) for cell in cells if not cell["proven"]]
+    unsolved = [cell for cell in cells if not cell["proven"]]
+    gaps = [gap(cell) for cell in unsolved]
+    beaten = [distance for cell in unsolved if cell["best_us"] is not None and (distance := behind(cell)) > CLOSE]
     return [
         name,
         str(len(cells)),
@@ -223,6 +226,7 @@ def _line(name: str, cells: Sequence[Mapping[str, Any]]) -> list[str]:
         str(sum(distance <= FAR for distance in distances)),
         f"{max(distances):.2%}" if distances else "–",
         f"{len(gaps)}: {max(gaps):.1%}" if gaps else "–",
+        f"{len(beaten)}: {max(beaten):.1%}" if beaten else "–",
     ]
 
 

@@ -35,12 +35,18 @@ def folder(core: ov.Core, family: str, tmp_path: Path) -> Path:
     return target
 
 
-def test_optimum_generates_the_tokens_of_one_device(folder: Path) -> None:
-    from optimum.intel import OVModelForCausalLM
+def encoded(folder: Path) -> dict[str, Any]:
+    """Two prompts as inputs of `generate`, by the tokenizer of a folder."""
     from transformers import AutoTokenizer
 
     inputs = AutoTokenizer.from_pretrained(folder)([PROMPT, PROMPT[:9] * 2], return_tensors="pt", padding=True)
-    inputs.pop("token_type_ids", None)
+    return {name: value for name, value in inputs.items() if name != "token_type_ids"}
+
+
+def test_optimum_generates_the_tokens_of_one_device(folder: Path) -> None:
+    from optimum.intel import OVModelForCausalLM
+
+    inputs = encoded(folder)
     found: dict[str, list[Any]] = {}
     for device in ("CPU_A", DEVICE):
         model = OVModelForCausalLM.from_pretrained(folder, device=device)
@@ -59,12 +65,10 @@ def test_optimum_generates_the_tokens_of_one_device_by_the_device_name(
     if family not in TEXT_ONLY:
         pytest.skip("no causal language model")
     from optimum.intel import OVModelForCausalLM
-    from transformers import AutoTokenizer
 
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     export = model_file(family).parent
-    inputs = AutoTokenizer.from_pretrained(export)([PROMPT, PROMPT[:9] * 2], return_tensors="pt", padding=True)
-    inputs.pop("token_type_ids", None)
+    inputs = encoded(export)
     tokens: dict[str, list[Any]] = {}
     for device in ("CPU_A", "HSDAG:CPU_A,CPU_B"):
         config = {"PERFORMANCE_HINT": "THROUGHPUT"} if device.startswith("HSDAG") else {}

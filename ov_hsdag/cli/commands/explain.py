@@ -109,7 +109,7 @@ def explain(
 
 def _check_stored(model: Path, options: Mapping[str, object]) -> None:
     """Raises UserError where --stored is given for a plan, or with options of an explanation. options: by name."""
-    if model.suffix == ".json":
+    if is_plan_file(model):
         raise UserError("--stored is for one model, not for a plan: leave it out")
     for name in (name for name, value in options.items() if value):
         raise UserError(f"--stored prints the placement as it is in the model: leave out --{name}")
