@@ -16,7 +16,7 @@ from ov_hsdag.measuring import choice, comparison, trials
 from ov_hsdag.measuring.other_programs import corrections
 from ov_hsdag.measuring.process import Candidate, Worker, WorkerError, WorkerTimeout
 from ov_hsdag.measuring.runner import TrialLoad
-from ov_hsdag.placing import selection
+from ov_hsdag.placing import corrected_search, selection
 
 
 class Machine:
@@ -34,7 +34,7 @@ class Machine:
 
     def keep_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Time limits of a comparison are counted by this machine's clock."""
-        for module in (comparison, selection, trials):
+        for module in (comparison, corrected_search, selection, trials):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
     def speed(self, name: str) -> float:

@@ -21,7 +21,18 @@ from tests.worker_faults import starting
 
 DEVICES = DeviceSet(("CPU_A", "CPU_B"))
 # Modules in which a `name` is a candidate's; elsewhere it is a device's or a file's.
-ABOUT_CANDIDATES = ("comparison", "measurer", "plan", "rivals", "selection", "together", "trials")
+ABOUT_CANDIDATES = (
+    "comparison",
+    "corrected_search",
+    "measurer",
+    "placement_trials",
+    "plan",
+    "processor_times",
+    "rivals",
+    "selection",
+    "together",
+    "trials",
+)
 PACKAGE = Path(__file__).parents[1] / "ov_hsdag"
 
 

@@ -19,6 +19,7 @@ from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placing import selection
+from ov_hsdag.placing.processor_times import ProcessorTimeModel
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
@@ -120,7 +121,7 @@ def test_costs_are_corrected_and_searched_again(
     machine = Unlike(true, {**simple, **candidates, **others}, 0.01)
     machine.keep_time(monkeypatch)
     if not told:
-        monkeypatch.setattr(selection._Trials, "_by_device", lambda *_: np.zeros(len(DEVICES)))
+        monkeypatch.setattr(ProcessorTimeModel, "by_device", lambda *_: np.zeros(len(DEVICES)))
     found = selection.select(model, problem, candidates, two_cpu_core, seconds=60, start_worker=machine.start)
     assert found.chosen is not None and found.chosen.startswith("search (corrected")
     before = max(map(machine.rate_of, candidates.values()))

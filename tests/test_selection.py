@@ -28,7 +28,7 @@ from ov_hsdag.measuring.evaluator import PIPELINE_HINT
 from ov_hsdag.measuring.process import Worker
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placers.contiguous import Contiguous
-from ov_hsdag.placing import operation_costs, selection
+from ov_hsdag.placing import corrected_search, operation_costs, selection
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem, prepare
 from ov_hsdag.utils.byte_sizes import format_bytes, round_up
@@ -56,7 +56,7 @@ def uncalibrated(*_: object, **__: object) -> object:
 @pytest.fixture
 def searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No search follows what was measured: tests/test_learning_by_measuring.py has these."""
-    monkeypatch.setattr(selection, "_SEARCHES", 0)
+    monkeypatch.setattr(corrected_search, "_SEARCHES", 0)
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_place_measures_and_tells(core: ov.Core) -> None:
     assert measured is not None
     simple = {"CPU_A", "CPU_B", "hetero", PIPELINE_HINT}
     # Of placers that agree the first is named.
-    again = [selection.CORRECTED, *(f"search (corrected, {number})" for number in range(2, 6))]
+    again = [corrected_search.CORRECTED, *(f"search (corrected, {number})" for number in range(2, 6))]
     placed = set(measured) - simple - {COPIES}
     placers = {"mincut", "pipeline", "partitions", "search", "hsdag"}
     by_profile = {f"{name} {selection.BY_PROFILE}" for name in placers}
