@@ -327,43 +327,90 @@ def fit(  # noqa: PLR0913 settings, all by keyword
         UserError: bad input; a context for a model that has no states; a model that HETERO does not run.
     """
     check_in_memory("fit", model)
-    options = {"memory": memory, "shapes": shapes, "context": context, "workload": workload, "profile": profile}
-    PlaceOptions.of(None, options)
+    PlaceOptions.of(
+        None, {"memory": memory, "shapes": shapes, "context": context, "workload": workload, "profile": profile}
+    )
     check_argument("batch", batch, int, least=1)
     check_kv_precision(kv_precision)
     session, host = _session(device, memory or {}, occupied or {}, profile, kv_precision, core or new_core())
-    request = _request(model.clone(), session, host, context, workload, batch, shapes, static, as_loaded)
+    sizes = _Sizes(workload, context, shapes, batch, static)
+    request = _request(model.clone(), session, host, sizes, as_loaded)
     priced = _price(request)
     split = _find_split(priced, request)
-    names, problem, contexts = session.devices.names, priced.problem, priced.contexts
-    singles = {
-        name: problem.single(number) for number, name in enumerate(names) if problem.group_supported[:, number].all()
-    }
-    fits_somehow = split.fits or split.other_fits
+    singles = _single_placements(priced.problem)
     needs = _needs_by_device(priced, split.placement, request)
-    largest, largest_of_splits = _largest_contexts(contexts, singles, split, request)
+    largest, largest_of_splits = _largest_contexts(priced.contexts, singles, split, request)
     return Fit(
-        devices=names,
-        context=request.workload.tokens if request.workload else None,
-        batch=request.workload.batch if request.workload else batch,
-        prompt=max(request.workload.prompt, request.workload.longest_prompt) if request.workload else None,
-        kv_precision=_kv_precisions(priced, request) if contexts else {},
+        devices=session.devices.names,
+        context=request.context,
+        batch=request.batch,
+        prompt=request.prompt,
+        kv_precision=_kv_precisions(priced, request),
         singles={name: _needs_by_device(priced, placement, request)[name] for name, placement in singles.items()},
         split=needs if split.is_row else {},
         split_fits=split.is_row and split.fits,
         placed=request.fixed,
         other_fits=split.other_fits,
-        enough={} if fits_somehow or contexts or request.fixed else enough_memory(problem, priced.candidates),
+        enough=_enough(priced, split, request),
         sharing=host.devices if host else (),
-        shared=together([need for name, need in needs.items() if name in host.devices], host.room) if host else None,
+        shared=_shared(needs, host),
         largest=largest,
         largest_of_splits=largest_of_splits,
-        experts=_experts_to_move(problem, host),
+        experts=_experts_to_move(priced.problem, host),
         tensors_counted=priced.tensors_counted,
-        output_bytes=_result_bytes(problem) if contexts else 0,
+        output_bytes=_output_bytes(priced),
         by_context=request.workload is not None and request.workload.by_context,
         assumed={} if request.workload else assumed_sizes(request.model, request.shapes),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Sizes:
+    """The sizes of inputs and states that a check counts with, as they were asked for; see `fit`."""
+
+    workload: Workload | str | None
+    context: int | None
+    shapes: Mapping[str, Sequence[int]] | None
+    batch: int
+    static: bool
+
+    def check(self) -> None:
+        """Checks that the arguments do not exclude each other.
+
+        Raises:
+            UserError: they do.
+        """
+        if self.workload is not None and self.batch != 1:
+            raise UserError("a workload has its own number of sequences: give batch=N in it")
+        if self.static and (self.workload is not None or self.context is not None):
+            raise UserError("--static cannot be combined with --workload or --context: a workload needs several sizes")
+
+    def or_those_of(self, placed: Placement, model: ov.Model) -> _Sizes:
+        """Fills in what the caller left open with the sizes that the model was placed for.
+
+        Args:
+            placed: placement of the model.
+            model: the model.
+        """
+        settings = placed.settings or {}
+        shapes = with_earlier_shapes(model, self.shapes or {}, settings.get("shapes", {})) or None
+        if self.workload is not None or self.context is not None:
+            return replace(self, shapes=shapes)
+        return replace(self, shapes=shapes, workload=settings.get("workload"), context=settings.get("context"))
+
+    def workload_of(self, model: ov.Model) -> Workload | None:
+        """Resolves the workload; a decoder without a context or workload gets `DEFAULT_CONTEXT`.
+
+        Args:
+            model: the model; its states make it a decoder.
+
+        Returns:
+            The workload, with the larger number of sequences; None without one.
+        """
+        asked = Workload.asked(self.workload, self.context)
+        is_default = asked is None and bool(model.get_sinks()) and not self.static
+        workload = Workload.of_context(DEFAULT_CONTEXT) if is_default else asked
+        return None if workload is None else replace(workload, batch=max(workload.batch, self.batch))
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,6 +422,7 @@ class _Request:
     host: HostMemory | None  # main memory that several devices share; None where none do
     workload: Workload | None  # None for a model without states
     shapes: Mapping[str, Sequence[int]] | None  # shapes of all inputs that the workload or the caller determines
+    batch: int  # sequences at a time, that of the workload where there is one
     placed: Placement | None  # placement that the model carries; None where it carries none
     as_loaded: bool  # whether HETERO's own choice counts where the model carries no placement
 
@@ -382,6 +430,16 @@ class _Request:
     def fixed(self) -> bool:
         """Whether the placement is decided already."""
         return self.placed is not None or self.as_loaded
+
+    @property
+    def context(self) -> int | None:
+        """See `Fit.context`."""
+        return self.workload.tokens if self.workload else None
+
+    @property
+    def prompt(self) -> int | None:
+        """See `Fit.prompt`."""
+        return max(self.workload.prompt, self.workload.longest_prompt) if self.workload else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -429,11 +487,12 @@ def _session(
     names = DeviceSet.parse(device).names
     room = rooms(names, memory, profile, core)
     remaining = {name: max(most - occupied.get(name, 0), 0) for name, most in room.items() if most is not None}
-    host = HostMemory.of(core, names, memory_limits(memory, names), free=True)
-    if host is not None:
-        occupied_by_others = sum(occupied.get(name, 0) for name in host.devices)
-        host = replace(host, room=max(host.room - occupied_by_others, 0))
-    return Session.of(names, core, profile, memory=remaining, kv_precision=kv_precision), host
+    shared = HostMemory.of(core, names, memory_limits(memory, names), free=True)
+    session = Session.of(names, core, profile, memory=remaining, kv_precision=kv_precision)
+    if shared is None:
+        return session, None
+    occupied_by_others = sum(occupied.get(name, 0) for name in shared.devices)
+    return session, replace(shared, room=max(shared.room - occupied_by_others, 0))
 
 
 def rooms(
@@ -456,58 +515,35 @@ def rooms(
     return {name: discovery.usable_bytes(core, name, most) for name, most in declared} | limits
 
 
-def _request(
-    model: ov.Model,
-    session: Session,
-    host: HostMemory | None,
-    context: int | None,
-    workload: Workload | str | None,
-    batch: int,
-    shapes: Mapping[str, Sequence[int]] | None,
-    static: bool,
-    as_loaded: bool,
-) -> _Request:
+def _request(model: ov.Model, session: Session, host: HostMemory | None, sizes: _Sizes, as_loaded: bool) -> _Request:
     """Resolves the arguments of `fit`: what the caller leaves open is as in the model's placement, else the default.
 
     Args:
         model: a copy of the caller's model; its input shapes are fixed in place where `static` or an NPU asks for that.
         session: the devices and their costs.
         host: memory that several devices share; None where none do.
-        context: see `fit`.
-        workload: see `fit`.
-        batch: see `fit`.
-        shapes: see `fit`.
-        static: see `fit`.
+        sizes: the sizes that the caller asks for.
         as_loaded: see `fit`.
 
     Returns:
-        The resolved arguments. A decoder without a context or workload gets `DEFAULT_CONTEXT`.
+        The resolved arguments.
 
     Raises:
         UserError: arguments exclude each other or do not fit the model.
     """
-    if workload is not None and batch != 1:
-        raise UserError("a workload has its own number of sequences: give batch=N in it")
-    if static:
-        if workload is not None or context is not None:
-            raise UserError("--static cannot be combined with --workload or --context: a workload needs several sizes")
-        fix_input_shapes(model, shapes or {})
+    sizes.check()
+    if sizes.static:
+        fix_input_shapes(model, sizes.shapes or {})
     placed = Placement.of(model)
-    if placed is not None:
-        settings = placed.settings or {}
-        if workload is None and context is None:
-            workload, context = settings.get("workload"), settings.get("context")
-        shapes = with_earlier_shapes(model, shapes or {}, settings.get("shapes", {})) or None
+    resolved = sizes if placed is None else sizes.or_those_of(placed, model)
     names = session.devices.names
     if not as_loaded:  # by itself, HETERO gives an NPU no operation with open sizes
-        fix_npu_sizes(model, names if placed is None else placed.map_to(names).used(), shapes)
-    counted = Workload.asked(workload, context)
-    if counted is None and model.get_sinks() and not static:
-        counted = Workload.of_context(DEFAULT_CONTEXT)
-    if counted is not None:
-        counted = replace(counted, batch=max(counted.batch, batch))
-        shapes = {**decoder_shapes(model, counted.batch, 1, counted.tokens), **(shapes or {})}
-    return _Request(model, session, host, counted, shapes, placed, as_loaded)
+        fix_npu_sizes(model, names if placed is None else placed.map_to(names).used(), resolved.shapes)
+    workload = resolved.workload_of(model)
+    if workload is None:
+        return _Request(model, session, host, None, resolved.shapes, sizes.batch, placed, as_loaded)
+    shapes = {**decoder_shapes(model, workload.batch, 1, workload.tokens), **(resolved.shapes or {})}
+    return _Request(model, session, host, workload, shapes, workload.batch, placed, as_loaded)
 
 
 def _price(request: _Request) -> _PricedModel:
@@ -543,6 +579,29 @@ def _find_split(priced: _PricedModel, request: _Request) -> _FoundSplit:
     return _FoundSplit(placement, fits, other_fits, request.fixed or (fits and len(np.unique(placement)) > 1))
 
 
+def _single_placements(problem: PlacementProblem) -> dict[str, NDArray[np.uint8]]:
+    """Returns the placements on single devices that support the whole model, by name, uint8 [groups]."""
+    return {
+        name: problem.single(number)
+        for number, name in enumerate(problem.devices)
+        if problem.group_supported[:, number].all()
+    }
+
+
+def _enough(priced: _PricedModel, split: _FoundSplit, request: _Request) -> dict[str, int]:
+    """Determines `Fit.enough`: {} where something fits, the model has states, or the placement is decided already."""
+    if split.fits or split.other_fits or priced.contexts or request.fixed:
+        return {}
+    return enough_memory(priced.problem, priced.candidates)
+
+
+def _shared(needs: Mapping[str, Need], host: HostMemory | None) -> Need | None:
+    """Determines `Fit.shared`; `needs` has the need of each part by the name of its device."""
+    if host is None:
+        return None
+    return together([need for name, need in needs.items() if name in host.devices], host.room)
+
+
 def _largest_contexts(
     contexts: ContextProblems | None,
     singles: Mapping[str, NDArray[np.uint8]],
@@ -568,15 +627,18 @@ def _largest_contexts(
 
 
 def _kv_precisions(priced: _PricedModel, request: _Request) -> dict[str, str]:
-    """Finds the precision of KV caches on each device, by name, such as "u8"."""
+    """Finds the precision of KV caches on each device, by name, such as "u8"; {} for a model without states."""
+    if priced.contexts is None:
+        return {}
     session, names = request.session, request.session.devices.names
     precisions = kv_precisions(priced.analysis.model, session.core, session.profile, names)
     return dict(zip(names, precisions, strict=True))
 
 
-def _result_bytes(problem: PlacementProblem) -> int:
-    """Sums the bytes of all outputs of the model, each in the largest of its inferences."""
-    return int(problem.graph.output_bytes[returned_outputs(problem.graph)].sum())
+def _output_bytes(priced: _PricedModel) -> int:
+    """Sums the bytes of all outputs, each in the largest of the model's inferences; 0 for a model without states."""
+    graph = priced.problem.graph
+    return int(graph.output_bytes[returned_outputs(graph)].sum()) if priced.contexts else 0
 
 
 def _experts_to_move(problem: PlacementProblem, host: HostMemory | None) -> ExpertsToMove | None:
