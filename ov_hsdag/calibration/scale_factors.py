@@ -12,6 +12,8 @@ operations, which is part of the latency of a device that runs the model alone, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain, islice
 
 import numpy as np
@@ -203,49 +205,140 @@ def measure_latencies(
     Raises:
         RuntimeError: a device does not run the model.
     """
-    hetero = f"HETERO:{','.join(problem.devices)}"
-    model, simulated_sum_us = model.clone(), 0.0
-    relative_seconds, measured_sums_us, measured = list[Floats](), list[float](), list[NDArray[np.uint8]]()
-    try:
-        single_devices = [TimedModel(compiled, model, name, inputs, deadline) for name in alone]
-        singles = np.stack([problem.single(problem.devices.index(name)) for name in alone])
-        simulated_sum_us = float(problem.evaluate(singles).latency_us.sum())
-        compiling = max(timed.compiling for timed in single_devices)
-        # The estimate assumes that a placement takes as long as the slowest device.
-        one_round = sum(timed.typical for timed in single_devices) + max(timed.typical for timed in single_devices)
+    trials = list[_SplitTrial]()
+    with suppress(OutOfTime):  # the machine became slower than the plan assumed
+        rounds = _InterleavedRounds(model.clone(), problem, alone, compiled, inputs, deadline)
         for number, placement in enumerate(placements):
-            split = placement.tobytes()
-            compile_seconds = 0.0 if compiled.keeps(hetero, split) else compiling
-            plan = _plan_rounds(deadline.left, len(placements) - number, compile_seconds, one_round)
+            plan = rounds.plan(placement, len(placements) - number)
             if plan is None:
                 break
-            advance(deadline.describe(f"measuring splits over {hetero}, {number + 1} of {len(placements)}"))
-            set_affinities(model, problem.affinity(placement))
-            try:
-                placed = TimedModel(compiled, model, hetero, inputs, deadline, split)
-            except RuntimeError:
-                continue
-            finally:
-                remove_affinities(model)
-            compiling = max(compiling, placed.compiling)
-            rounds, refill = plan
-            rivals = (placed, *single_devices)
-            seconds = np.array([[timed.run(refill=refill) for timed in rivals] for _ in range(rounds)])
-            # Other programs only make runs slower, so a low quantile is closer to the undisturbed time.
-            seconds = np.quantile(seconds, 0.25, axis=0)
-            relative_seconds.append(seconds / seconds[1:].sum())
-            measured.append(placement)
-            if refill:
-                measured_sums_us.append(float(seconds[1:].sum()) * 1e6)
-            del placed, rivals  # frees its memory before the next is compiled
-    except OutOfTime:  # the machine became slower than the plan assumed
-        pass
-    sum_us = np.median(measured_sums_us) if measured_sums_us else simulated_sum_us
-    latencies = np.reshape(relative_seconds, (-1, 1 + len(alone))) * sum_us
-    return latencies[:, 0], np.median(latencies[:, 1:], axis=0) if relative_seconds else np.empty(0), measured
+            progress = f"measuring splits over {rounds.hetero}, {number + 1} of {len(placements)}"
+            advance(deadline.describe(progress))
+            trial = rounds.run(placement, plan)
+            if trial is not None:
+                trials.append(trial)
+    if not trials:
+        return np.empty(0), np.empty(0), []
+    latencies_us = np.stack([trial.relative for trial in trials]) * _sum_of_devices_us(trials, problem, alone)
+    return latencies_us[:, 0], np.median(latencies_us[:, 1:], axis=0), [trial.placement for trial in trials]
 
 
-def _plan_rounds(seconds_left: float, placements: int, compiling: float, one_round: float) -> tuple[int, bool] | None:
+@dataclass(frozen=True)
+class _RoundPlan:
+    """How a placement is measured within its share of the time."""
+
+    rounds: int  # number of rounds
+    refill: bool  # whether caches are refilled before each run
+
+
+@dataclass(frozen=True, eq=False)
+class _SplitTrial:
+    """A placement that was measured, in turns with the model on single devices."""
+
+    placement: NDArray[np.uint8]  # device number of each co-location group, uint8 [groups]
+    # time of the placement, then of the model on each device, relative to the sum of the latter, float64 [1 + alone]
+    relative: Floats
+    devices_us: float | None  # sum of the model's times on the devices, µs; None where caches were not refilled
+
+
+class _InterleavedRounds:
+    """Rounds that run a placement once, and the whole model once on each of some devices.
+
+    Attributes:
+        hetero: device string of the placements.
+    """
+
+    def __init__(
+        self,
+        model: ov.Model,
+        problem: PlacementProblem,
+        alone: Sequence[str],
+        compiled: CompiledModels,
+        inputs: TimedInputs,
+        deadline: Deadline,
+    ) -> None:
+        """Compiles the model for single devices, and runs it there.
+
+        Args:
+            model: the normalized model without affinities; it has affinities while a placement is compiled.
+            problem: the problem.
+            alone: names of the devices that run the whole model.
+            compiled: store of compiled copies.
+            inputs: inputs of the timed inferences.
+            deadline: budget.
+
+        Raises:
+            RuntimeError: a device does not run the model.
+            OutOfTime: the deadline has come.
+        """
+        self.hetero = f"HETERO:{','.join(problem.devices)}"
+        self._model, self._problem, self._compiled = model, problem, compiled
+        self._inputs, self._deadline = inputs, deadline
+        self._single_devices = [TimedModel(compiled, model, name, inputs, deadline) for name in alone]
+        typical = [timed.typical for timed in self._single_devices]
+        self._one_round = sum(typical) + max(typical)  # a placement is assumed to take as long as the slowest device
+        self._longest_compiling = max(timed.compiling for timed in self._single_devices)  # seconds
+
+    def plan(self, placement: NDArray[np.uint8], left: int) -> _RoundPlan | None:
+        """Plans the rounds of a placement; `left` is the number of placements left. None if there is no time."""
+        kept = self._compiled.keeps(self.hetero, placement.tobytes())
+        compiling = 0.0 if kept else self._longest_compiling
+        return _plan_rounds(self._deadline.left, left, compiling, self._one_round)
+
+    def run(self, placement: NDArray[np.uint8], plan: _RoundPlan) -> _SplitTrial | None:
+        """Runs the rounds of a placement.
+
+        Args:
+            placement: the placement, uint8 [groups]. Its memory is free again afterwards, unless the copy is kept.
+            plan: the plan.
+
+        Returns:
+            The measured times; None if a device refuses to compile or run the placement.
+
+        Raises:
+            RuntimeError: a device fails in the rounds.
+            OutOfTime: the deadline has come.
+        """
+        placed = self._compile(placement)
+        if placed is None:
+            return None
+        self._longest_compiling = max(self._longest_compiling, placed.compiling)
+        rivals = (placed, *self._single_devices)
+        runs = np.array([[timed.run(refill=plan.refill) for timed in rivals] for _ in range(plan.rounds)])
+        # Other programs only make runs slower, so a low quantile is closer to the undisturbed time.
+        seconds = np.quantile(runs, 0.25, axis=0)
+        devices_seconds = seconds[1:].sum()
+        devices_us = float(devices_seconds) * 1e6 if plan.refill else None
+        return _SplitTrial(placement, seconds / devices_seconds, devices_us)
+
+    def _compile(self, placement: NDArray[np.uint8]) -> TimedModel | None:
+        """Compiles a placement and runs it; None if a device refuses that."""
+        set_affinities(self._model, self._problem.affinity(placement))
+        try:
+            split = placement.tobytes()
+            return TimedModel(self._compiled, self._model, self.hetero, self._inputs, self._deadline, split)
+        except RuntimeError:
+            return None
+        finally:
+            remove_affinities(self._model)
+
+
+def _sum_of_devices_us(trials: Sequence[_SplitTrial], problem: PlacementProblem, alone: Sequence[str]) -> float:
+    """Determines the sum of the model's times on single devices to which relative times are scaled, µs.
+
+    Args:
+        trials: the measured placements.
+        problem: the problem, whose costs count where caches were refilled in none of the trials.
+        alone: names of the devices that run the whole model.
+    """
+    measured_us = [trial.devices_us for trial in trials if trial.devices_us is not None]
+    if measured_us:
+        return float(np.median(measured_us))
+    singles = np.stack([problem.single(problem.devices.index(name)) for name in alone])
+    return float(problem.evaluate(singles).latency_us.sum())
+
+
+def _plan_rounds(seconds_left: float, placements: int, compiling: float, one_round: float) -> _RoundPlan | None:
     """Plans how many rounds measure a placement within its share of the time that is left.
 
     Further placements say more than further rounds of the same one, once there are enough.
@@ -257,16 +350,17 @@ def _plan_rounds(seconds_left: float, placements: int, compiling: float, one_rou
         one_round: seconds of a round.
 
     Returns:
-        The number of rounds, and whether caches are refilled before each run; None if there is no time.
+        The plan; None if there is no time.
     """
     share = seconds_left / placements - compiling
     # Each run has another one before it, and there are two runs of the placement before the first round. A fifth of the
     # time is a reserve.
     affordable = 0.8 * share / one_round / 2 - 1
     if affordable >= _FEWEST_ROUNDS:
-        return int(min(affordable, np.clip(_SECONDS / one_round / 2, _FEWEST_ROUNDS, _MOST_ROUNDS))), True
+        usual = np.clip(_SECONDS / one_round / 2, _FEWEST_ROUNDS, _MOST_ROUNDS)
+        return _RoundPlan(int(min(affordable, usual)), refill=True)
     if seconds_left < compiling + 2 * one_round:
         return None
     if seconds_left > compiling + 4 * _FEW_ROUNDS * one_round:
-        return int(np.clip(affordable, _FEW_ROUNDS, _FEWEST_ROUNDS)), True
-    return int(np.clip(share / one_round - 1, 1, _FEWEST_ROUNDS)), False
+        return _RoundPlan(int(np.clip(affordable, _FEW_ROUNDS, _FEWEST_ROUNDS)), refill=True)
+    return _RoundPlan(int(np.clip(share / one_round - 1, 1, _FEWEST_ROUNDS)), refill=False)
