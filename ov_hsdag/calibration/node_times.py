@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,43 +97,112 @@ def node_times(  # noqa: PLR0913 settings, all by keyword
         OutOfTime: no inference ended before the deadline or, with `inside`, no operations were measured.
     """
     plain = TimedModel(compiled, model, device, inputs, deadline, split)
-    seconds, counted_seconds = list[float](), list[float]()
-    copies: list[Floats] = []
-    executions: Executions | None = None
-    runs = 0 if counted else int(np.clip(_SECONDS / 2 / max(plain.typical, 1e-6), _FEWEST_RUNS, _MOST_RUNS))
-    with suppress(OutOfTime):
-        seconds.extend(plain.run() for _ in range(runs))
+    seconds, copies = _InferenceSeconds(), list[_CountedCopy]()
+    if not counted:
+        _run_plain(plain, seconds)
     while counted and len(copies) < _MOST_COPIES and not _stable(copies):
-        executed = _run_with_counters(plain, graph, seconds, counted_seconds, few=not copies)
+        executed = _run_with_counters(plain, graph, seconds, first=not copies)
         if executed is None:
             break
-        executions = executed
-        if inside is not None:
-            inside_items = tuple(item for item in executions.items if item.nodes and inside[list(item.nodes)].all())
-            executions = Executions(inside_items, unexplained_us=0.0)
-        # `alike`: executed nodes that do the same work get their median time.
-        copies.append(_divide_among_operations(executions.alike(graph), weights))
+        copies.append(_CountedCopy.of(executed, graph, weights, inside))
         advance(deadline.describe(f"measuring operations on {device}, run {len(copies) + 1}"))
-    if executions is None and inside is not None:
+    if not copies and inside is not None:
         raise OutOfTime(f"there was no time or memory to measure operations on {device}")
-    # Counters can only make a copy slower. If copies with counters are faster, the plain copy has unfavourable memory.
-    latency = min(statistics.median(some) for some in (seconds or [plain.typical], counted_seconds) if some) * 1e6
-    us = np.median(copies, axis=0) if copies else np.zeros(graph.nodes)
+    latency_us = seconds.latency_us(plain.typical)
+    us = _operation_us(copies, weights, inside, latency_us, submodel_us)
+    parts, own_layout = _executed_parts(copies, graph)
+    return NodeTimes(device, us, parts, own_layout, latency_us, len(copies))
+
+
+@dataclass(frozen=True)
+class _InferenceSeconds:
+    """Times of whole inferences so far, seconds."""
+
+    plain: list[float] = field(default_factory=list)  # without counters
+    counted: list[float] = field(default_factory=list)  # with counters
+
+    def latency_us(self, typical: float) -> float:
+        """Estimates the latency of the whole model, µs.
+
+        Counters can only make a copy slower. If copies with counters are faster, the plain copy has unfavourable
+        memory, and their latency counts.
+
+        Args:
+            typical: seconds of a typical plain inference, for the case that there were none.
+        """
+        return min(statistics.median(some) for some in (self.plain or [typical], self.counted) if some) * 1e6
+
+
+@dataclass(frozen=True, eq=False)
+class _CountedCopy:
+    """The times of one copy."""
+
+    executions: Executions  # the executed nodes; without those outside of `inside`
+    us: Floats  # time of each operation in one inference, µs, float64 [nodes]
+
+    @classmethod
+    def of(
+        cls, executed: Executions, graph: ComputationGraph, weights: Floats, inside: NDArray[np.bool_] | None
+    ) -> _CountedCopy:
+        """Divides the times of the executed nodes among the operations.
+
+        Args:
+            executed: the executed nodes.
+            graph: the graph of the model.
+            weights: see `node_times`.
+            inside: see `node_times`.
+        """
+        measured = executed if inside is None else _only_inside(executed, inside)
+        # `alike`: executed nodes that do the same work get their median time.
+        return cls(measured, _divide_among_operations(measured.alike(graph), weights))
+
+
+def _only_inside(executed: Executions, inside: NDArray[np.bool_]) -> Executions:
+    """Returns the executed nodes that compute operations of `inside` alone, bool [nodes]."""
+    items = tuple(item for item in executed.items if item.nodes and inside[list(item.nodes)].all())
+    return Executions(items, unexplained_us=0.0)
+
+
+def _operation_us(
+    copies: Sequence[_CountedCopy],
+    weights: Floats,
+    inside: NDArray[np.bool_] | None,
+    latency_us: float,
+    submodel_us: float,
+) -> Floats:
+    """Determines `NodeTimes.us`: medians over the copies, or weights where there are none.
+
+    Args:
+        copies: the times of each copy.
+        weights: see `node_times`.
+        inside: see `node_times`.
+        latency_us: latency of the whole model, µs.
+        submodel_us: cost of calling the model, µs.
+
+    Returns:
+        The time of each node, µs, float64 [nodes].
+    """
+    us = np.median([copy.us for copy in copies], axis=0) if copies else np.zeros(len(weights))
+    known = us.any()  # not if no copy was counted, or the plugin names no operations
     if inside is None:
-        if not us.any():  # no copy was counted, or the plugin names no operations: the cost model divides the latency
-            us = weights
-        us = adding_up(us, latency, submodel_us)
-    elif us.any():
-        us = np.where(inside, us, weights * (us.sum() / max(weights[inside].sum(), 1e-9)))
-    else:
-        us = weights
+        return adding_up(us if known else weights, latency_us, submodel_us)
+    if not known:
+        return weights
+    error_of_weights = us.sum() / max(weights[inside].sum(), 1e-9)
+    return np.where(inside, us, weights * error_of_weights)
+
+
+def _executed_parts(
+    copies: Sequence[_CountedCopy], graph: ComputationGraph
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Determines `NodeTimes.parts` and `NodeTimes.own_layout` by the last of the copies."""
     parts = np.full(graph.nodes, -1, np.int32)
     own_layout = np.zeros(graph.nodes, bool)
-    for number, item in enumerate(executions.items if executions else ()):
+    for number, item in enumerate(copies[-1].executions.items if copies else ()):
         if item.nodes:
             parts[list(item.nodes)] = number
             own_layout[list(item.nodes)] = len(item.layout) >= 4 and item.layout not in _PLAIN_LAYOUTS
-    return NodeTimes(device, us, parts, own_layout, latency, len(copies))
+    return parts, own_layout
 
 
 def adding_up(us: Floats, latency_us: float, submodel_us: float) -> Floats:
@@ -150,20 +219,55 @@ def adding_up(us: Floats, latency_us: float, submodel_us: float) -> Floats:
     return us * (max(latency_us - submodel_us, 0.5 * latency_us) / max(us.sum(), 1e-9))
 
 
-def _stable(copies: Sequence[Floats]) -> bool:
-    """Whether there are enough copies, and the last one changed the sum of the median times little.
-
-    Args:
-        copies: times of operations in each copy, µs, float64 [nodes] each.
-    """
+def _stable(copies: Sequence[_CountedCopy]) -> bool:
+    """Whether there are enough copies, and the last one changed the sum of the median times little."""
     if len(copies) < _FEWEST_COPIES:
         return False
-    before, after = (float(np.median(some, axis=0).sum()) for some in (copies[:-1], copies))
+    times = [copy.us for copy in copies]
+    before, after = (float(np.median(some, axis=0).sum()) for some in (times[:-1], times))
     return abs(after - before) < _STABLE_CHANGE * after
 
 
+def _run_plain(plain: TimedModel, seconds: _InferenceSeconds) -> None:
+    """Runs the model without counters, as often as time allows, and adds the times to `seconds`."""
+    runs = int(np.clip(_SECONDS / 2 / max(plain.typical, 1e-6), _FEWEST_RUNS, _MOST_RUNS))
+    with suppress(OutOfTime):
+        for _ in range(runs):
+            seconds.plain.append(plain.run())
+
+
+@dataclass(frozen=True)
+class _CopyPlan:
+    """How a copy with counters is measured."""
+
+    warm_up: int  # inferences before its counters are first read
+    runs: int  # inferences that count
+    with_plain_runs: bool  # whether a plain inference runs beside each counted one
+
+
+def _plan_copy(plain: TimedModel, *, first: bool) -> _CopyPlan | None:
+    """Plans the inferences of a copy with counters within its share of the time that is left.
+
+    Args:
+        plain: the model without counters.
+        first: whether this is the first copy, for which fewer runs than usual are better than none.
+
+    Returns:
+        The plan; None if there is not enough time.
+    """
+    typical = max(plain.typical, 1e-6)
+    left = (_FIRST_COPY_SHARE if first else _LATER_COPY_SHARE) * plain.deadline.left
+    runs = int(np.clip(_SECONDS / typical / 2, _FEWEST_RUNS, _MOST_RUNS))
+    affordable = (left - plain.compiling_counted(again=not first)) / typical
+    if affordable >= WARM_UP + 2 * runs:
+        return _CopyPlan(WARM_UP, runs, with_plain_runs=True)
+    if affordable < 2 or not first:
+        return None
+    return _CopyPlan(1, max(int((affordable - 1) / 2), 1), with_plain_runs=affordable >= 3)
+
+
 def _run_with_counters(
-    plain: TimedModel, graph: ComputationGraph, seconds: list[float], counted_seconds: list[float], *, few: bool
+    plain: TimedModel, graph: ComputationGraph, seconds: _InferenceSeconds, *, first: bool
 ) -> Executions | None:
     """Runs a copy of the model that is compiled with counters, and reads the times of its executed nodes.
 
@@ -172,9 +276,8 @@ def _run_with_counters(
     Args:
         plain: the model without counters.
         graph: the graph of the model.
-        seconds: list to which the times of plain inferences are added, seconds.
-        counted_seconds: list to which the times of the copy's inferences are added, seconds.
-        few: whether this is the first copy, for which fewer runs than usual are better than none.
+        seconds: the times of inferences, to which those of this copy are added.
+        first: whether this is the first copy.
 
     Returns:
         The executed nodes; None if there is not enough time.
@@ -182,24 +285,16 @@ def _run_with_counters(
     Raises:
         RuntimeError: the copy does not compile or run.
     """
-    typical, again = max(plain.typical, 1e-6), not few
-    left = (_FIRST_COPY_SHARE if few else _LATER_COPY_SHARE) * plain.deadline.left
-    runs = int(np.clip(_SECONDS / typical / 2, _FEWEST_RUNS, _MOST_RUNS))
-    warm_up = WARM_UP
-    affordable = (left - plain.compiling_counted(again=again)) / typical
-    with_plain_runs = True  # whether a plain inference runs beside each counted one
-    if affordable < warm_up + 2 * runs:
-        if affordable < 2 or not few:
-            return None
-        with_plain_runs = affordable >= 3
-        warm_up, runs = 1, max(int((affordable - 1) / 2), 1)
+    plan = _plan_copy(plain, first=first)
+    if plan is None:
+        return None
     try:
-        compiled, counters = plain.counted(warm_up, again=again)
-        for _ in range(runs):
-            if with_plain_runs:
-                seconds.append(plain.run())
-            counted_seconds.append(counters.run())
-    except OutOfTime:  # the machine became slower than `affordable` assumed
+        compiled, counters = plain.counted(plan.warm_up, again=not first)
+        for _ in range(plan.runs):
+            if plan.with_plain_runs:
+                seconds.plain.append(plain.run())
+            seconds.counted.append(counters.run())
+    except OutOfTime:  # the machine became slower than the plan assumed
         return None
     return Executions.of(compiled, graph, counters.us())
 
