@@ -7,7 +7,7 @@ not run it even with unlimited memory, and infeasible if it is broken or exceeds
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any
@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from ov_hsdag.model.placement import NOT_TAKEN, Placement
 from ov_hsdag.model.shapes import is_unbounded
 from ov_hsdag.placers.base import Placer
-from ov_hsdag.placers.contiguous import Contiguous
-from ov_hsdag.placers.filling import Filling
 from ov_hsdag.placers.multilevel import Multilevel
 from ov_hsdag.placers.registry import unlearned_placers
 from ov_hsdag.policy import bundle, tuned
@@ -27,7 +25,7 @@ from ov_hsdag.policy.bundle import PolicyFolder
 from ov_hsdag.policy.placer import HSDAGPlacer
 from ov_hsdag.problem.pricing import ModelAnalysis
 from ov_hsdag.problem.problem import Evaluation, PlacementProblem
-from ov_hsdag.utils.byte_sizes import exceeding, format_bytes, round_up
+from ov_hsdag.utils.byte_sizes import exceeding, format_bytes
 from ov_hsdag.utils.errors import DoesNotFitError, RunError, UserError, one_line
 from ov_hsdag.utils.lazy import ov
 from ov_hsdag.utils.warn import warn_caller
@@ -54,12 +52,6 @@ LEAST_SHOWN = 0.0005
 """Share by which a candidate has to be predicted better before tables say that it was not taken.
 
 Tables print gains in percent with one decimal, so smaller ones would read 0.0%."""
-
-# Bisection in `enough_memory`: the factor to which limits are determined; trials with quick placers alone; and further
-# trials with the searches, few because each takes 2 s where nothing fits.
-_LIMIT_PRECISION = 1.02
-_QUICK_TRIALS = 8
-_SEARCH_TRIALS = 2
 
 # Steps for evaluating the policy's placement, about 10 ms; see `most_work` of `PlacementProblem.evaluate`. Placements
 # of a policy may have thousands of submodels, which would take minutes.
@@ -182,97 +174,6 @@ def sizes_are_guessed(analysis: ModelAnalysis) -> bool:
     return not analysis.shapes and is_unbounded(analysis.model)
 
 
-def enough_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> dict[str, int]:  # noqa: C901 one bisection
-    """Finds about the least memory with which the search finds a placement.
-
-    All limits are multiplied by one factor, and the least factor is found by bisection: first with quick placers, then
-    with the searches. Then the search is tried with the limits that the best placement needs; where it fails with
-    these, wider ones are returned.
-
-    Args:
-        problem: a problem without a candidate that fits.
-        candidates: its candidates.
-
-    Returns:
-        Limits in bytes, by name, of the devices that need more than they have. The search finds a placement with these
-        limits. Empty where the bisection fails, or where candidates fail for another reason than memory.
-    """
-
-    def needed(found: Sequence[NamedPlacement]) -> tuple[float, dict[str, int]]:
-        """Finds the placement that fits with the smallest factor of all limits.
-
-        Returns:
-            The factor, inf where HETERO runs none of the placements; and the bytes that the placement needs on each
-            device whose limit it exceeds, by device.
-        """
-        result = _evaluate(problem, found)
-        factors = np.where(result.broken, np.inf, (result.memory_bytes / problem.memory_limits).max(axis=1))
-        needs = problem.stored_bytes(result.memory_bytes[factors.argmin()])
-        return float(factors.min()), {
-            name: round_up(need)
-            for name, need, limit in zip(problem.devices, needs, problem.stored_limits, strict=True)
-            if limit is not None and need > limit
-        }
-
-    def tried(limits: Mapping[str, int], quick: bool = False) -> list[NamedPlacement]:
-        """Finds candidates with memory limits, bytes by device: of two quick placers, or of all placers."""
-        other = problem.with_memory(limits)
-        return [run(placer, other) for placer in (Contiguous(), Filling())] if quick else find_candidates(other, ())
-
-    held = problem.group_held.min(axis=1).sum()
-    low = max(1.0, float(held / problem.memory_limits.sum()))
-    high, tight = needed(candidates)
-    if not 1 < high < np.inf:
-        return {}
-    least, wide = low, dict[str, int]()
-    for trial in range(_QUICK_TRIALS + _SEARCH_TRIALS):
-        quick = trial < _QUICK_TRIALS
-        if trial == _QUICK_TRIALS:
-            low = least  # the searches may succeed where the quick placers failed
-        if high < low * _LIMIT_PRECISION:
-            continue
-        middle = float(np.sqrt(low * high))
-        limits = {
-            name: round_up(middle * limit)
-            for name, limit in zip(problem.devices, problem.stored_limits, strict=True)
-            if limit is not None
-        }
-        factor, needs = needed(tried(limits, quick))
-        if factor < high:
-            high, tight = factor, needs
-        if factor > middle:
-            low = middle
-        else:
-            wide = limits
-    # Devices that had equal limits get equal limits again.
-    limit_of = dict(zip(problem.devices, problem.stored_limits, strict=True))
-    tight = {name: max(more for other, more in tight.items() if limit_of[other] == limit_of[name]) for name in tight}
-    # The search is not guaranteed to find a placement with these limits, which are tighter than those that were tried:
-    # they grow until it does.
-    for growth in (1.0, 1.02, 1.05, 1.1, 1.2):
-        limits = {name: round_up(growth * more) for name, more in tight.items()}
-        for quick in (True, False):
-            if not _evaluate(problem.with_memory(limits), tried(limits, quick)).infeasible.all():
-                return limits
-        if wide:
-            return wide
-    return {}
-
-
-def describe_enough(enough: Mapping[str, int], devices: Sequence[str]) -> str:
-    """Describes a result of `enough_memory` as the end of an error message.
-
-    Args:
-        enough: limits in bytes, by device; the description is "" where it is empty.
-        devices: names of all devices.
-    """
-    if not enough:
-        return ""
-    if len(devices) == len(enough) > 1 and len(set(enough.values())) == 1:
-        return f"; {format_bytes(next(iter(enough.values())))} on each would do"
-    return f"; {' and '.join(f'{format_bytes(size)} on {name}' for name, size in enough.items())} would do"
-
-
 def run(placer: Placer, problem: PlacementProblem) -> NamedPlacement:
     """Runs one placer, and repairs its placement where HETERO would not run it (`PlacementProblem.legalized`)."""
     return NamedPlacement(placer.name, problem.legalized(placer.place(problem)))
@@ -384,7 +285,7 @@ def best_by_prediction(
         UserError: HETERO runs none of the candidates; the message says why.
         DoesNotFitError: no candidate keeps within the devices' memory.
     """
-    evaluation = _evaluate(problem, candidates)
+    evaluation = evaluate(problem, candidates)
     scores = evaluation.score(problem.objective)
     if not np.isfinite(scores).any():
         require_runnable(problem, candidates)
@@ -416,7 +317,7 @@ def why_not_taken(
         The reason by name of the candidate, such as "6 submodels for 0.5%: not taken"; gains below `LEAST_SHOWN` are
         left out.
     """
-    chosen_result, evaluation = problem.evaluate(chosen.placement), _evaluate(problem, candidates)
+    chosen_result, evaluation = problem.evaluate(chosen.placement), evaluate(problem, candidates)
     gains = chosen_result.score(problem.objective)[0] / evaluation.score(problem.objective) - 1
     notes = {}
     for number in np.flatnonzero(gains >= LEAST_SHOWN).tolist():
@@ -438,7 +339,7 @@ def _only_memory_is_short(problem: PlacementProblem, candidates: Sequence[NamedP
     """
     if problem.graph.weight_bytes.sum() > problem.memory_limits.sum():
         return False
-    found = _evaluate(problem, candidates)
+    found = evaluate(problem, candidates)
     return bool((found.infeasible != 0).all() and not found.broken.all())
 
 
@@ -453,7 +354,7 @@ def require_runnable(problem: PlacementProblem, candidates: Sequence[NamedPlacem
     Raises:
         UserError: HETERO runs none of them; the message says why it does not run the first.
     """
-    broken = _evaluate(problem, candidates).infeasible & (sum(_REASON_OF_BIT) - ignored)
+    broken = evaluate(problem, candidates).infeasible & (sum(_REASON_OF_BIT) - ignored)
     if broken.all():
         why = next(reason for bit, reason in _REASON_OF_BIT.items() if int(broken[0]) & bit)
         raise UserError(f"HETERO on {', '.join(problem.devices)} does not run this model: {why}")
@@ -472,14 +373,14 @@ def why_left_out(problem: PlacementProblem, placement: NDArray[np.uint8]) -> str
     return f"left out: does not fit, needs {exceeding(problem.devices, needs, problem.stored_limits)}"
 
 
-def _evaluate(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> Evaluation:
+def evaluate(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> Evaluation:
     """Evaluates all candidates as one batch."""
     return problem.evaluate(np.stack([candidate.placement for candidate in candidates]))
 
 
 def _describe_memory(problem: PlacementProblem, candidates: Sequence[NamedPlacement]) -> str:
     """Describes, for an error message, the limit of each limited device and the most that a candidate needs there."""
-    needs = _evaluate(problem, candidates).memory_bytes.max(axis=0)
+    needs = evaluate(problem, candidates).memory_bytes.max(axis=0)
     return ", ".join(
         f"{name} holds {format_bytes(limit)}, the model needs up to {format_bytes(need)}"
         for name, limit, need in zip(problem.devices, problem.stored_limits, problem.stored_bytes(needs), strict=True)

@@ -38,8 +38,6 @@ from ov_hsdag.placers.single import HeteroDefault
 from ov_hsdag.placing.candidates import (
     NamedPlacement,
     best_by_prediction,
-    describe_enough,
-    enough_memory,
     find_within_memory,
     require_runnable,
     run,
@@ -47,6 +45,7 @@ from ov_hsdag.placing.candidates import (
 )
 from ov_hsdag.placing.contexts import ContextProblems
 from ov_hsdag.placing.host_memory import HostMemory, feasible
+from ov_hsdag.placing.least_memory import describe_enough, enough_memory
 from ov_hsdag.placing.options import PlaceOptions
 from ov_hsdag.problem.experts_away import experts_away, fewest_away
 from ov_hsdag.problem.pricing import ModelAnalysis, Session, resolve_profile

@@ -35,8 +35,6 @@ from ov_hsdag.placing import selection
 from ov_hsdag.placing.candidates import (
     NamedPlacement,
     best_by_prediction,
-    describe_enough,
-    enough_memory,
     find_candidates,
     find_within_memory,
     placement_of,
@@ -44,6 +42,7 @@ from ov_hsdag.placing.candidates import (
     sizes_are_guessed,
 )
 from ov_hsdag.placing.contexts import ContextProblems
+from ov_hsdag.placing.least_memory import describe_enough, enough_memory
 from ov_hsdag.placing.operation_costs import OperationCosts, stored_or_measured
 from ov_hsdag.placing.options import PlaceOptions
 from ov_hsdag.placing.pins import ModelPins
