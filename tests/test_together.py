@@ -323,7 +323,7 @@ class TestOnDevices:
         expected = ov_hsdag.place_together({"one": convolutions(16), "other": convolutions(8)}, PAIR, core=core)
         assert expected.chosen in ("one split", "together")
         # Boundaries seem to take much longer than they do.
-        monkeypatch.setattr(planning, "_timed", lambda *_: {"CPU_A": 1.0, "CPU_B": 1.0, "boundaries": 1e3})
+        monkeypatch.setattr(planning, "_time_model", lambda *_: {"CPU_A": 1.0, "CPU_B": 1.0, "boundaries": 1e3})
         with pytest.warns(UserWarning, match="not now"):
             given = {"one": convolutions(16), "other": convolutions(8)}
             plan = ov_hsdag.place_together(given, PAIR, measure=True, core=core)

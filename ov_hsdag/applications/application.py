@@ -492,23 +492,65 @@ class Application:
         for member in self.members:
             require_runnable(member.problem, member.ways)
         whole = self.whole_assignments()
-        plans = {on_device(device): one for device, one in self.on_each_device().items()}
-        alone = [member.problem.scores(np.stack([way.placement for way in member.ways])) for member in self.members]
-        plans |= {"whole": whole[0], "alone": np.array([one.argmin() for one in alone], np.int64)}
+        on_devices = {on_device(device): assignment for device, assignment in self.on_each_device().items()}
+        alone = self._alone()
         distinct = whole[self.distinct(whole)]
-        starts = [*distinct[: _STARTS - 1], plans["alone"]]
-        split = [self.with_splits(start, search or Multilevel()) for start in starts]
-        numbers, rows = np.arange(len(self.members)), np.concatenate([distinct[:_SOME], whole[:_SOME]])
-        ways = [(numbers == number, way) for number in numbers for way in range(len(self.members[number].ways))]
-        single = np.concatenate([np.where(place, way, rows) for place, way in ways])
-        kinds = {"one split": single, "together": np.stack(split)}
-        plans |= {name: rows[self.ranks(rows).argmin()] for name, rows in kinds.items()}
+        together = self._together([*distinct[: _STARTS - 1], alone], search)
+        # This comes second, so that it tries the splits that the search has appended to the members' `ways`, too.
+        one_split = self._one_split(np.concatenate([distinct[:_SOME], whole[:_SOME]]))
+        plans = {**on_devices, "whole": whole[0], "alone": alone, "one split": one_split, "together": together}
+        return self._only_fitting(plans)
+
+    def _alone(self) -> NDArray[np.int64]:
+        """Returns the assignment that has each model where it is best without the others, int64 [members]."""
+        best = []
+        for member in self.members:
+            scores = member.problem.scores(np.stack([way.placement for way in member.ways]))
+            best.append(scores.argmin())
+        return np.array(best, np.int64)
+
+    def _together(self, starts: Sequence[NDArray[np.int64]], search: Multilevel | None) -> NDArray[np.int64]:
+        """Returns the best assignment in which any number of models is split, int64 [members].
+
+        Args:
+            starts: assignments from which splits are searched, int64 [members].
+            search: the search for splits of single models; a new default one for each start where it is None.
+        """
+        return self._best_rank(np.stack([self.with_splits(start, search or Multilevel()) for start in starts]))
+
+    def _one_split(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the best assignment that has one model's placement changed, int64 [members].
+
+        Args:
+            starts: assignments to change, int64 [starts, members]; each model gets each of its `ways` in each of them.
+        """
+        members = np.arange(len(self.members))
+        changed = [
+            np.where(members == number, way, starts)
+            for number, member in enumerate(self.members)
+            for way in range(len(member.ways))
+        ]
+        return self._best_rank(np.concatenate(changed))
+
+    def _best_rank(self, assignments: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the assignment of the lowest rank among some, [batch, members]."""
+        return assignments[self.ranks(assignments).argmin()]
+
+    def _only_fitting(self, plans: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[np.int64]]:
+        """Returns the plans that fit into the devices' memory.
+
+        Args:
+            plans: assignments by name, int64 [members]; one is "together", whose needs an error states.
+
+        Raises:
+            RunError: none fits.
+        """
         fitting = np.isfinite(self.scores(np.stack(list(plans.values()))))
         if not fitting.any():
             needs = self.evaluate(plans["together"][None]).memory_bytes[0].tolist()
-            told = exceeding(self.devices, needs, self.members[0].problem.stored_limits)
-            raise RunError(f"the models do not fit together: they need {told}")
-        return {name: one for (name, one), fits in zip(plans.items(), fitting, strict=True) if fits}
+            beyond = exceeding(self.devices, needs, self.members[0].problem.stored_limits)
+            raise RunError(f"the models do not fit together: they need {beyond}")
+        return {name: plan for (name, plan), fits in zip(plans.items(), fitting, strict=True) if fits}
 
     def best(self, found: Mapping[str, NDArray[np.int64]]) -> str:
         """Chooses the best assignment of `plan` by its predicted `score`.

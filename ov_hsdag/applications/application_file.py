@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,44 +99,94 @@ def read_application(path: Path) -> ApplicationSpec:
         UserError: the file cannot be read, has unknown keys or values of a wrong type, or names a file that does not
             exist; some models have rates and others counts; a rate or count is not positive.
     """
+    data = _read_toml(path)
     try:
-        data = tomllib.loads(read_bytes(path, SETTINGS).decode("utf-8"))
+        tables = _checked_tables(data)
+        rates = _have_rates(tables)
+        expanded = _expand_tables(tables, path.parent)
+    except (UserError, OverflowError) as error:  # a whole number that is larger than any float
+        raise UserError(f"{path}: {error}") from error
+    models = _wait_for_last_parts(expanded, tables)
+    return ApplicationSpec(models, data.get("device"), data.get("objective"), data.get("memory"), rates)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    """Reads a TOML file; raises UserError where it cannot be read or is no TOML."""
+    try:
+        return tomllib.loads(read_bytes(path, SETTINGS).decode("utf-8"))
     except OSError as error:
         raise UserError(f"cannot read '{path}': {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"'{path}' is no TOML: {one_line(error)}") from error
-    try:
-        _check_table(data, _KEYS, "the application")
-        models = data.get("models") or {}
-        if not models:
-            raise UserError('it names no models: give each as [models.NAME] with path = "…"')
-        for name, table in models.items():
-            if not re.fullmatch(r"\w[\w.-]*", name):
-                raise UserError(
-                    f"'{name:.40}' cannot be a model's name, and its file's: use letters, digits, -, _ and ."
-                )
-            if not isinstance(table, dict):
-                raise UserError(f"'models.{name}' is no table: give [models.{name}] with a path")
-            _check_table(table, _MODEL_KEYS, f"[models.{name}]")
-        rates = {name: "rate" in table for name, table in models.items()}
-        if len(set(rates.values())) > 1:
-            lacks = next(name for name, given in rates.items() if not given)
-            raise UserError(f"some models have a rate and '{lacks}' has none: give rates of all or counts of all")
-        specs: dict[str, ModelSpec] = {}
-        for name, table in models.items():
-            specs |= _expand_table(name, table, path.parent)
-    except (UserError, OverflowError) as error:  # a whole number that is larger than any float
-        raise UserError(f"{path}: {error}") from error
-    # A model that waits for a pipeline waits for the pipeline's last models: those that no other part waits for.
-    ends = {name: [other for other, spec in specs.items() if spec.of == name] for name in models}
-    for name, parts in ends.items():
-        waited = {source for part in parts for source in specs[part].after}
-        ends[name] = [part for part in parts if part not in waited]
-    specs = {
-        name: replace(spec, after=tuple(end for other in spec.after for end in ends.get(other, [other])))
+
+
+def _checked_tables(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Checks the keys, the names and the types of an application's file.
+
+    Args:
+        data: contents of the file.
+
+    Returns:
+        The tables [models.NAME] by NAME; there is at least one.
+
+    Raises:
+        UserError: something is wrong.
+    """
+    _check_table(data, _KEYS, "the application")
+    tables: dict[str, Any] = data.get("models") or {}
+    if not tables:
+        raise UserError('it names no models: give each as [models.NAME] with path = "…"')
+    for name, table in tables.items():
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise UserError(f"'{name:.40}' cannot be a model's name, and its file's: use letters, digits, -, _ and .")
+        if not isinstance(table, dict):
+            raise UserError(f"'models.{name}' is no table: give [models.{name}] with a path")
+        _check_table(table, _MODEL_KEYS, f"[models.{name}]")
+    return tables
+
+
+def _have_rates(tables: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the models have rates in place of counts.
+
+    Args:
+        tables: the tables [models.NAME] by NAME.
+
+    Raises:
+        UserError: some have rates and others have not.
+    """
+    without_rate = [name for name, table in tables.items() if "rate" not in table]
+    if 0 < len(without_rate) < len(tables):
+        raise UserError(f"some models have a rate and '{without_rate[0]}' has none: give rates of all or counts of all")
+    return not without_rate
+
+
+def _expand_tables(tables: Mapping[str, Mapping[str, Any]], base: Path) -> dict[str, ModelSpec]:
+    """Describes the models of all tables, see `_expand_table`."""
+    specs: dict[str, ModelSpec] = {}
+    for name, table in tables.items():
+        specs |= _expand_table(name, table, base)
+    return specs
+
+
+def _wait_for_last_parts(specs: Mapping[str, ModelSpec], tables: Iterable[str]) -> dict[str, ModelSpec]:
+    """Makes models that wait for a pipeline wait for its last parts: those that no other part waits for.
+
+    Args:
+        specs: descriptions by name of the model or part, whose `after` may name pipelines.
+        tables: names of the tables, of models and of pipelines.
+
+    Returns:
+        Descriptions whose `after` names models and parts alone.
+    """
+    last_parts = {}
+    for table in tables:
+        parts = [name for name, spec in specs.items() if spec.of == table]
+        waited_for = {source for part in parts for source in specs[part].after}
+        last_parts[table] = [part for part in parts if part not in waited_for]
+    return {
+        name: replace(spec, after=tuple(end for source in spec.after for end in last_parts.get(source, [source])))
         for name, spec in specs.items()
     }
-    return ApplicationSpec(specs, data.get("device"), data.get("objective"), data.get("memory"), any(rates.values()))
 
 
 def of_folder(

@@ -185,57 +185,61 @@ def place_together(  # noqa: PLR0913 settings, all by keyword
     check_objective(objective)
     seconds = max(selection.SECONDS, _SECONDS * len(models)) if measure_seconds is None else measure_seconds
     check_seconds("measuring", seconds)
-    model_specs = {name: spec if isinstance(spec, ModelOf) else ModelOf(spec) for name, spec in models.items()}
-    if unknown := sorted(set(counts or {}) - set(model_specs)):
-        raise UserError(f"there is a count of '{unknown[0]}', which is no model of the application")
-    model_specs = {
-        name: replace(spec, count=float((counts or {}).get(name, spec.count))) for name, spec in model_specs.items()
-    }
-    for name, spec in model_specs.items():
-        check_in_memory(f"place '{name}' of", spec.model)
-    check_runs({name: (spec.count, spec.after) for name, spec in model_specs.items()}, objective)
-    if len({id(spec.model) for spec in model_specs.values()}) < len(model_specs):
-        raise UserError("a model has two names: give a clone of it under the second, as each is placed for itself")
-    core, devices = core or new_core(), DeviceSet.parse(device)
-    model_specs = {name: _fix_sizes(name, spec, devices, static) for name, spec in model_specs.items()}
+    specs = _checked_specs(models, counts or {}, objective)
+    used_core, devices = core or new_core(), DeviceSet.parse(device)
+    for name, spec in specs.items():
+        _fix_sizes(name, spec, devices, static)
     if measure:
-        selection.check_possible(core, devices)
+        selection.check_possible(used_core, devices)
     limits = memory_limits(memory or {}, devices.names)
-    session = Session.of(devices, core, profile, memory=limits)
-    learned = policy_placers(policy, core, devices.names)
+    session = Session.of(devices, used_core, profile, memory=limits)
+    learned = policy_placers(policy, used_core, devices.names)
     context = PlanContext(session, objective, tell, start_worker)
-    prepared, share = [], _TIMING * seconds / max(len(model_specs), 1)
-    for name, spec in model_specs.items():
-        tell(f"placing {name}")
-        try:
-            ready = _prepare(name, spec, context, share if measure else 0.0)
-        except UserError as error:
-            raise UserError(f"'{name}': {error}") from error
-        ready.member.ways.extend(find_candidates(ready.member.problem, learned))
-        prepared.append(ready)
+
+    prepared = _prepare_all(specs, context, learned, seconds if measure else 0.0)
     tell("placing them together")
-    application = Application(tuple(one.member for one in prepared), objective)
+    application = Application(tuple(ready.member for ready in prepared), objective)
     plans = application.plan(_SEARCH)
-    chosen, measured = application.best(plans), None
-    if measure:
-        whole = application.distinct_whole(WHOLE)
-        plans |= {f"whole, {number + 2}": one for number, one in enumerate(whole[1:])}
-        plans |= _best_by_profile(application, prepared, context, learned)
-        end = time.monotonic() + seconds - sum(one.seconds for one in prepared)
-        chosen, measured = _measure_plans(application, plans, prepared, context, end) or (chosen, None)
-    ways = zip(prepared, plans[chosen].tolist(), strict=True)
-    placements = {one.member.name: _write_placement(one, number, profile) for one, number in ways}
-    plan = plan_of(application, plans, chosen, measured, prepared, rates)
-    plan = replace(plan, memory=limits, placements=placements)
-    own_profile = None if profile is None else context.session.profile
-    if host := HostMemory.of(core, devices.names, limits, profile=own_profile):
-        host.warn_beyond(sum(plan.predicted["memory_bytes"][name] for name in host.devices))
-    if shared := SharedCores.of(core, devices.names):
-        warn_caller(shared.describe())
+    predicted = PlanChoice(plans, application.best(plans), None)
+    made = _choose_by_measuring(application, predicted, prepared, context, learned, seconds) if measure else predicted
+
+    placements = _write_placements(prepared, made.plans[made.chosen], profile)
+    figures = plan_of(application, made.plans, made.chosen, made.measured, prepared, rates)
+    plan = replace(figures, memory=limits, placements=placements)
+    _warn_of_shared_host(plan, context, has_own_profile=profile is not None)
     return plan
 
 
-def _fix_sizes(name: str, spec: ModelOf, devices: DeviceSet, static: bool) -> ModelOf:
+def _checked_specs(
+    models: Mapping[str, ov.Model | ModelOf], counts: Mapping[str, float], objective: str
+) -> dict[str, ModelOf]:
+    """Brings the models of an application into one form, and checks them.
+
+    Args:
+        models: the models by name, alone or as `ModelOf`.
+        counts: counts that replace those of the models, by name.
+        objective: "latency" or "throughput".
+
+    Returns:
+        The models by name, with their counts.
+
+    Raises:
+        UserError: a count names no model or is not allowed, the order of the models is wrong, a model is a path, or one
+            model has two names.
+    """
+    if unknown := sorted(set(counts) - set(models)):
+        raise UserError(f"there is a count of '{unknown[0]}', which is no model of the application")
+    given = {name: spec if isinstance(spec, ModelOf) else ModelOf(spec) for name, spec in models.items()}
+    specs = {name: replace(spec, count=float(counts.get(name, spec.count))) for name, spec in given.items()}
+    for name, spec in specs.items():
+        check_in_memory(f"place '{name}' of", spec.model)
+    check_runs({name: (spec.count, spec.after) for name, spec in specs.items()}, objective)
+    if len({id(spec.model) for spec in specs.values()}) < len(specs):
+        raise UserError("a model has two names: give a clone of it under the second, as each is placed for itself")
+    return specs
+
+
+def _fix_sizes(name: str, spec: ModelOf, devices: DeviceSet, static: bool) -> None:
     """Gives a model static sizes, in place, where that is requested or an NPU needs it and the sizes are known.
 
     Args:
@@ -261,7 +265,36 @@ def _fix_sizes(name: str, spec: ModelOf, devices: DeviceSet, static: bool) -> Mo
             warn_caller(f"'{name}' keeps open sizes and gets no NPU: {describe_open_sizes(model)}")
     except UserError as error:
         raise UserError(f"'{name}': {error}") from error
-    return spec
+
+
+def _prepare_all(
+    specs: Mapping[str, ModelOf], context: PlanContext, learned: Sequence[HSDAGPlacer], seconds: float
+) -> list[Prepared]:
+    """Prepares the models one after the other, and finds placements of each without the others.
+
+    Args:
+        specs: the models by name.
+        context: what all steps share.
+        learned: placers of the policy.
+        seconds: time budget of timing and measuring together, seconds, of which `_TIMING` is for timing the models;
+            with 0 none is timed.
+
+    Returns:
+        The models, in the same order.
+
+    Raises:
+        UserError: a model cannot be placed; the message begins with its name.
+    """
+    prepared, seconds_each = [], _TIMING * seconds / max(len(specs), 1)
+    for name, spec in specs.items():
+        context.tell(f"placing {name}")
+        try:
+            ready = _prepare(name, spec, context, seconds_each)
+        except UserError as error:
+            raise UserError(f"'{name}': {error}") from error
+        ready.member.ways.extend(find_candidates(ready.member.problem, learned))
+        prepared.append(ready)
+    return prepared
 
 
 def _prepare(name: str, spec: ModelOf, context: PlanContext, seconds: float) -> Prepared:
@@ -276,14 +309,64 @@ def _prepare(name: str, spec: ModelOf, context: PlanContext, seconds: float) -> 
     Returns:
         The model with its problem; its member has no placements.
     """
-    asked = Workload.asked(spec.workload, None)
-    phases = asked.phases_with(spec.model, spec.shapes) if asked else ()
+    workload = Workload.asked(spec.workload, None)
+    phases = workload.phases_with(spec.model, spec.shapes) if workload else ()
     analysis = context.session.analyse(spec.model, spec.shapes, phases)
-    problem, begin = context.session.price(analysis, context.objective, None, phases).problem, time.monotonic()
-    timed = _timed(name, problem, analysis, phases, context, seconds) if seconds else {}
-    took, count = time.monotonic() - begin, spec.count * (sum(phase.count for phase in phases) or 1.0)
+    problem = context.session.price(analysis, context.objective, None, phases).problem
+    begin = time.monotonic()
+    timed = _time_model(name, problem, analysis, phases, context, seconds) if seconds else {}
+    took = time.monotonic() - begin
+    count = spec.count * (sum(phase.count for phase in phases) or 1.0)
     member = Member(name, _scale_by_timing(problem, timed), count, [], spec.after)
     return Prepared(spec, analysis, phases, member, timed, took)
+
+
+@dataclass(frozen=True, eq=False)
+class PlanChoice:
+    """Plans of an application, of which one is chosen.
+
+    Attributes:
+        plans: assignments by name of the plan, int64 [members].
+        chosen: name of the chosen one.
+        measured: measured figures, see `Plan.measured`; None where nothing was measured.
+    """
+
+    plans: dict[str, NDArray[np.int64]]
+    chosen: str
+    measured: dict[str, Any] | None
+
+
+def _choose_by_measuring(
+    application: Application,
+    predicted: PlanChoice,
+    prepared: Sequence[Prepared],
+    context: PlanContext,
+    learned: Sequence[HSDAGPlacer],
+    seconds: float,
+) -> PlanChoice:
+    """Measures the plans, further plans without splits and the best one by the profile, and chooses among all.
+
+    Args:
+        application: the application.
+        predicted: the plans, with the choice by prediction.
+        prepared: the models.
+        context: what all steps share.
+        learned: placers of the policy.
+        seconds: time budget, seconds, of which timing the models has taken a part.
+
+    Returns:
+        All these plans with the choice by measuring; the choice stays that by prediction where nothing ran.
+    """
+    whole = application.distinct_whole(WHOLE)
+    other_whole = {f"whole, {number}": assignment for number, assignment in enumerate(whole[1:], 2)}
+    by_profile = _best_by_profile(application, prepared, context, learned)
+    plans = predicted.plans | other_whole | by_profile
+    end = time.monotonic() + seconds - sum(ready.seconds for ready in prepared)
+    measured = _measure_plans(application, plans, prepared, context, end)
+    if measured is None:
+        return replace(predicted, plans=plans)
+    chosen, figures = measured
+    return PlanChoice(plans, chosen, figures)
 
 
 def _best_by_profile(
@@ -323,7 +406,7 @@ def _scale_by_timing(problem: PlacementProblem, timed: Mapping[str, float]) -> P
     return scale_costs(problem, factors, timed.get(_BOUNDARIES, 1.0))
 
 
-def _timed(
+def _time_model(
     name: str,
     problem: PlacementProblem,
     analysis: ModelAnalysis,
@@ -347,20 +430,13 @@ def _timed(
     Returns:
         Factors of times, see `PlannedModel.timed`; empty where nothing could be timed, with a warning.
     """
-    devices, end = context.session.devices, time.monotonic() + seconds
-    predicted_us = dict(zip(devices.names, problem.scores(problem.singles).tolist(), strict=True))
-    able = [device for device, us in predicted_us.items() if np.isfinite(us)]
-    kinds = {device: identity(context.session.core, device) for device in devices.names}
-    as_another = {device: next((one for one in able if kinds[one] == kind), device) for device, kind in kinds.items()}
-    ways = {device: Candidate(device) for device in able if as_another[device] == device}
-    split = Contiguous().place(problem)
-    if ways and split.min() != split.max() and np.isfinite(problem.scores(split)[0]):
-        ways[_SPLIT] = Candidate.placed(devices, problem.affinity(split))
+    end = time.monotonic() + seconds
+    runs = _RunsToTime.of(problem, context.session)
     try:
         with Comparison(
             analysis.model,
-            devices,
-            ways,
+            context.session.devices,
+            runs.candidates,
             problem.objective,
             context.session.core,
             shapes=analysis.shapes,
@@ -370,18 +446,69 @@ def _timed(
             start_worker=context.start_worker,
         ) as comparison:
             posterior = choice.infer(comparison.trials(rounds=_TIMED_ROUNDS, until=end))
-            took = {one: 1e6 / posterior.rate(one) for one in posterior.names}
-            factors = {device: took[device] / predicted_us[device] for device in able if device in took}
-            if not factors:
+            took_us = {run: 1e6 / posterior.rate(run) for run in posterior.names}
+            if took_us.keys().isdisjoint(runs.predicted_us):
                 raise _error_of_failures(comparison)
     except RunError as error:
         warn_caller(f"'{name}' could not be timed, and is placed by the profile: {error}")
         return {}
-    mean = geometric_mean(factors.values())
-    timed = {device: factors.get(as_another[device], mean) for device in devices.names}
-    if _SPLIT in took:
-        timed[_BOUNDARIES] = _boundaries(_scale_by_timing(problem, timed), split, took[_SPLIT])
-    return timed
+    return runs.factors(problem, took_us)
+
+
+@dataclass(frozen=True, eq=False)
+class _RunsToTime:
+    """What of one model is timed, and what the profile predicts for it.
+
+    Attributes:
+        candidates: the model on each device, by device, and the split, by `_SPLIT`, unless there is none to run.
+        predicted_us: predicted time of the model by device that runs all of it, µs.
+        timed_as: by device, the equal device that is timed in its place, perhaps itself.
+        split: the split, uint8 [groups].
+    """
+
+    candidates: dict[str, Candidate]
+    predicted_us: dict[str, float]
+    timed_as: dict[str, str]
+    split: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, problem: PlacementProblem, session: Session) -> _RunsToTime:
+        """Determines what is timed.
+
+        Args:
+            problem: the problem with the profile's costs.
+            session: the devices.
+        """
+        devices = session.devices
+        on_each_us = dict(zip(devices.names, problem.scores(problem.singles).tolist(), strict=True))
+        predicted_us = {device: us for device, us in on_each_us.items() if np.isfinite(us)}
+        kinds = {device: identity(session.core, device) for device in devices.names}
+        timed_as = {
+            device: next((able for able in predicted_us if kinds[able] == kind), device)
+            for device, kind in kinds.items()
+        }
+        candidates = {device: Candidate(device) for device in predicted_us if timed_as[device] == device}
+        split = Contiguous().place(problem)
+        if candidates and split.min() != split.max() and np.isfinite(problem.scores(split)[0]):
+            candidates[_SPLIT] = Candidate.placed(devices, problem.affinity(split))
+        return cls(candidates, predicted_us, timed_as, split)
+
+    def factors(self, problem: PlacementProblem, took_us: Mapping[str, float]) -> dict[str, float]:
+        """Divides measured times by predicted ones.
+
+        Args:
+            problem: the problem with the profile's costs.
+            took_us: measured times by name of the candidate that ran, µs; a device is among them.
+
+        Returns:
+            Factors of times, see `PlannedModel.timed`. A device that was not timed gets the mean of the others.
+        """
+        measured = {device: took_us[device] / us for device, us in self.predicted_us.items() if device in took_us}
+        mean = geometric_mean(measured.values())
+        timed = {device: measured.get(representative, mean) for device, representative in self.timed_as.items()}
+        if _SPLIT not in took_us:
+            return timed
+        return {**timed, _BOUNDARIES: _boundaries(_scale_by_timing(problem, timed), self.split, took_us[_SPLIT])}
 
 
 def _boundaries(problem: PlacementProblem, split: NDArray[np.uint8], us: float) -> float:
@@ -423,41 +550,26 @@ def _measure_plans(
     Returns:
         Name of the chosen plan, and the figures of all plans by name; None where nothing ran, with a warning.
     """
+    contest = _Contest.of(application, plans)
     devices = context.session.devices
-    distinct: dict[bytes, str] = {}
-    names = [name for name, one in plans.items() if distinct.setdefault(one.tobytes(), name) == name]
-    evaluation = application.evaluate(np.stack([plans[name] for name in names]))
-    scores = dict(zip(names, evaluation.score(application.objective), strict=True))
-    simple = [name for name in names if set(application.describe(plans[name].tolist()).values()) <= {*devices.names}]
-    with_splits = [name for name in names if name not in simple]
-    if simple:
-        simple = [simple[row] for row in application.distinct(np.stack([plans[name] for name in simple]))]
-    names = [*simple, *with_splits]
-    # The best plan without splits and the best with everything on one device come first, in case time is short.
-    best_simple = min(simple, key=scores.__getitem__, default="")
-    where = {name: {*application.describe(plans[name].tolist()).values()} for name in simple}
-    singles = [name for name in simple if len(where[name]) == 1]
-    on_one = min(singles, key=scores.__getitem__, default="")
-    first = sorted(names, key=lambda name: (name != best_simple, name != on_one, scores[name]))
-    needs = {name: figures_of(application, evaluation, row)["memory_bytes"] for row, name in enumerate(scores)}
     remaining = max(end - time.monotonic(), 1.0)
     try:
         with Comparison(
             prepared[0].analysis.model,
             devices,
-            {name: candidate_of(application, plans[name], devices) for name in names},
+            {name: candidate_of(application, plans[name], devices) for name in contest.names},
             application.objective,
             context.session.core,
-            simple=simple,
-            needs=needs,
-            first=first,
+            simple=contest.simple,
+            needs=contest.needs,
+            first=contest.first,
             limit=remaining,
             report=context.tell,
             start_worker=context.start_worker,
             **models_of(application, prepared),
         ) as comparison:
-            predicted = {name: 1 / scores[name] for name in names}
-            trials = Trials(comparison, simple, predicted, _ERROR, end, TRIAL, singles)
+            predicted = {name: 1 / contest.scores[name] for name in contest.names}
+            trials = Trials(comparison, contest.simple, predicted, _ERROR, end, TRIAL, contest.singles)
             decision = trials.run()
             if decision is None:
                 raise _error_of_failures(comparison)
@@ -466,6 +578,54 @@ def _measure_plans(
     except RunError as error:
         warn_caller(f"nothing could be measured, so the plan is chosen by prediction: {error}")
         return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Contest:
+    """The plans that are measured.
+
+    Attributes:
+        names: all of them, those without splits first. Equal plans have one name; of plans without splits that only
+            exchange equal devices, one is measured.
+        simple: those without splits.
+        singles: those with everything on one device.
+        first: all, in the order of compiling: the best without splits and the best with everything on one device come
+            first, in case time is short.
+        scores: predicted latency or period by plan, µs.
+        needs: bytes that a plan needs on each device, by plan and device.
+    """
+
+    names: list[str]
+    simple: list[str]
+    singles: list[str]
+    first: list[str]
+    scores: dict[str, float]
+    needs: dict[str, dict[str, int]]
+
+    @classmethod
+    def of(cls, application: Application, plans: Mapping[str, NDArray[np.int64]]) -> _Contest:
+        """Selects and orders the plans to measure.
+
+        Args:
+            application: the application.
+            plans: assignments by name of the plan, int64 [members].
+        """
+        name_of: dict[bytes, str] = {}
+        distinct = [name for name, plan in plans.items() if name_of.setdefault(plan.tobytes(), name) == name]
+        evaluation = application.evaluate(np.stack([plans[name] for name in distinct]))
+        scores = dict(zip(distinct, evaluation.score(application.objective), strict=True))
+        needs = {name: figures_of(application, evaluation, row)["memory_bytes"] for row, name in enumerate(distinct)}
+        where = {name: {*application.describe(plans[name].tolist()).values()} for name in distinct}
+        whole = [name for name in distinct if where[name] <= {*application.devices}]
+        with_splits = [name for name in distinct if name not in whole]
+        rows = application.distinct(np.stack([plans[name] for name in whole])) if whole else ()
+        simple = [whole[row] for row in rows]
+        singles = [name for name in simple if len(where[name]) == 1]
+        names = [*simple, *with_splits]
+        best_simple = min(simple, key=scores.__getitem__, default="")
+        best_single = min(singles, key=scores.__getitem__, default="")
+        first = sorted(names, key=lambda name: (name != best_simple, name != best_single, scores[name]))
+        return cls(names, simple, singles, first, scores, needs)
 
 
 def _error_of_failures(comparison: Comparison) -> RunError:
@@ -506,44 +666,140 @@ def load_plan(plan: Plan, models: Mapping[str, ov.Model], device: str | None, co
     Raises:
         UserError: bad input, or a model without a placement.
     """
-    names = plan.devices if device is None else DeviceSet.parse(device).names
-    kept = {name: limit for name, limit in plan.memory.items() if name in names}
-    how |= {"objective": how.get("objective") or plan.objective, "memory": kept | (how.get("memory") or {})}
-    check_objective(how["objective"])
-    of_all, as_asked, profile = names == plan.devices, how["objective"] == plan.objective, how.get("profile")
-    same = of_all and as_asked and profile is None
-    file = profile.origin if isinstance(profile, Profile) else profile
-    name_of = Path(file).name if file else None
-    if not as_asked:
-        check_runs({name: (one.count, one.after) for name, one in plan.models.items()}, how["objective"])
-    prepared, numbers = [], []
-    for name, stored in plan.models.items():
-        try:
-            explained = explain(models[name], names, core=core, **how)
-        except UserError as error:
-            raise UserError(f"'{name}': {error}") from error
-        assert explained.analysis is not None
-        # Measured factors hold for the profile and the objective that they were measured with; the one of boundaries
-        # also for the list of devices, as it is one number for all of them.
-        fits = as_asked and (explained.placement.settings or {}).get("profile") == name_of
-        timed = {key: factor for key, factor in stored.timed.items() if fits and (of_all or key != _BOUNDARIES)}
-        problem = _scale_by_timing(explained.explanation.problem, timed)
-        count = stored.count * (sum(phase.count for phase in explained.phases) or 1.0)
-        member = Member(
-            name, problem, count, [run(placer, problem) for placer in simple_placers(problem)], stored.after
-        )
-        numbers.append(member.way(explained.explanation.placement))
-        model_spec = ModelOf(
-            explained.analysis.model, stored.count, stored.after, explained.analysis.shapes, stored.workload
-        )
-        prepared.append(Prepared(model_spec, explained.analysis, explained.phases, member, stored.timed))
-    app, carried = Application(tuple(one.member for one in prepared), how["objective"]), np.array(numbers, np.int64)
-    limits = {name: int(limit) for name, limit in zip(names, app.limits, strict=True) if np.isfinite(limit)}
-    name, measured = (plan.chosen, plan.measured) if same else ("plan", None)
-    predicted = plan_of(app, {name: carried}, name, measured, prepared, plan.asked is not None)
-    written = {name: replace(one, path=plan.models[name].path) for name, one in predicted.models.items()}
-    renewed = replace(predicted, models=written, memory=limits, baselines=plan.baselines if same else {})
-    return LoadedPlan(renewed, app, carried, prepared)
+    conditions = _Conditions.of(plan, device, how)
+    check_objective(conditions.objective)
+    if not conditions.same_objective:
+        check_runs({name: (stored.count, stored.after) for name, stored in plan.models.items()}, conditions.objective)
+    loaded = [_load_model(name, stored, models[name], conditions, core) for name, stored in plan.models.items()]
+    prepared = [ready for ready, _ in loaded]
+    application = Application(tuple(ready.member for ready in prepared), conditions.objective)
+    assignment = np.array([way for _, way in loaded], np.int64)
+    renewed = _predict_anew(plan, application, assignment, prepared, conditions)
+    return LoadedPlan(renewed, application, assignment, prepared)
+
+
+@dataclass(frozen=True, eq=False)
+class _Conditions:
+    """The conditions for which a stored plan is predicted anew.
+
+    Attributes:
+        devices: names of the devices, in HETERO's order.
+        objective: "latency" or "throughput".
+        arguments: arguments of `explain` by name, among them the objective and the memory limits.
+        same_devices: whether the devices are those of the plan.
+        same_objective: whether the objective is that of the plan.
+    """
+
+    devices: tuple[str, ...]
+    objective: str
+    arguments: Mapping[str, Any]
+    same_devices: bool
+    same_objective: bool
+
+    @classmethod
+    def of(cls, plan: Plan, device: str | None, how: Mapping[str, Any]) -> _Conditions:
+        """Completes what the caller gives with the plan's own conditions.
+
+        Args:
+            plan: the stored plan.
+            device: device list; by default the plan's.
+            how: arguments of `explain` that the caller gives; values that are None count as not given.
+        """
+        devices = plan.devices if device is None else DeviceSet.parse(device).names
+        kept_limits = {name: limit for name, limit in plan.memory.items() if name in devices}
+        objective = how.get("objective") or plan.objective
+        arguments = {**how, "objective": objective, "memory": kept_limits | (how.get("memory") or {})}
+        return cls(devices, objective, arguments, devices == plan.devices, objective == plan.objective)
+
+    @property
+    def profile_name(self) -> str | None:
+        """Name of the profile's file, without its folder; None for built-in profiles."""
+        profile = self.arguments.get("profile")
+        file = profile.origin if isinstance(profile, Profile) else profile
+        return Path(file).name if file else None
+
+    @property
+    def same(self) -> bool:
+        """Whether all figures of the plan still hold."""
+        return self.same_devices and self.same_objective and self.arguments.get("profile") is None
+
+
+def _load_model(
+    name: str, stored: PlannedModel, model: ov.Model, conditions: _Conditions, core: ov.Core
+) -> tuple[Prepared, int]:
+    """Prices one model of a stored plan.
+
+    Args:
+        name: name of the model.
+        stored: what the plan says of it.
+        model: the model with its placement; it is not changed.
+        conditions: the conditions.
+        core: Core of the devices.
+
+    Returns:
+        The model, with the placements on single devices and the one that it carries, and the index of that one.
+
+    Raises:
+        UserError: the model carries no placement, or cannot be explained; the message begins with its name.
+    """
+    try:
+        explained = explain(model, conditions.devices, core=core, **conditions.arguments)
+    except UserError as error:
+        raise UserError(f"'{name}': {error}") from error
+    analysis = explained.analysis
+    assert analysis is not None
+    timed = _valid_factors(stored.timed, explained.placement, conditions)
+    problem = _scale_by_timing(explained.explanation.problem, timed)
+    count = stored.count * (sum(phase.count for phase in explained.phases) or 1.0)
+    ways = [run(placer, problem) for placer in simple_placers(problem)]
+    member = Member(name, problem, count, ways, stored.after)
+    carried = member.way(explained.explanation.placement)
+    spec = ModelOf(analysis.model, stored.count, stored.after, analysis.shapes, stored.workload)
+    return Prepared(spec, analysis, explained.phases, member, stored.timed), carried
+
+
+def _valid_factors(timed: Mapping[str, float], placement: Placement, conditions: _Conditions) -> dict[str, float]:
+    """Selects the measured factors of a model that hold under other conditions.
+
+    They hold for the profile and the objective that they were measured with; the one of boundaries also for the list of
+    devices, as it is one number for all of them.
+
+    Args:
+        timed: the factors, see `PlannedModel.timed`.
+        placement: the placement that the model carries, which records the profile.
+        conditions: the conditions.
+    """
+    same_profile = (placement.settings or {}).get("profile") == conditions.profile_name
+    if not (conditions.same_objective and same_profile):
+        return {}
+    return {key: factor for key, factor in timed.items() if conditions.same_devices or key != _BOUNDARIES}
+
+
+def _predict_anew(
+    plan: Plan,
+    application: Application,
+    assignment: NDArray[np.int64],
+    prepared: Sequence[Prepared],
+    conditions: _Conditions,
+) -> Plan:
+    """Makes a stored plan with new predictions; measured figures and baselines stay where they still hold.
+
+    Args:
+        plan: the stored plan.
+        application: the application of its models.
+        assignment: the placements that the models carry, int64 [members].
+        prepared: the models.
+        conditions: the conditions.
+    """
+    limits = {
+        name: int(limit)
+        for name, limit in zip(conditions.devices, application.limits, strict=True)
+        if np.isfinite(limit)
+    }
+    chosen, measured = (plan.chosen, plan.measured) if conditions.same else ("plan", None)
+    predicted = plan_of(application, {chosen: assignment}, chosen, measured, prepared, plan.asked is not None)
+    models = {name: replace(model, path=plan.models[name].path) for name, model in predicted.models.items()}
+    return replace(predicted, models=models, memory=limits, baselines=plan.baselines if conditions.same else {})
 
 
 def models_of(application: Application, prepared: Sequence[Prepared]) -> dict[str, Any]:
@@ -666,6 +922,23 @@ def plan_of(
     )
 
 
+def _write_placements(
+    prepared: Sequence[Prepared], assignment: NDArray[np.int64], profile: Profile | str | PathLike[str] | None
+) -> dict[str, Placement]:
+    """Writes a placement into each model.
+
+    Args:
+        prepared: the models.
+        assignment: the chosen plan, int64 [members].
+        profile: device profile that the caller gave, recorded in the settings; None without one.
+
+    Returns:
+        The placements by name of the model.
+    """
+    ways = zip(prepared, assignment.tolist(), strict=True)
+    return {ready.member.name: _write_placement(ready, way, profile) for ready, way in ways}
+
+
 def _write_placement(ready: Prepared, way: int, profile: Profile | str | PathLike[str] | None) -> Placement:
     """Writes a placement into its model: the affinities of the nodes, and the record that the model carries.
 
@@ -680,7 +953,23 @@ def _write_placement(ready: Prepared, way: int, profile: Profile | str | PathLik
     model, problem, ways = ready.analysis.model, ready.member.problem, ready.member.ways
     options = PlaceOptions(shapes=ready.given.shapes, workload=ready.given.workload, profile=profile)
     settings = settings_of(options, {}, problem.devices, "plan")
-    placement = placement_of(problem, ways[way], ways, settings=settings, why="it shares the devices with other models")
-    placement = replace(placement, affinity=set_affinities(model, placement.affinity))
+    chosen = placement_of(problem, ways[way], ways, settings=settings, why="it shares the devices with other models")
+    placement = replace(chosen, affinity=set_affinities(model, chosen.affinity))
     placement.embed(model)
     return placement
+
+
+def _warn_of_shared_host(plan: Plan, context: PlanContext, *, has_own_profile: bool) -> None:
+    """Warns where devices that share the host's memory need more than it has, and where they share its cores.
+
+    Args:
+        plan: the plan.
+        context: what all steps share.
+        has_own_profile: whether the caller gave a device profile.
+    """
+    session = context.session
+    profile = session.profile if has_own_profile else None
+    if host := HostMemory.of(session.core, session.devices.names, plan.memory, profile=profile):
+        host.warn_beyond(sum(plan.predicted["memory_bytes"][name] for name in host.devices))
+    if shared := SharedCores.of(session.core, session.devices.names):
+        warn_caller(shared.describe())

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,54 +64,189 @@ def place(
     check_objective(given["objective"])
     check_picture(given["report"])
     devices = DeviceSet.parse(device)
-    memory = given["memory"]
-    limits = spec.memory or {} if memory is None else parse_memory(memory, devices.names)
+    limits = _memory_limits(given["memory"], spec, devices)
     policy_placers(given["policy"])
-    folders = {one.folder for one in spec.models.values()}
-    alone = source if folders == {source} else None  # in this case the output is a copy of the folder
-    if alone is not None:
-        output = output if output.name else output.absolute()  # "." gives the plan no name
-        check_folder_output(output, source)
-    where = output.with_name(f"{output.name}.{PLAN}") if alone else output / PLAN
-    check_writable(where)
-    if alone is None:
+    destination = _Destination.of(spec, output, source)
+    destination.check(spec, source)
+    with console.result(as_json) as show:
+        core = common.new_core()
+        plan = _place_and_write(spec, core, devices, device, limits, destination, given)
+        show_plan(show, plan, destination.plan_file, given["report"])
+        _show_next(show, plan, destination.plan_file, core, devices, device)
+
+
+def _memory_limits(memory: str | None, spec: ApplicationSpec, devices: DeviceSet) -> Mapping[str, int | str]:
+    """Returns the memory limits that the user gave, else those of the application's file.
+
+    Args:
+        memory: limits as --memory takes them; None where the user gave none.
+        spec: the application.
+        devices: the devices.
+    """
+    if memory is None:
+        return spec.memory or {}
+    return parse_memory(memory, devices.names)
+
+
+@dataclass(frozen=True)
+class _Destination:
+    """Where a plan and its models are written.
+
+    Attributes:
+        folder: the folder of the models. It is a copy of the source folder, or has a file for each single model and a
+            folder for each exported one.
+        plan_file: the plan.json.
+        is_copy: whether it is such a copy: where all models are of one folder.
+    """
+
+    folder: Path
+    plan_file: Path
+    is_copy: bool
+
+    @classmethod
+    def of(cls, spec: ApplicationSpec, output: Path, source: Path) -> _Destination:
+        """Determines the files of an output.
+
+        Args:
+            spec: the application.
+            output: the output that the user gave.
+            source: the folder or file of the application.
+        """
+        if {model_spec.folder for model_spec in spec.models.values()} != {source}:
+            return cls(output, output / PLAN, is_copy=False)
+        folder = output if output.name else output.absolute()  # "." gives the plan no name
+        return cls(folder, folder.with_name(f"{folder.name}.{PLAN}"), is_copy=True)
+
+    def check(self, spec: ApplicationSpec, source: Path) -> None:
+        """Raises UserError where something cannot be written, or would take the place of what is read.
+
+        Args:
+            spec: the application.
+            source: the folder or file of the application.
+        """
+        if self.is_copy:
+            check_folder_output(self.folder, source)
+        check_writable(self.plan_file)
+        if self.is_copy:
+            return
         for name, model_spec in spec.models.items():
-            target = output / (model_spec.of if model_spec.folder else f"{name}.xml")
+            target = self.folder / (model_spec.of if model_spec.folder else f"{name}.xml")
             common.check_output(target, model_spec.folder or model_spec.path)
             for other in spec.models.values() if not model_spec.folder else ():
                 if other.path != model_spec.path:  # nor may it take the place of another model
                     check_not_input(target, other.path)
 
-    with console.result(as_json) as show:
-        core = common.new_core()
-        measure = given["measure"]
-        if measure is None:
-            measure = not absent(core, devices) and common.has_temporary_folder()
-        fixes_sizes = bool(given["static"]) or has_npu(devices)
-        models = to_place(spec, lambda path: common.read_model(core, path), fixes_sizes=fixes_sizes)
-        compress = given.get("compress_to_fp16")
-        half = {
-            name: common.has_fp16_weights(one.model) if compress is None else compress for name, one in models.items()
-        }
-        with console.progress(f"placing {len(models)} models on {device}") as tell:
-            how = {name: given[name] for name in ("objective", "measure_seconds", "profile", "policy")}
-            how["static"] = bool(given["static"])
-            placed_plan = place_together(
-                models, device, rates=spec.rates, measure=measure, memory=limits, core=core, report=tell, **how
-            )
-        with console.progress(f"writing {output}"):
-            written = {name: (one.model, half[name]) for name, one in models.items()}
-            if alone is None:  # if writing ends early, no old plan must lie among new models
-                with writing(where):
-                    Path(os.path.realpath(where)).unlink(missing_ok=True)
-            placed_plan = _written(placed_plan, spec, written, output, alone, given.get("hardlinks", True))
-        placed_plan.save(where)
-        show_plan(show, placed_plan, where, given["report"])
-        if absent(core, devices):
-            largest = max(placed_plan.models.values(), key=lambda one: (len(one.devices), sum(one.busy_us.values())))
-            show.next("explain", where.parent / (largest.path or ""))
-        else:
-            show.next("verify", where, "--device", device)
+    def write(
+        self, plan: Plan, spec: ApplicationSpec, models: Mapping[str, tuple[ov.Model, bool]], hard_links: bool
+    ) -> Plan:
+        """Writes the models of a plan, and removes the plan that is there.
+
+        Args:
+            plan: the plan.
+            spec: the application, which says what folder each model is of.
+            models: the models by name, each with whether its weights become FP16.
+            hard_links: share unchanged weights with the source folders.
+
+        Returns:
+            The plan with the models' paths, which are relative to the plan's file.
+        """
+        if not self.is_copy:  # if writing ends early, no old plan must lie among new models
+            with writing(self.plan_file):
+                Path(os.path.realpath(self.plan_file)).unlink(missing_ok=True)
+        paths = self._write_models(spec, models, hard_links)
+        return replace(plan, models={name: replace(one, path=paths[name]) for name, one in plan.models.items()})
+
+    def _write_models(
+        self, spec: ApplicationSpec, models: Mapping[str, tuple[ov.Model, bool]], hard_links: bool
+    ) -> dict[str, str]:
+        """Writes the models, see `write`; returns their paths by name, relative to the plan's file."""
+        paths: dict[str, str] = {}
+        pipelines: dict[tuple[str, Path], dict[str, tuple[ov.Model, bool]]] = {}
+        for name, model_spec in spec.models.items():
+            if model_spec.folder is None:
+                paths[name] = f"{name}.xml"
+                model, half = models[name]
+                save_model_atomically(model, self.folder / paths[name], compress_to_fp16=half)
+            else:
+                inside = model_spec.path.relative_to(model_spec.folder).as_posix()
+                pipelines.setdefault((model_spec.of, model_spec.folder), {})[inside] = models[name]
+                paths[name] = f"{self.folder.name if self.is_copy else model_spec.of}/{inside}"
+        for (of, folder), placed in pipelines.items():
+            write_folder(self.folder if self.is_copy else self.folder / of, folder, placed, hard_links=hard_links)
+        return paths
+
+
+def _place_and_write(
+    spec: ApplicationSpec,
+    core: ov.Core,
+    devices: DeviceSet,
+    device: str,
+    limits: Mapping[str, int | str],
+    destination: _Destination,
+    given: Mapping[str, Any],
+) -> Plan:
+    """Places the models of an application, and writes them with the plan.
+
+    Args:
+        spec: the application.
+        core: Core of the devices.
+        devices: the devices.
+        device: the devices, as the user gave them.
+        limits: memory limits by device.
+        destination: where to write.
+        given: options by name, see `place`.
+
+    Returns:
+        The plan as it is written.
+    """
+    measure = _is_measured(given["measure"], core, devices)
+    fixes_sizes = bool(given["static"]) or has_npu(devices)
+    models = to_place(spec, lambda path: common.read_model(core, path), fixes_sizes=fixes_sizes)
+    compress = given.get("compress_to_fp16")
+    # This is asked first, as placing widens weights.
+    half = {name: common.has_fp16_weights(one.model) if compress is None else compress for name, one in models.items()}
+    with console.progress(f"placing {len(models)} models on {device}") as tell:
+        plan = place_together(
+            models,
+            device,
+            rates=spec.rates,
+            measure=measure,
+            memory=limits,
+            core=core,
+            report=tell,
+            static=bool(given["static"]),
+            **{name: given[name] for name in ("objective", "measure_seconds", "profile", "policy")},
+        )
+    with console.progress(f"writing {destination.folder}"):
+        placed = {name: (one.model, half[name]) for name, one in models.items()}
+        written = destination.write(plan, spec, placed, given.get("hardlinks", True))
+    written.save(destination.plan_file)
+    return written
+
+
+def _is_measured(given: bool | None, core: ov.Core, devices: DeviceSet) -> bool:
+    """Whether plans are measured: as the user says, else where all devices are here and there is a temporary folder."""
+    if given is not None:
+        return given
+    return not absent(core, devices) and common.has_temporary_folder()
+
+
+def _show_next(show: console.Show, plan: Plan, plan_file: Path, core: ov.Core, devices: DeviceSet, device: str) -> None:
+    """Proposes a next command: to verify the plan, or to explain its largest model where devices are absent.
+
+    Args:
+        show: shows it.
+        plan: the plan.
+        plan_file: its file.
+        core: Core of the devices.
+        devices: the devices.
+        device: the devices, as the user gave them.
+    """
+    if absent(core, devices):
+        largest = max(plan.models.values(), key=lambda one: (len(one.devices), sum(one.busy_us.values())))
+        show.next("explain", plan_file.parent / (largest.path or ""))
+    else:
+        show.next("verify", plan_file, "--device", device)
 
 
 def check_picture(path: Path | None) -> None:
@@ -182,44 +317,6 @@ def show_stored(where: Path, picture: Path | None, as_json: bool) -> None:
     check_picture(picture)
     with console.result(as_json) as show:
         show_plan(show, Plan.load(where), report=picture)
-
-
-def _written(
-    plan: Plan,
-    spec: ApplicationSpec,
-    models: Mapping[str, tuple[ov.Model, bool]],
-    output: Path,
-    alone: Path | None,
-    hard_links: bool,
-) -> Plan:
-    """Writes the models of a plan.
-
-    Args:
-        plan: the plan.
-        spec: the application, which says what folder each model is of.
-        models: the models by name, each with whether its weights become FP16.
-        output: the folder to write.
-        alone: the exported folder, where all models are of one; `output` is then a copy of it. None otherwise: `output`
-            then gets a file for each single model and a folder for each exported one.
-        hard_links: share unchanged weights with the source folders.
-
-    Returns:
-        The plan with the models' paths, which are relative to the plan's file.
-    """
-    paths: dict[str, str] = {}
-    pipelines: dict[tuple[str, Path], dict[str, tuple[ov.Model, bool]]] = {}
-    for name, model_spec in spec.models.items():
-        if model_spec.folder is None:
-            paths[name] = f"{name}.xml"
-            model, half = models[name]
-            save_model_atomically(model, output / paths[name], compress_to_fp16=half)
-        else:
-            inside = model_spec.path.relative_to(model_spec.folder).as_posix()
-            pipelines.setdefault((model_spec.of, model_spec.folder), {})[inside] = models[name]
-            paths[name] = f"{output.name if alone else model_spec.of}/{inside}"
-    for (of, folder), placed in pipelines.items():
-        write_folder(output if alone else output / of, folder, placed, hard_links=hard_links)
-    return replace(plan, models={name: replace(one, path=paths[name]) for name, one in plan.models.items()})
 
 
 def show_plan(

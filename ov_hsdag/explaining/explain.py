@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from os import PathLike
+from typing import Any
 
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.stored import ModelCosts
@@ -20,8 +22,8 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.relaxed_shapes import restore_shapes
 from ov_hsdag.model.shapes import fix_npu_sizes
 from ov_hsdag.model.stored_placement import RT_INFO
-from ov_hsdag.model.workload import Workload
-from ov_hsdag.problem.pricing import Session
+from ov_hsdag.model.workload import Phase, Workload
+from ov_hsdag.problem.pricing import ModelAnalysis, Session
 from ov_hsdag.problem.problem import PlacementProblem
 from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.errors import UserError, listed
@@ -70,50 +72,153 @@ def explain(  # noqa: PLR0913 settings, all by keyword
         RunError: a device cannot say what it supports.
     """
     check_in_memory("explain", model)
-    model = model.clone()  # shares the weights
-    placement = placement_of(model) if affinity is None else affinity
-    placement = placement if placement is None or isinstance(placement, Placement) else _by_name(placement)
+    copy = model.clone()  # shares the weights
+    given = _given_or_carried(copy, affinity)
+    devices = DeviceSet(given.devices) if device is None else DeviceSet.parse(device)
+    placement = given if devices.names == given.devices else given.map_to(devices.names)
+    session = _open_session(placement, devices, core or new_core(), profile, memory or {})
+    inference = _Inference.of(copy, placement.settings or {}, shapes, workload, context)
+    analysis = _analyse(session, copy, placement, inference, is_carried=affinity is None)
+    problem = session.price(analysis, objective or placement.objective, costs, inference.phases).problem
+    completed = complete.complete(copy, placement.affinity, devices.names, problem.graph)
+    pins = _pins_kept(problem, completed, (placement.settings or {}).get("pin", ()))
+    measured = tuple(costs.of(problem.graph, devices.names, session.core)) if costs and not inference.phases else ()
+    explanation = Explanation(problem, problem.placement_of(completed), pins)
+    return ExplainedModel(
+        explanation, placement, session.profile, measured, inference.description, analysis, inference.phases
+    )
+
+
+def _given_or_carried(model: ov.Model, affinity: Mapping[str, str] | Placement | None) -> Placement:
+    """Returns the placement to explain.
+
+    Args:
+        model: the model.
+        affinity: the placement that the caller gave; None for the one that the model carries.
+
+    Raises:
+        UserError: there is none.
+    """
+    given = placement_of(model) if affinity is None else affinity
+    placement = given if given is None or isinstance(given, Placement) else _by_name(given)
     if placement is None:
         raise UserError("the model carries no placement: place it first, with ov_hsdag.place or ov-hsdag place")
-    devices = DeviceSet(placement.devices) if device is None else DeviceSet.parse(device)
-    names = devices.names
-    if names != placement.devices:
-        placement = placement.map_to(names)
-    core = core or new_core()
-    made_with = placement.settings or {}
-    register_defined(core, made_with.get("virtual_devices", ""), names)
-    if profile is None and "profile" in made_with:
+    return placement
+
+
+def _open_session(
+    placement: Placement,
+    devices: DeviceSet,
+    core: ov.Core,
+    profile: Profile | str | PathLike[str] | None,
+    memory: Mapping[str, int | str],
+) -> Session:
+    """Opens a session on the devices, with the virtual devices and memory limits that the placement was made with.
+
+    Args:
+        placement: the placement.
+        devices: the devices.
+        core: the Core, where virtual devices are registered.
+        profile: speeds of the devices, or the path of a profile's file; None for built-in profiles, with a warning
+            where the placement was made with another one.
+        memory: limits by device, which replace those of the placement.
+
+    Returns:
+        The session.
+    """
+    settings = placement.settings or {}
+    register_defined(core, settings.get("virtual_devices", ""), devices.names)
+    if profile is None and "profile" in settings:
         warn_caller(
-            f"the placement was made with the profile {made_with['profile']}, and here the built-in ones count:"
+            f"the placement was made with the profile {settings['profile']}, and here the built-in ones count:"
             " --profile (in Python, profile=) gives others"
         )
-    limits = {name: limit for name, limit in made_with.get("memory", {}).items() if name in names}
-    session = Session.of(devices, core, profile, memory=limits | memory_limits(memory or {}, names))
-    if workload is None and context is None:
-        workload, context = made_with.get("workload"), made_with.get("context")
-        shapes = with_earlier_shapes(model, shapes or {}, made_with.get("shapes", {}))
-    parsed_workload = Workload.asked(workload, context)
-    phases = parsed_workload.phases_with(model, shapes) if parsed_workload else ()
-    original = {node.get_friendly_name() for node in model.get_ops()}
+    kept_limits = {name: limit for name, limit in settings.get("memory", {}).items() if name in devices.names}
+    return Session.of(devices, core, profile, memory=kept_limits | memory_limits(memory, devices.names))
+
+
+@dataclass(frozen=True, eq=False)
+class _Inference:
+    """What one inference is: the sizes of its inputs, or the phases of a workload.
+
+    Attributes:
+        shapes: example shapes of dynamic inputs, by input name.
+        phases: phases of the workload; empty without one.
+        description: words for the unit to which times refer.
+    """
+
+    shapes: Mapping[str, Sequence[int]] | None
+    phases: tuple[Phase, ...]
+    description: str
+
+    @classmethod
+    def of(
+        cls,
+        model: ov.Model,
+        settings: Mapping[str, Any],
+        shapes: Mapping[str, Sequence[int]] | None,
+        workload: Workload | str | None,
+        context: int | None,
+    ) -> _Inference:
+        """Takes what the caller gave. Without a workload and a context, the placement's settings are defaults.
+
+        Args:
+            model: the model.
+            settings: settings with which the placement was made.
+            shapes: example shapes that the caller gave, by input name.
+            workload: workload that the caller gave.
+            context: context that the caller gave, tokens.
+
+        Raises:
+            UserError: the workload is wrong, or does not fit the model.
+        """
+        if workload is not None or context is not None:
+            return cls._with(model, shapes, Workload.asked(workload, context))
+        earlier_shapes = with_earlier_shapes(model, shapes or {}, settings.get("shapes", {}))
+        return cls._with(model, earlier_shapes, Workload.asked(settings.get("workload"), settings.get("context")))
+
+    @classmethod
+    def _with(
+        cls, model: ov.Model, shapes: Mapping[str, Sequence[int]] | None, workload: Workload | None
+    ) -> _Inference:
+        """Makes the phases of a workload and the description; None for no workload."""
+        if workload is None:
+            return cls(shapes, (), "one request")
+        phases = workload.phases_with(model, shapes)
+        return cls(shapes, phases, f"an inference (the mean of {workload.describe()})")
+
+
+def _analyse(
+    session: Session, model: ov.Model, placement: Placement, inference: _Inference, *, is_carried: bool
+) -> ModelAnalysis:
+    """Normalizes and analyses the model, and checks that the placement is one of it.
+
+    Args:
+        session: the devices.
+        model: the model, which is changed in place.
+        placement: the placement.
+        inference: the sizes of the inputs.
+        is_carried: whether the model carries the placement. It may then name operations that are gone from the model,
+            with a warning.
+
+    Returns:
+        The analysis.
+
+    Raises:
+        UserError: the placement names no node of the model, or, if the caller gave it, one that the model lacks.
+    """
+    original_names = {node.get_friendly_name() for node in model.get_ops()}
     restore_shapes(model)
-    fix_npu_sizes(model, placement.used(), shapes)
-    stored = {node.get_friendly_name() for node in operations_of(model)}
-    placed = affinity is None and model.has_rt_info([RT_INFO]) and stored <= placement.affinity.keys()
-    analysis = session.analyse(model, shapes, phases, placed=placed)
-    known_names = original.union(analysis.graph.names)
-    if affinity is None and not known_names.isdisjoint(placement.affinity):
-        if gone := placement.missing(known_names):
-            warn_caller(f"the placement names operations that are gone from the model: {listed(gone)}")
-    else:
+    fix_npu_sizes(model, placement.used(), inference.shapes)
+    operations = {node.get_friendly_name() for node in operations_of(model)}
+    is_placed = is_carried and model.has_rt_info([RT_INFO]) and operations <= placement.affinity.keys()
+    analysis = session.analyse(model, inference.shapes, inference.phases, placed=is_placed)
+    known_names = original_names.union(analysis.graph.names)
+    if not is_carried or known_names.isdisjoint(placement.affinity):
         placement.check_nodes(known_names)
-    problem = session.price(analysis, objective or placement.objective, costs, phases).problem
-    whole = complete.complete(model, placement.affinity, names, problem.graph)
-    measured = tuple(costs.of(problem.graph, names, core)) if costs and not phases else ()
-    request = f"an inference (the mean of {parsed_workload.describe()})" if parsed_workload else "one request"
-    explanation = Explanation(
-        problem, problem.placement_of(whole), _pins_kept(problem, whole, made_with.get("pin", ()))
-    )
-    return ExplainedModel(explanation, placement, session.profile, measured, request, analysis, tuple(phases))
+    elif gone := placement.missing(known_names):
+        warn_caller(f"the placement names operations that are gone from the model: {listed(gone)}")
+    return analysis
 
 
 def _pins_kept(problem: PlacementProblem, affinity: Mapping[str, str], pins: Sequence[str]) -> dict[int, str]:

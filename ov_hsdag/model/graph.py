@@ -7,7 +7,7 @@ in transformations/src/model_graph.cpp. Each language asks OpenVINO by itself, a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from functools import cached_property
@@ -433,8 +433,7 @@ _InferredShapes = Mapping[tuple[int, int], "ov.PartialShape"]
 def _extracted(nodes: Nodes, sized: Sequence[ov.Node], inferred: _InferredShapes | None) -> ComputationGraph:
     """Makes the graph of `nodes` from their properties.
 
-    The model is read in one pass, because every call into OpenVINO costs about a microsecond. Results are kept by
-    shape, because models have many tensors and few shapes.
+    The model is read in one pass, because every call into OpenVINO costs about a microsecond.
 
     Args:
         nodes: the model's nodes.
@@ -444,48 +443,146 @@ def _extracted(nodes: Nodes, sized: Sequence[ov.Node], inferred: _InferredShapes
     Raises:
         UserError: tensors or operations are larger than any machine can handle.
     """
-    tensor_of: dict[tuple[str, ...], _Tensor] = {}
-    flops_of: dict[object, float] = {}
-    tensors: list[_Tensor] = []
-    output_ptr, variables = [0], []
-    kinds, open_lengths = np.zeros(len(nodes), np.uint8), np.zeros(len(nodes), np.bool_)
-    flops, weight_bytes = np.zeros(len(nodes), np.float64), np.zeros(len(nodes), np.int64)
-    ptr, source, port = (one.tolist() for one in (nodes.edges.ptr, nodes.edges.source, nodes.edges.output))
-    for index, (node, type_name, outputs) in enumerate(zip(nodes.order, nodes.types, nodes.outputs, strict=True)):
-        kinds[index] = kind = KINDS.get(type_name, NodeKind.OP)
+    kinds = [KINDS.get(type_name, NodeKind.OP) for type_name in nodes.types]
+    outputs = _OutputTable(sized, inferred)
+    costs = _CostTable.empty(len(nodes))
+    ptr, source, port = (array.tolist() for array in (nodes.edges.ptr, nodes.edges.source, nodes.edges.output))
+    for index, (node, kind, declared) in enumerate(zip(nodes.order, kinds, nodes.outputs, strict=True)):
         # For HETERO and for costs, a Result has no tensor of its own.
-        for number, (declared, element) in enumerate(outputs if kind is not NodeKind.RESULT else ()):
-            counted = declared if sized[index] is node else str(sized[index].get_output_partial_shape(number))
-            inferred_shape = None if inferred is None else inferred.get((index, number))
-            key = (declared, counted, "" if inferred_shape is None else str(inferred_shape), element)
-            if key not in tensor_of:
-                partial = node.get_output_partial_shape(number)
-                tensor_of[key] = _tensor(node, number, sized[index], partial if inferred is None else inferred_shape)
-            tensors.append(tensor_of[key])
-        output_ptr.append(len(tensors))
-        variables.append(str(node.get_attributes().get("variable_id", "")) if type_name in _STATEFUL else "")
+        outputs.add(node, declared if kind is not NodeKind.RESULT else ())
         if kind is NodeKind.CONSTANT:
-            weight_bytes[index] = tensors[-1].output_bytes
+            costs.weight_bytes[index] = outputs.tensors[-1].output_bytes
         elif kind is NodeKind.OP:
-            edges = range(ptr[index], ptr[index + 1])
-            input_shapes_read = tuple([tensors[output_ptr[source[edge]] + port[edge]].output_shapes for edge in edges])
-            output_shapes_made = tuple([tensor.output_shapes for tensor in tensors[output_ptr[index] :]])
-            alike: object = (type_name, input_shapes_read, output_shapes_made)
-            if type_name in SUBGRAPHS:
-                alike, weight_bytes[index] = index, body_weight_bytes(node)
-            if alike not in flops_of:
-                flops_of[alike] = node_flops(node, input_shapes_read, output_shapes_made)
-            flops[index] = flops_of[alike]
-            open_lengths[index] = type_name == "Gather" and takes_open_lengths(node)
-    columns = dict(zip(_Tensor._fields, zip(*tensors, strict=True) if tensors else [()] * 6, strict=True))
+            edges = slice(ptr[index], ptr[index + 1])
+            inputs = outputs.shapes_of(source[edges], port[edges])
+            costs.add(index, node, nodes.types[index], inputs, outputs.last_shapes())
+    return _graph_of(nodes, kinds, outputs, costs)
+
+
+@dataclass(frozen=True, eq=False)
+class _OutputTable:
+    """The outputs of the nodes, which are added node by node.
+
+    They are kept by shape, because models have many tensors and few shapes.
+
+    Attributes:
+        sized: nodes of the model or of a copy, whose shapes costs count with, see `_extracted`.
+        inferred: shapes that a submodel infers, see `_InferredShapes`; None where these are the declared ones.
+        tensors: the outputs of the nodes that were added, one node after the other.
+        ptr: where the outputs of each node begin, and the number of outputs so far.
+        by_shape: the outputs by what determines them: declared, counted and inferred shape, and element type.
+    """
+
+    sized: Sequence[ov.Node]
+    inferred: _InferredShapes | None
+    tensors: list[_Tensor] = field(default_factory=list)
+    ptr: list[int] = field(default_factory=lambda: [0])
+    by_shape: dict[tuple[str, ...], _Tensor] = field(default_factory=dict)
+
+    def add(self, node: ov.Node, outputs: Sequence[tuple[str, str]]) -> None:
+        """Adds the outputs of the next node.
+
+        Args:
+            node: the node.
+            outputs: declared shape and element type of each output, as text.
+        """
+        index = len(self.ptr) - 1
+        for number, (declared, element) in enumerate(outputs):
+            sized = self.sized[index]
+            counted = declared if sized is node else str(sized.get_output_partial_shape(number))
+            inferred_shape = None if self.inferred is None else self.inferred.get((index, number))
+            key = (declared, counted, "" if inferred_shape is None else str(inferred_shape), element)
+            if key not in self.by_shape:
+                partial = node.get_output_partial_shape(number)
+                self.by_shape[key] = _tensor(node, number, sized, partial if self.inferred is None else inferred_shape)
+            self.tensors.append(self.by_shape[key])
+        self.ptr.append(len(self.tensors))
+
+    def shapes_of(self, nodes: Sequence[int], ports: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """Returns the shapes of outputs.
+
+        Args:
+            nodes: number of the node of each output.
+            ports: number of each output among those of its node.
+        """
+        pairs = zip(nodes, ports, strict=True)
+        return tuple([self.tensors[self.ptr[node] + port].output_shapes for node, port in pairs])
+
+    def last_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Returns the shapes of the outputs of the node that was added last."""
+        return tuple([tensor.output_shapes for tensor in self.tensors[self.ptr[-2] :]])
+
+
+@dataclass(frozen=True, eq=False)
+class _CostTable:
+    """What the costs of the nodes depend on; zeros for nodes that were not added.
+
+    Attributes:
+        flops: floating-point operations, float64 [nodes].
+        weight_bytes: bytes of weights, int64 [nodes].
+        open_lengths: whether a node takes open lengths, see `takes_open_lengths`, bool [nodes].
+        flops_of: floating-point operations by what determines them, as many operations are alike.
+    """
+
+    flops: NDArray[np.float64]
+    weight_bytes: NDArray[np.int64]
+    open_lengths: NDArray[np.bool_]
+    flops_of: dict[object, float]
+
+    @classmethod
+    def empty(cls, count: int) -> _CostTable:
+        """Makes the table of a number of nodes, without any node."""
+        return cls(np.zeros(count), np.zeros(count, np.int64), np.zeros(count, np.bool_), {})
+
+    def add(
+        self,
+        index: int,
+        node: ov.Node,
+        type_name: str,
+        inputs: tuple[tuple[int, ...], ...],
+        outputs: tuple[tuple[int, ...], ...],
+    ) -> None:
+        """Adds an operation.
+
+        Args:
+            index: number of the node.
+            node: the node.
+            type_name: its type.
+            inputs: shapes of its inputs, which costs count with.
+            outputs: shapes of its outputs.
+        """
+        alike: object = (type_name, inputs, outputs)
+        if type_name in SUBGRAPHS:
+            alike, self.weight_bytes[index] = index, body_weight_bytes(node)
+        if alike not in self.flops_of:
+            self.flops_of[alike] = node_flops(node, inputs, outputs)
+        self.flops[index] = self.flops_of[alike]
+        self.open_lengths[index] = type_name == "Gather" and takes_open_lengths(node)
+
+
+def _graph_of(nodes: Nodes, kinds: Sequence[NodeKind], outputs: _OutputTable, costs: _CostTable) -> ComputationGraph:
+    """Makes the graph of tables of all its nodes.
+
+    Args:
+        nodes: the model's nodes.
+        kinds: kind of each node.
+        outputs: the outputs of all nodes.
+        costs: the costs of all nodes.
+
+    Raises:
+        UserError: the tensors together are larger than any machine can handle.
+    """
+    rows: Iterable[tuple[Any, ...]] = (
+        zip(*outputs.tensors, strict=True) if outputs.tensors else [()] * len(_Tensor._fields)
+    )
+    columns = dict(zip(_Tensor._fields, rows, strict=True))
     if sum(columns["output_bytes"]) > _native.MOST_BYTES:
         raise UserError("the model's tensors have more bytes than any machine holds; give other example shapes")
-    relaxable = columns.pop("output_relaxable")
-    starts = np.array(output_ptr, np.int32)
+    starts = np.array(outputs.ptr, np.int32)
     return ComputationGraph(
         names=tuple(nodes.names),
         types=tuple(nodes.types),
-        kinds=kinds,
+        kinds=np.array(kinds, np.uint8),
         input_ptr=nodes.edges.ptr.astype(np.int32),
         input_output=starts[nodes.edges.source] + nodes.edges.output.astype(np.int32),
         output_ptr=starts,
@@ -494,12 +591,17 @@ def _extracted(nodes: Nodes, sized: Sequence[ov.Node], inferred: _InferredShapes
         output_ranks=np.array(columns["output_ranks"], np.int16),
         output_movable=np.array(columns["output_movable"], bool),
         output_types=columns["output_types"],
-        flops=flops,
-        weight_bytes=weight_bytes,
-        variables=tuple(variables),
-        open_lengths=open_lengths,
-        output_relaxable=np.array(relaxable, bool) if any(relaxable) else None,
+        flops=costs.flops,
+        weight_bytes=costs.weight_bytes,
+        variables=tuple([_variable_of(node, kind) for node, kind in zip(nodes.order, nodes.types, strict=True)]),
+        open_lengths=costs.open_lengths,
+        output_relaxable=np.array(columns["output_relaxable"], bool) if any(columns["output_relaxable"]) else None,
     )
+
+
+def _variable_of(node: ov.Node, type_name: str) -> str:
+    """Returns the name of the variable that a node belongs to; "" for none."""
+    return str(node.get_attributes().get("variable_id", "")) if type_name in _STATEFUL else ""
 
 
 def _tensor(node: ov.Node, port: int, sized: ov.Node, inferred_shape: ov.PartialShape | None) -> _Tensor:

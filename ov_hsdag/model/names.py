@@ -8,7 +8,7 @@ the model. The names that nodes get here are the same in every process.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ov_hsdag.utils.lazy import ov
@@ -41,56 +41,119 @@ def name_generated(model: ov.Model, known: Collection[str] | None = None, *, of_
     """
     order = model.get_ordered_ops()
     names = [node.get_friendly_name() for node in order]
-    if known is None:
-        generated = {
-            number
-            for number, node in enumerate(order)
-            if names[number] == node.get_name() or (of_copy and _is_numbered(names[number], node.get_type_name()))
-        }
-    else:
-        new = (number for number, name in enumerate(names) if name not in known)
-        generated = {number for number in new if GENERATED.match(names[number])}
+    generated = sorted(_generated(order, names, known, of_copy))
     if not generated:
         return
-    used_names = {name for number, name in enumerate(names) if number not in generated}
-    position = {node.get_instance_id(): number for number, node in enumerate(order)}
-    named = [number not in generated for number in range(len(order))]
-    ancestor: dict[int, str] = {}  # name of the first ancestor of each node that was renamed here
-    latest: dict[str, int] = {}  # number at the end of the last of equal names
+    renaming = _Renaming.of(order, names, generated)
+    is_source = {number: not order[number].get_input_size() for number in generated}
+    for number in generated:
+        if not is_source[number]:
+            renaming.name_after_input(number)
+    for number in generated:
+        if is_source[number]:
+            renaming.name_after_reader(number)
 
-    def give(number: int, name: str) -> None:
-        """Renames a node, with a number at the end if the name is in use."""
-        free_name, suffix = name, latest.get(name, 1)
-        while free_name in used_names:
-            suffix += 1
-            free_name = f"{name}_{suffix}"
-        latest[name] = suffix
-        used_names.add(free_name)
-        named[number] = True
-        order[number].set_friendly_name(free_name)
 
-    constants = [number for number in sorted(generated) if not order[number].get_input_size()]
-    for number in sorted(generated.difference(constants)):
-        node = order[number]
-        sources = (position[value.get_node().get_instance_id()] for value in node.input_values())
-        base = ""
-        if (source := next((source for source in sources if named[source]), None)) is not None:
-            base = order[source].get_friendly_name()
-            ancestor[number] = ancestor.get(source, base)
-            base = (base if len(base) <= _LONGEST else ancestor[number]) + "/"
-        give(number, base + node.get_type_name())
-    for number in constants:
-        node = order[number]
+def _generated(
+    order: Sequence[ov.Node], names: Sequence[str], known: Collection[str] | None, of_copy: bool
+) -> Iterator[int]:
+    """Yields the numbers of the nodes whose names count as generated.
+
+    Args:
+        order: the nodes.
+        names: their friendly names.
+        known: names that stay, or None, see `name_generated`.
+        of_copy: whether the model is a private copy, see `name_generated`.
+    """
+    for number, (node, name) in enumerate(zip(order, names, strict=True)):
+        if known is not None:
+            if name not in known and GENERATED.match(name):
+                yield number
+        elif name == node.get_name() or (of_copy and _is_numbered(name, node.get_type_name())):
+            yield number
+
+
+@dataclass(frozen=True, eq=False)
+class _Renaming:
+    """Gives nodes of a model new names, each of which is in use once.
+
+    Attributes:
+        order: the nodes in topological order.
+        position: number of each node by its instance number.
+        named: whether each node has a name that others may be named after, [nodes].
+        used_names: names in use.
+        ancestor: name of the first ancestor of each node that was named after an input.
+        latest: number at the end of the last of equal names.
+    """
+
+    order: Sequence[ov.Node]
+    position: Mapping[int, int]
+    named: list[bool]
+    used_names: set[str]
+    ancestor: dict[int, str]
+    latest: dict[str, int]
+
+    @classmethod
+    def of(cls, order: Sequence[ov.Node], names: Sequence[str], generated: Collection[int]) -> _Renaming:
+        """Begins with the names that stay.
+
+        Args:
+            order: the nodes in topological order.
+            names: their names.
+            generated: numbers of the nodes that get new names.
+        """
+        position = {node.get_instance_id(): number for number, node in enumerate(order)}
+        named = [True] * len(order)
+        for number in generated:
+            named[number] = False
+        used_names = {name for name, stays in zip(names, named, strict=True) if stays}
+        return cls(order, position, named, used_names, {}, {})
+
+    def name_after_input(self, number: int) -> None:
+        """Names a node after its first input with a name, or after that input's ancestor; without one, after its type.
+
+        Args:
+            number: number of the node.
+        """
+        node = self.order[number]
+        sources = (self.position[value.get_node().get_instance_id()] for value in node.input_values())
+        source = next((source for source in sources if self.named[source]), None)
+        if source is None:
+            self._give(number, node.get_type_name())
+            return
+        source_name = self.order[source].get_friendly_name()
+        self.ancestor[number] = self.ancestor.get(source, source_name)
+        base = source_name if len(source_name) <= _LONGEST else self.ancestor[number]
+        self._give(number, f"{base}/{node.get_type_name()}")
+
+    def name_after_reader(self, number: int) -> None:
+        """Names a node after its first consumer and the number of the input there; without one, after its type.
+
+        Args:
+            number: number of the node.
+        """
+        node = self.order[number]
         readers = [
-            (position[reader.get_node().get_instance_id()], reader.get_index())
+            (self.position[reader.get_node().get_instance_id()], reader.get_index())
             for output in node.outputs()
             for reader in output.get_target_inputs()
         ]
-        if readers:
-            reader, port = min(readers)
-            give(number, f"{order[reader].get_friendly_name()}/{node.get_type_name()}_{port}")
-        else:
-            give(number, node.get_type_name())
+        if not readers:
+            self._give(number, node.get_type_name())
+            return
+        reader, port = min(readers)
+        self._give(number, f"{self.order[reader].get_friendly_name()}/{node.get_type_name()}_{port}")
+
+    def _give(self, number: int, name: str) -> None:
+        """Renames a node, with a number at the end if the name is in use."""
+        free_name, suffix = name, self.latest.get(name, 1)
+        while free_name in self.used_names:
+            suffix += 1
+            free_name = f"{name}_{suffix}"
+        self.latest[name] = suffix
+        self.used_names.add(free_name)
+        self.named[number] = True
+        self.order[number].set_friendly_name(free_name)
 
 
 def _is_numbered(name: str, type_name: str) -> bool:

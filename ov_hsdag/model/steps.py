@@ -70,6 +70,56 @@ class _Input:
     synthetic: SyntheticInput  # generates its values
 
 
+def _read_inputs(model: ov.Model, shapes: Mapping[str, Sequence[int]] | None) -> list[_Input]:
+    """Describes the inputs of a model, in the model's order.
+
+    Args:
+        model: the model.
+        shapes: example shapes by input name.
+
+    Raises:
+        RunError: an input has a type of which no values can be generated.
+        UserError: `shapes` name no input, or do not fit.
+    """
+    counted = counted_input_shapes(model, shapes)
+    return [
+        _read_input(port, parameter, shape, shapes or {})
+        for port, parameter, shape in zip(model.inputs, model.get_parameters(), counted, strict=True)
+    ]
+
+
+def _read_input(
+    port: ov.Output, parameter: ov.Node, shape: Sequence[int], shapes: Mapping[str, Sequence[int]]
+) -> _Input:
+    """Describes one input.
+
+    Args:
+        port: the model's input.
+        parameter: its node.
+        shape: the shape that costs count with.
+        shapes: example shapes by input name.
+
+    Raises:
+        RunError: it has a type of which no values can be generated.
+    """
+    names = {parameter.get_friendly_name(), *port.get_names()}
+    partial = port.get_partial_shape()
+    role = next((name for name in (*TOKENS, MASK, POSITIONS, BEAMS, CACHE_POSITIONS) if name in names), "")
+    axis = len(shape) - 2 if role == POSITIONS else 0
+    has_axis = partial.rank.is_static and 0 <= axis < len(shape)
+    open_batch = has_axis and partial[axis].is_dynamic and names.isdisjoint(shapes) and role != CACHE_POSITIONS
+    return _Input(role, tuple(shape), open_batch, SyntheticInput.of(parameter))
+
+
+def _vocabulary(model: ov.Model) -> int:
+    """Returns the number of values of a token: the last dimension of the logits, where it is known.
+
+    Logits have a value for each token of the vocabulary. Without this size, only tokens 0 and 1 could be drawn.
+    """
+    last = [port.get_partial_shape()[-1] for port in model.outputs if port.get_partial_shape().rank == 3]
+    return max([2, *(dimension.get_length() for dimension in last[:1] if dimension.is_static)])
+
+
 class StatefulInputs:
     """Generates inputs of a stateful model that fit together.
 
@@ -91,41 +141,40 @@ class StatefulInputs:
             RunError: an input has a type of which no values can be generated.
             UserError: `shapes` name no input, or do not fit.
         """
-        self._inputs: list[_Input] = []
-        named_in_shapes = set(shapes or {})
-        counted = counted_input_shapes(model, shapes)
-        for port, parameter, shape in zip(model.inputs, model.get_parameters(), counted, strict=True):
-            names = {parameter.get_friendly_name(), *port.get_names()}
-            partial = port.get_partial_shape()
-            role = next((name for name in (*TOKENS, MASK, POSITIONS, BEAMS, CACHE_POSITIONS) if name in names), "")
-            axis = len(shape) - 2 if role == POSITIONS else 0
-            ranked = partial.rank.is_static and 0 <= axis < len(shape)
-            open_batch = ranked and partial[axis].is_dynamic and not names & named_in_shapes and role != CACHE_POSITIONS
-            self._inputs.append(_Input(role, tuple(shape), open_batch, SyntheticInput.of(parameter)))
-        # Logits have a value for each token of the vocabulary. Without this size, only tokens 0 and 1 could be drawn.
-        last = [port.get_partial_shape()[-1] for port in model.outputs if port.get_partial_shape().rank == 3]
-        self._vocabulary = max([2, *(dimension.get_length() for dimension in last[:1] if dimension.is_static)])
-        by_role = {described.role: described.shape for described in self._inputs if described.role}
-        tokens = next((by_role[role] for role in TOKENS if role in by_role), None)
-        # Without an input of tokens, all steps have inputs of the same shapes.
-        self._has_tokens = tokens is not None and len(tokens) >= 2
-        self.past = max(by_role[MASK][-1] - tokens[1], 0) if self._has_tokens and tokens and MASK in by_role else 0
-        batched = [described for described in self._inputs if described.role != CACHE_POSITIONS and described.shape]
-        raised = BEAMS in by_role and all(
-            described.open_batch and described.shape[self._batch_axis(described)] == 1 for described in batched
-        )
-        batch = tokens[0] if tokens else 1
-        new_tokens = tokens[1] if self._has_tokens and tokens else 0
-        self._example_sizes = _Sizes(max(batch, sequences) if raised else batch, new_tokens, 0)
+        self._inputs = _read_inputs(model, shapes)
+        self._vocabulary = _vocabulary(model)
         self._mask_covers_past = mask_covers_past(model)
         self._window = convolution_window(model)
-        positions = by_role.get(CACHE_POSITIONS)
-        if self._has_tokens and self._window and positions and positions[0] != self._window:
-            self.past = self._window  # this is no prompt, and the mask does not show how many tokens came before
+        shape_of = {described.role: described.shape for described in self._inputs if described.role}
+        tokens: tuple[int, ...] = next((shape_of[role] for role in TOKENS if role in shape_of), ())
+        # Without an input of tokens, all steps have inputs of the same shapes.
+        self._has_tokens = len(tokens) >= 2
+        self.past = self._tokens_before(shape_of, tokens[1]) if self._has_tokens else 0
+        batch = tokens[0] if tokens else 1
+        if BEAMS in shape_of and self._batch_is_open():
+            batch = max(batch, sequences)
+        self._example_sizes = _Sizes(batch, tokens[1] if self._has_tokens else 0, 0)
         self._token_count_is_open = self._has_tokens and any(
             described.role in TOKENS and port.get_partial_shape()[1].is_dynamic
             for described, port in zip(self._inputs, model.inputs, strict=True)
         )
+
+    def _tokens_before(self, shape_of: Mapping[str, Sequence[int]], new_tokens: int) -> int:
+        """Computes how many tokens the states hold before the inference of the example shapes.
+
+        Args:
+            shape_of: shapes of the inputs by role.
+            new_tokens: number of new tokens.
+        """
+        positions = shape_of.get(CACHE_POSITIONS)
+        if self._window and positions and positions[0] != self._window:
+            return self._window  # this is no prompt, and the mask does not show how many tokens came before
+        return max(shape_of[MASK][-1] - new_tokens, 0) if MASK in shape_of else 0
+
+    def _batch_is_open(self) -> bool:
+        """Whether no input says how many sequences there are: all have an open batch, which counts as 1."""
+        batched = [described for described in self._inputs if described.role != CACHE_POSITIONS and described.shape]
+        return all(described.open_batch and described.shape[self._batch_axis(described)] == 1 for described in batched)
 
     @staticmethod
     def _batch_axis(described: _Input) -> int:

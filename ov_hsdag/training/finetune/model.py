@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -98,67 +98,154 @@ def finetune(  # noqa: PLR0913 settings, all by keyword
     check_outputs(output)
     examples = _shapes_by_input(model, shapes or {})
     if resume:
-        metadata = read_metadata(output / CHECKPOINT, FORMAT)
-        with readable_checkpoint(output / CHECKPOINT):
-            about = dict(metadata["about"])
-            objective, simulated = str(about["objective"]), bool(about["simulated"])
-            run_shapes = about.get("shapes") or {}
-        if examples not in ({}, run_shapes):
-            listed = ", ".join(f"{name}={sizes}" for name, sizes in run_shapes.items()) or "no example shapes"
-            raise UserError(f"the run in '{output}' began with {listed}: leave out --shape or begin another run")
-        examples = run_shapes
+        terms = _Terms.of_run(output, examples)
     else:
         refuse_existing(output)
-    if core is None:
-        core = new_core()
-    for name in () if simulated else discovery.absent(core, devices):
-        raise UserError(f"device {name} is not on this machine, so nothing can be measured there: use --simulated")
+        terms = _Terms.of_new_run(devices, objective, policy, simulated, examples)
+    used_core = core or new_core()
+    if not terms.simulated:
+        _check_present(used_core, devices)
     Placement.strip(model)
-    fix_npu_sizes(model, devices, examples)
-    problem = build_problem(model, devices, objective=objective, profile=profile, core=core, shapes=examples)
-    network = None
-    if not resume:
-        settings = settings or Settings()
-        network = initial_network(policy, problem, settings.seed)
+    fix_npu_sizes(model, devices, terms.shapes)
+    problem = build_problem(
+        model, devices, objective=terms.objective, profile=profile, core=used_core, shapes=terms.shapes
+    )
+    network = None if resume else initial_network(policy, problem, (settings or Settings()).seed)
+
+    def judge_of(reference: str | None) -> Judge:
+        """Makes the judge that compares placements with a reference of this name; with None, the judge finds one."""
+        if terms.simulated:
+            return Simulated(problem, reference)
+        return Measurer(
+            model,
+            devices,
+            terms.objective,
+            used_core,
+            reference=reference,
+            shapes=terms.shapes,
+            seconds=trial_seconds,
+            reference_seconds=REFERENCE_SHARE * (budget or Budget()).seconds,
+        )
+
+    outcome = run(output, problem, judge_of, network, budget, settings, terms.about, report)
+    if not terms.simulated and outcome.state.measured:
+        _keep_policy(output, used_core, devices)
+    placement = _write_placed(model, output, outcome, problem, terms, compress_to_fp16)
+    return outcome.record, placement
+
+
+@dataclass(frozen=True, eq=False)
+class _Terms:
+    """What a run begins with and keeps when it is resumed.
+
+    Attributes:
+        objective: "latency" or "throughput".
+        simulated: whether placements are simulated in place of being measured.
+        shapes: example shapes of dynamic inputs, by the inputs' friendly names.
+        about: description of the run, for its checkpoint and record, JSON-able.
+    """
+
+    objective: str
+    simulated: bool
+    shapes: Mapping[str, list[int]]
+    about: Mapping[str, Any]
+
+    @classmethod
+    def of_new_run(
+        cls,
+        devices: DeviceSet,
+        objective: str,
+        policy: str | PathLike[str] | None,
+        simulated: bool,
+        shapes: Mapping[str, list[int]],
+    ) -> _Terms:
+        """Makes the terms of a new run.
+
+        Args:
+            devices: the devices.
+            objective: "latency" or "throughput".
+            policy: the policy that the run begins with; None for the shipped one.
+            simulated: whether placements are simulated.
+            shapes: example shapes of dynamic inputs, by the inputs' friendly names.
+        """
         about = {
             "device": devices.hetero,
             "objective": objective,
             "policy": str(policy or bundle.DEFAULT),
             "simulated": simulated,
             "openvino": ov.__version__,
-            "shapes": examples,
+            "shapes": shapes,
         }
+        return cls(objective, simulated, shapes, about)
 
-    def judge_of(reference: str | None) -> Judge:
-        """Makes the judge that compares placements with a reference of this name; with None, the judge finds one."""
-        if simulated:
-            return Simulated(problem, reference)
-        return Measurer(
-            model,
-            devices,
-            objective,
-            core,
-            reference=reference,
-            shapes=examples,
-            seconds=trial_seconds,
-            reference_seconds=REFERENCE_SHARE * (budget or Budget()).seconds,
-        )
+    @classmethod
+    def of_run(cls, output: Path, shapes: Mapping[str, list[int]]) -> _Terms:
+        """Reads the terms of the run that is resumed.
 
-    outcome = run(output, problem, judge_of, network, budget, settings, about, report)
-    if not simulated and outcome.state.measured:
-        try:
-            tuned.keep(output / "policy", core, devices.names)
-        except OSError as error:  # the run's own folder has the policy anyway
-            warn_caller(f"later placings do not find the policy of this run: {error}")
-    recorded: dict[str, Any] = {"shapes": {name: list(shape) for name, shape in examples.items()}} if examples else {}
-    if virtual := definition(devices.names):
-        recorded["virtual_devices"] = virtual
-    placement = replace(_placement(outcome, problem), settings={"command": "finetune", **recorded})
-    placement = replace(placement, affinity=set_affinities(model, placement.affinity))
+        Args:
+            output: the run's folder.
+            shapes: example shapes that the caller gave, by the inputs' friendly names; empty for none.
+
+        Raises:
+            UserError: there is no run, its checkpoint is damaged, or it began with other example shapes.
+        """
+        metadata = read_metadata(output / CHECKPOINT, FORMAT)
+        with readable_checkpoint(output / CHECKPOINT):
+            about = dict(metadata["about"])
+            terms = cls(str(about["objective"]), bool(about["simulated"]), about.get("shapes") or {}, about)
+        if shapes not in ({}, terms.shapes):
+            listed = ", ".join(f"{name}={sizes}" for name, sizes in terms.shapes.items()) or "no example shapes"
+            raise UserError(f"the run in '{output}' began with {listed}: leave out --shape or begin another run")
+        return terms
+
+
+def _check_present(core: ov.Core, devices: DeviceSet) -> None:
+    """Raises UserError where a device that shall be measured is not on this machine."""
+    for name in discovery.absent(core, devices):
+        raise UserError(f"device {name} is not on this machine, so nothing can be measured there: use --simulated")
+
+
+def _keep_policy(output: Path, core: ov.Core, devices: DeviceSet) -> None:
+    """Stores the policy of a run where later placings on these devices find it; warns where that fails.
+
+    Args:
+        output: the run's folder.
+        core: Core of the devices.
+        devices: the devices.
+    """
+    try:
+        tuned.keep(output / "policy", core, devices.names)
+    except OSError as error:  # the run's own folder has the policy anyway
+        warn_caller(f"later placings do not find the policy of this run: {error}")
+
+
+def _write_placed(
+    model: ov.Model, output: Path, outcome: Outcome, problem: PlacementProblem, terms: _Terms, compress_to_fp16: bool
+) -> Placement:
+    """Writes the chosen placement into the model, and both into the run's folder.
+
+    Args:
+        model: the normalized model.
+        output: the run's folder.
+        outcome: the result of the run.
+        problem: the problem.
+        terms: the terms of the run.
+        compress_to_fp16: whether weights are saved in f16.
+
+    Returns:
+        The placement.
+    """
+    settings: dict[str, Any] = {"command": "finetune"}
+    if terms.shapes:
+        settings["shapes"] = {name: list(shape) for name, shape in terms.shapes.items()}
+    if virtual := definition(problem.devices):
+        settings["virtual_devices"] = virtual
+    chosen = replace(_placement(outcome, problem), settings=settings)
+    placement = replace(chosen, affinity=set_affinities(model, chosen.affinity))
     placement.embed(model)
     save_model_atomically(model, output / "model.xml", compress_to_fp16=compress_to_fp16)
     placement.save(output / "placement.json")
-    return outcome.record, placement
+    return placement
 
 
 def initial_network(policy: str | PathLike[str] | None, problem: PlacementProblem, seed: int) -> HSDAGNetwork:
