@@ -279,6 +279,7 @@ void AdditiveState::reset(const std::uint8_t* placement, std::span<const double>
         }
     }
     penalty_ = 0;
+    penalty_factor_ = 1.0;
     for (std::size_t d = 0; d < devices_; ++d) penalty_ += penalty_of(static_cast<std::uint8_t>(d), weight_[d]);
     update_prices();
 }
@@ -290,7 +291,7 @@ double AdditiveState::power(double busy) const {
 }
 
 double AdditiveState::score() const {
-    double sum = penalty_ * scale_;
+    double sum = penalty_ * penalty_factor_ * scale_;
     for (std::size_t d = 0; d < width_; ++d) sum += power(busy_[d]);
     return sum;
 }
@@ -390,7 +391,7 @@ void AdditiveState::move(std::int32_t item, std::uint8_t device) {
 double AdditiveState::score_after(std::int32_t item, std::uint8_t device) const {
     after_ = busy_;
     add_change(item, device, after_.data());
-    double sum = scale_ * penalty_after(item, device);
+    double sum = scale_ * penalty_factor_ * penalty_after(item, device);
     for (const double busy : after_) sum += power(busy);
     return sum;
 }

@@ -67,7 +67,8 @@ public:
           all_moves_(options.max_moves > 0 ? options.max_moves : std::numeric_limits<std::int64_t>::max() / 4),
           budget_(all_moves_, options.budget_ms > 0 ? begin_ms_ + options.budget_ms : Budget::kNoEnd,
                   options.processor_time),
-          lacks_operations_(std::find(model_.supported.begin(), model_.supported.end(), 0) != model_.supported.end()) {}
+          lacks_operations_(std::find(model_.supported.begin(), model_.supported.end(), 0) != model_.supported.end()),
+          limited_memory_(limits_bind()) {}
 
     // Fills the pool with starts and makes the first cycle. starts: [count, groups] placements that are tried as well.
     void begin(std::span<const std::uint8_t> starts) {
@@ -139,6 +140,17 @@ public:
     }
 
 private:
+    // Whether some device cannot hold the weights of all items.
+    [[nodiscard]] bool limits_bind() const {
+        const auto width = static_cast<std::size_t>(model_.devices);
+        for (std::size_t d = 0; d < width; ++d) {
+            std::int64_t held = 0;
+            for (std::size_t at = d; at < model_.weight.size(); at += width) held += model_.weight[at];
+            if (model_.memory_limit[d] >= 0 && held > model_.memory_limit[d]) return true;
+        }
+        return false;
+    }
+
     // Offers placements with all items on one device: the fastest device by the additive cost model if `fastest` is
     // true, otherwise all others. Devices that cannot hold the weights or that lack operations are skipped, as such a
     // placement is infeasible or, completed by other devices, takes long to simulate (add_maximal_support has those).
@@ -339,9 +351,10 @@ private:
         const std::size_t chosen = std::min(random_() % pool_.size(), random_() % pool_.size());
         constexpr double kHeats[] = {1.0, 0.3, 0.1, 3.0};
         const double heat = kHeats[random_() % std::size(kHeats)];
+        const double leniency = limited_memory_ && random_() % 2 == 0 ? settings_.annealing.leniency : 1.0;
         judge_.use_estimates(pool_[chosen].estimates);
         Placement found =
-            annealing_.run(pool_[chosen].placement, heat, judge_.surcharge(share), judge_.reserved(), random_, budget_);
+            annealing_.run(pool_[chosen].placement, heat, leniency, judge_.surcharge(share), judge_.reserved(), random_, budget_);
         Neighbourhoods search(model_, options_.throughput, settings_.moves, settings_.moves.run,
                               settings_.moves.fine_sharpness);
         search.reset(found, judge_.surcharge(share), judge_.reserved());
@@ -530,6 +543,7 @@ private:
     std::int64_t all_moves_;  // the budget's moves, spent ones included
     Budget budget_;
     bool lacks_operations_;          // some device lacks operations
+    bool limited_memory_;            // some device cannot hold the weights of all items
     bool limited_work_ = true;       // false: breaking the cycles of a placement may take any time
     int infeasible_ = 0;             // number of placements that were infeasible at first
     std::vector<Solution> pool_;     // best first

@@ -130,7 +130,11 @@ struct SearchSettings {
         double hottest = 0.002;
         double coldest = 0.00005;
         double share = 0.75;  // share of all moves that annealing gets
-        OV_HSDAG_NUMBERS(most_items, sweeps, stages, sharpness, hottest, coldest, share)
+        // Where devices have memory limits, one run in two begins with this factor of the penalty for weights beyond
+        // them. The factor grows to 1 over this share of the stages.
+        double leniency = 1e-4;
+        double strict_after = 0.7;
+        OV_HSDAG_NUMBERS(most_items, sweeps, stages, sharpness, hottest, coldest, share, leniency, strict_after)
     } annealing;
 
     // Local search by the simulator, and refinement of batches (placement_search.hpp, refine.hpp).

@@ -339,13 +339,50 @@ void test_annealing_keeps_to_what_devices_run() {
         Annealing annealing(model, throughput, {});
         std::mt19937_64 random(1), again(1);
         Budget budget(1'000'000), same(1'000'000);
-        const Placement found = annealing.run(start, 1.0, none, none, random, budget);
-        CHECK(annealing.run(start, 1.0, none, none, again, same) == found);
+        const Placement found = annealing.run(start, 1.0, 1.0, none, none, random, budget);
+        CHECK(annealing.run(start, 1.0, 1.0, none, none, again, same) == found);
         CHECK(budget.moves() == same.moves() && budget.moves() < 1'000'000);
         state.reset(found.data(), none, none);
         CHECK(state.us() < before);
         for (std::int32_t item = 0; item < model.items; ++item) CHECK(model.supports(item, found[item]));
     }
+}
+
+// A lenient run passes through placements beyond the memory limits, and returns none of them.
+void test_lenient_annealing_keeps_to_memory_limits() {
+    std::mt19937 drawing(11);
+    int escaped = 0;
+    for (int round = 0; round < 12; ++round) {
+        Problem problem = random_problem(drawing, random_graph(drawing, 60, false), 2, 0.0);
+        const AdditiveModel free(problem, problem.group, node_orders(problem).front());
+        const std::int64_t all = std::accumulate(problem.graph->weight_bytes.begin(), problem.graph->weight_bytes.end(),
+                                                 std::int64_t{0});
+        problem.memory_limit.assign(2, all * 11 / 20);
+        const AdditiveModel model(problem, problem.group, node_orders(problem).front());
+        // Items go to the first device until it is full.
+        Placement start(static_cast<std::size_t>(model.items), 1);
+        std::int64_t left = problem.memory_limit[0];
+        for (std::size_t item = 0; item < start.size(); ++item) {
+            if (model.weight[item * 2] > left) continue;
+            left -= model.weight[item * 2];
+            start[item] = 0;
+        }
+        const std::vector<double> none(2, 0.0);
+        Annealing annealing(model, false, {});
+        AdditiveState state(model, false), without_limits(free, false);
+        double best[2];
+        for (const bool lenient : {false, true}) {
+            std::mt19937_64 random(1);
+            Budget budget(10'000'000);
+            const Placement found = annealing.run(start, 1.0, lenient ? 1e-4 : 1.0, none, none, random, budget);
+            state.reset(found.data(), none, none);
+            without_limits.reset(found.data(), none, none);
+            CHECK(state.us() == without_limits.us());  // no penalty
+            best[lenient] = state.us();
+        }
+        escaped += best[true] < best[false] ? 1 : 0;
+    }
+    CHECK(escaped > 0);
 }
 
 void test_canonical_orders_are_topological() {
@@ -434,6 +471,7 @@ void test_policy() {
     test_no_placements_are_refined_to_none();
     test_searches_on_threads_find_what_they_find_alone();
     test_annealing_keeps_to_what_devices_run();
+    test_lenient_annealing_keeps_to_memory_limits();
     test_canonical_orders_are_topological();
     test_descents_end_alike_on_any_number_of_threads();
     test_structure_of_a_path();
