@@ -181,6 +181,16 @@ void AdditiveModel::index_tensors() {
     }
 }
 
+bool AdditiveModel::limits_bind() const {
+    const auto width = static_cast<std::size_t>(devices);
+    for (std::size_t d = 0; d < width; ++d) {
+        std::int64_t held = 0;
+        for (std::size_t at = d; at < weight.size(); at += width) held += weight[at];
+        if (memory_limit[d] >= 0 && held > memory_limit[d]) return true;
+    }
+    return false;
+}
+
 std::uint8_t AdditiveModel::fastest(std::int32_t item) const {
     const auto width = static_cast<std::size_t>(devices);
     std::uint8_t result = 0;

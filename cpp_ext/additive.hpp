@@ -53,6 +53,8 @@ struct AdditiveModel {
     AdditiveModel(const AdditiveModel& finer, std::span<const std::int32_t> item, std::vector<std::int32_t> at,
                   std::vector<std::int32_t>& kept);
 
+    // Whether some device cannot hold the weights of all items.
+    [[nodiscard]] bool limits_bind() const;
     [[nodiscard]] std::int32_t tensors() const { return static_cast<std::int32_t>(source.size()); }
     // The device that runs an item in the least time; the first device where none supports it.
     [[nodiscard]] std::uint8_t fastest(std::int32_t item) const;
