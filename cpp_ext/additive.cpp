@@ -181,16 +181,6 @@ void AdditiveModel::index_tensors() {
     }
 }
 
-bool AdditiveModel::limits_bind() const {
-    const auto width = static_cast<std::size_t>(devices);
-    for (std::size_t d = 0; d < width; ++d) {
-        std::int64_t held = 0;
-        for (std::size_t at = d; at < weight.size(); at += width) held += weight[at];
-        if (memory_limit[d] >= 0 && held > memory_limit[d]) return true;
-    }
-    return false;
-}
-
 std::uint8_t AdditiveModel::fastest(std::int32_t item) const {
     const auto width = static_cast<std::size_t>(devices);
     std::uint8_t result = 0;
@@ -289,7 +279,6 @@ void AdditiveState::reset(const std::uint8_t* placement, std::span<const double>
         }
     }
     penalty_ = 0;
-    penalty_factor_ = 1.0;
     for (std::size_t d = 0; d < devices_; ++d) penalty_ += penalty_of(static_cast<std::uint8_t>(d), weight_[d]);
     update_prices();
 }
@@ -301,7 +290,7 @@ double AdditiveState::power(double busy) const {
 }
 
 double AdditiveState::score() const {
-    double sum = penalty_ * penalty_factor_ * scale_;
+    double sum = penalty_ * scale_;
     for (std::size_t d = 0; d < width_; ++d) sum += power(busy_[d]);
     return sum;
 }
@@ -401,7 +390,7 @@ void AdditiveState::move(std::int32_t item, std::uint8_t device) {
 double AdditiveState::score_after(std::int32_t item, std::uint8_t device) const {
     after_ = busy_;
     add_change(item, device, after_.data());
-    double sum = scale_ * penalty_factor_ * penalty_after(item, device);
+    double sum = scale_ * penalty_after(item, device);
     for (const double busy : after_) sum += power(busy);
     return sum;
 }

@@ -53,8 +53,6 @@ struct AdditiveModel {
     AdditiveModel(const AdditiveModel& finer, std::span<const std::int32_t> item, std::vector<std::int32_t> at,
                   std::vector<std::int32_t>& kept);
 
-    // Whether some device cannot hold the weights of all items.
-    [[nodiscard]] bool limits_bind() const;
     [[nodiscard]] std::int32_t tensors() const { return static_cast<std::int32_t>(source.size()); }
     // The device that runs an item in the least time; the first device where none supports it.
     [[nodiscard]] std::uint8_t fastest(std::int32_t item) const;
@@ -85,14 +83,10 @@ public:
 
     // The value to minimize. For latency it is in µs. For throughput it is the sum over devices of
     // (work / work of the busiest device at the time of `sharpen`)^(2^doublings); unlike the maximum, it distinguishes
-    // moves that do not touch the busiest device. Both include a penalty for weights beyond the memory limits, times the
-    // factor of `weigh_penalty`.
+    // moves that do not touch the busiest device. Both include a penalty for weights beyond the memory limits.
     [[nodiscard]] double score() const;
-    // The objective itself with the whole penalty, µs: latency, or the work of the busiest device.
+    // The objective itself with the penalty, µs: latency, or the work of the busiest device.
     [[nodiscard]] double us() const;
-    // Sets the factor of the penalty in the score: below 1, a search may pass through placements that exceed the memory
-    // limits. It is 1 after `reset`.
-    void weigh_penalty(double factor) { penalty_factor_ = factor; }
     // Sets the power of the score for throughput to 2^doublings. A higher power is closer to the maximum.
     void sharpen(int doublings);
     // Moves an item to a device and updates all sums.
@@ -132,8 +126,7 @@ private:
     std::vector<double> weight_;                // [devices] bytes
     std::vector<double> surcharge_, reserved_;  // [devices] see `reset`
     mutable std::vector<double> after_;         // [width] scratch
-    double penalty_ = 0;                        // µs, sum of all penalties, not weighed
-    double penalty_factor_ = 1.0;               // see weigh_penalty
+    double penalty_ = 0;                        // µs, sum of all penalties
     double penalty_per_byte_ = 0;               // µs for each byte beyond a memory limit
     bool limited_ = false;                      // whether any device has a memory limit
     std::vector<double> price_;                 // [width] derivative of the score by work, up to a common factor

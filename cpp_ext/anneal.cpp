@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "uniform.hpp"
+
 namespace ov_hsdag {
 namespace {
 
@@ -15,12 +17,9 @@ constexpr std::int64_t kTrial = 3;
 constexpr std::int64_t kExchangeTrial = 8;
 constexpr std::int64_t kChange = 3;
 
-// A uniform number in [0, 1), the same with every standard library.
-double uniform(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
-
 }  // namespace
 
-std::vector<std::uint8_t> Annealing::run(const std::vector<std::uint8_t>& placement, double heat, double leniency,
+std::vector<std::uint8_t> Annealing::run(const std::vector<std::uint8_t>& placement, double heat,
                                          const std::vector<double>& surcharge_us, const std::vector<double>& reserved,
                                          std::mt19937_64& random, Budget& budget) {
     state_.reset(placement.data(), surcharge_us, reserved);
@@ -28,12 +27,9 @@ std::vector<std::uint8_t> Annealing::run(const std::vector<std::uint8_t>& placem
     const std::int64_t steps = std::int64_t{settings_.sweeps} * model_.items;
     const double cooling = std::pow(settings_.coldest / (settings_.hottest * heat), 1.0 / settings_.stages);
     double temperature = settings_.hottest * heat;
-    const double strict_after = settings_.strict_after * settings_.stages;
     double best_us = state_.us();
     std::vector<std::uint8_t> best = placement;
     for (std::int32_t stage = 0; stage < settings_.stages && budget.left(); ++stage, temperature *= cooling) {
-        const double softened = std::max(1.0 - stage / std::max(strict_after, 1.0), 0.0);
-        state_.weigh_penalty(std::pow(leniency, softened));
         double score = state_.score();
         for (std::int64_t step = 0; step < steps / settings_.stages; ++step) {
             const auto item = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(model_.items));

@@ -21,12 +21,10 @@ public:
 
     // Anneals a placement, [items], and returns the best placement by the smoothed objective.
     //
-    // heat: factor of the settings' temperatures. leniency: factor of the penalty for memory at the beginning, which
-    // grows to 1 (strategic oscillation, Glover, "Heuristics for integer programming using surrogate constraints",
-    // Decision Sciences 8, 1977): with the whole penalty, items of full devices can only be exchanged. surcharge_us, reserved: see AdditiveState::reset. budget: moves that
+    // heat: factor of the settings' temperatures. surcharge_us, reserved: see AdditiveState::reset. budget: moves that
     // are tried are subtracted.
     [[nodiscard]] std::vector<std::uint8_t> run(const std::vector<std::uint8_t>& placement, double heat,
-                                                double leniency, const std::vector<double>& surcharge_us,
+                                                const std::vector<double>& surcharge_us,
                                                 const std::vector<double>& reserved, std::mt19937_64& random,
                                                 Budget& budget);
 

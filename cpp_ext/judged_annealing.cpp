@@ -7,11 +7,10 @@
 #include <limits>
 #include <utility>
 
+#include "uniform.hpp"
+
 namespace ov_hsdag {
 namespace {
-
-// A uniform number in [0, 1), the same with every standard library.
-double uniform(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
 
 double energy(const Judge::Softened& judged, double weight) {
     return std::log(std::max(judged.us, 1e-9)) + weight * judged.excess;

@@ -1,6 +1,6 @@
-// Simulated annealing by the simulator's score, for small problems in little memory. There live tensors decide what fits
-// on a device, and the additive cost model (anneal.hpp) does not know them. A step takes as long as tens of moves on
-// that model.
+// Simulated annealing by the simulator's score, for small problems in little memory. There live tensors decide what
+// fits on a device, and the additive cost model (anneal.hpp) does not know them. A step takes as long as tens of moves
+// on that model.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ public:
         : model_(model), judge_(judge), settings_(settings) {}
 
     // Anneals a placement, [groups], and returns the best placement within the memory limits that it met; the start if
-    // it met none. heat: factor of the settings' highest temperature. budget: the cost of the simulations is subtracted.
+    // it met none. heat: factor of the settings' highest temperature. budget: the cost of the simulations is
+    // subtracted.
     [[nodiscard]] Placement run(const Placement& start, double heat, std::mt19937_64& random, Budget& budget);
 
 private:

@@ -70,7 +70,7 @@ public:
           budget_(all_moves_, options.budget_ms > 0 ? begin_ms_ + options.budget_ms : Budget::kNoEnd,
                   options.processor_time),
           lacks_operations_(std::find(model_.supported.begin(), model_.supported.end(), 0) != model_.supported.end()),
-          limited_memory_(model_.limits_bind()) {}
+          little_memory_(space.little_memory) {}
 
     // Fills the pool with starts and makes the first cycle. starts: [count, groups] placements that are tried as well.
     void begin(std::span<const std::uint8_t> starts) {
@@ -97,8 +97,8 @@ public:
     }
 
     // Searches until the budget is spent. Annealing and the island are chosen while they have had less than their share
-    // of the moves since `begin`, judged annealing first; otherwise local search is drawn with probability 1/2 or 1/4, by the number of groups,
-    // and else a further cycle.
+    // of the moves since `begin`, judged annealing first; otherwise local search is drawn with probability 1/2 or 1/4,
+    // by the number of groups, and else a further cycle.
     void cycles() {
         since_ms_ = now_ms(options_.processor_time);
         const SearchSettings::Population& sizes = settings_.population;
@@ -106,11 +106,11 @@ public:
         while (budget_.left()) {
             const auto all = static_cast<double>(moves_after_begin_ - budget_.moves());
             const double spent = all - static_cast<double>(judged_moves_);
-            if (limited_memory_ && model_.items <= settings_.judged_annealing.most_items &&
+            if (little_memory_ && model_.items <= settings_.judged_annealing.most_items &&
                 static_cast<double>(judged_moves_) < settings_.judged_annealing.share * all) {
                 search_judged();
             } else if (model_.items <= settings_.annealing.most_items &&
-                static_cast<double>(annealed_moves_) < settings_.annealing.share * spent) {
+                       static_cast<double>(annealed_moves_) < settings_.annealing.share * spent) {
                 search_annealed();
             } else if (model_.items <= sizes.many_cycles && static_cast<double>(island_moves_) < share * spent) {
                 search_island();
@@ -346,10 +346,9 @@ private:
         const std::size_t chosen = std::min(random_() % pool_.size(), random_() % pool_.size());
         constexpr double kHeats[] = {1.0, 0.3, 0.1, 3.0};
         const double heat = kHeats[random_() % std::size(kHeats)];
-        const double leniency = limited_memory_ && random_() % 2 == 0 ? settings_.annealing.leniency : 1.0;
         judge_.use_estimates(pool_[chosen].estimates);
         Placement found =
-            annealing_.run(pool_[chosen].placement, heat, leniency, judge_.surcharge(share), judge_.reserved(), random_, budget_);
+            annealing_.run(pool_[chosen].placement, heat, judge_.surcharge(share), judge_.reserved(), random_, budget_);
         Neighbourhoods search(model_, options_.throughput, settings_.moves, settings_.moves.run,
                               settings_.moves.fine_sharpness);
         search.reset(found, judge_.surcharge(share), judge_.reserved());
@@ -549,7 +548,7 @@ private:
     std::int64_t all_moves_;  // the budget's moves, spent ones included
     Budget budget_;
     bool lacks_operations_;          // some device lacks operations
-    bool limited_memory_;            // some device cannot hold the weights of all items
+    bool little_memory_;             // some device cannot hold the whole model
     bool limited_work_ = true;       // false: breaking the cycles of a placement may take any time
     int infeasible_ = 0;             // number of placements that were infeasible at first
     std::vector<Solution> pool_;     // best first

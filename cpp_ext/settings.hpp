@@ -130,11 +130,7 @@ struct SearchSettings {
         double hottest = 0.002;
         double coldest = 0.00005;
         double share = 0.75;  // share of all moves that annealing gets
-        // Where devices have memory limits, one run in two begins with this factor of the penalty for weights beyond
-        // them. The factor grows to 1 over this share of the stages.
-        double leniency = 1e-4;
-        double strict_after = 0.7;
-        OV_HSDAG_NUMBERS(most_items, sweeps, stages, sharpness, hottest, coldest, share, leniency, strict_after)
+        OV_HSDAG_NUMBERS(most_items, sweeps, stages, sharpness, hottest, coldest, share)
     } annealing;
 
     // Simulated annealing by the simulator (judged_annealing.hpp), if a device cannot hold the model.
@@ -148,7 +144,7 @@ struct SearchSettings {
         // Weight of the excess of memory (Judge::softened) at the beginning and at the end of a run.
         double gentle = 0.3;
         double strict = 30.0;
-        double share = 0.4;  // share of all moves
+        double share = 0.5;  // share of all moves
         OV_HSDAG_NUMBERS(most_items, sweeps, stages, hottest, coldest, gentle, strict, share)
     } judged_annealing;
 
