@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "uniform.hpp"
+
 namespace ov_hsdag {
 namespace {
 
@@ -14,9 +16,6 @@ constexpr std::int32_t kNobody = -1;  // no partner for an exchange
 constexpr std::int64_t kTrial = 3;
 constexpr std::int64_t kExchangeTrial = 8;
 constexpr std::int64_t kChange = 3;
-
-// A uniform number in [0, 1), the same with every standard library.
-double uniform(std::mt19937_64& random) { return static_cast<double>(random() >> 11) * 0x1p-53; }
 
 }  // namespace
 

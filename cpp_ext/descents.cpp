@@ -125,9 +125,9 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
     descents.begin(starts);
     // Number of moves after which searches that disagree exchange placements.
     const auto apart = static_cast<std::int64_t>((1.0 - effort.together) * static_cast<double>(effort.most_moves));
-    // Agreement on a start counts with two devices and for latency: there a start is often the optimum, and searches
-    // find the optimum soon.
-    const bool hard = options.throughput && space.levels_of(options.seed).fine.devices > 2;
+    // Agreement on a start counts with two devices and for latency, unless a device cannot hold the model: there a
+    // start is often the optimum, and searches find the optimum soon.
+    const bool hard = space.devices() > 2 && (options.throughput || space.little_memory);
     std::int64_t spent = options.max_moves;
     bool agreed = descents.alone();
     while (!agreed && spent < apart) {

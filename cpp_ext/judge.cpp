@@ -38,12 +38,23 @@ void Judge::limit_work(double share) {
 }
 
 double Judge::score(const Placement& placement, Budget& budget) {
+    const Evaluation& evaluation = evaluate(placement, budget);
+    update_estimates(placement, evaluation);
+    return rounded(score_of(evaluation));
+}
+
+const Evaluation& Judge::evaluate(const Placement& placement, Budget& budget) {
     const Evaluation& evaluation = simulator_.evaluate(placement.data(), most_work_);
     // Scattered placements have cycles, and HETERO's rule walks the graph once more for each cut that it adds, which
     // takes up to thirty times as long.
     budget.spend(static_cast<std::int64_t>(placement.size()) * (16 + evaluation.rounds) / 16);
-    update_estimates(placement, evaluation);
-    return rounded(score_of(evaluation));
+    return evaluation;
+}
+
+Judge::Softened Judge::softened(const Placement& placement, Budget& budget) {
+    const Evaluation& evaluation = evaluate(placement, budget);
+    if ((evaluation.infeasible & ~kMemory) != 0) return {std::numeric_limits<double>::infinity(), 0.0};
+    return {throughput_ ? evaluation.period_us : evaluation.latency_us, excess_of_memory(evaluation)};
 }
 
 double Judge::exact_score(const Placement& placement) {

@@ -27,6 +27,13 @@ public:
     double score(const Placement& placement, Budget& budget);
     // The score without rounding; estimates are not updated.
     double exact_score(const Placement& placement);
+    // The objective of a placement whether or not it keeps to the memory limits, µs, infinite if it is infeasible for
+    // another reason; and how far it exceeds them, as shares of the limits, summed over devices.
+    struct Softened {
+        double us, excess;
+    };
+    // Estimates are not updated. budget: as for `score`.
+    Softened softened(const Placement& placement, Budget& budget);
     // Limits the work of breaking a placement's cycles to a share of the default limit, infinite for no limit.
     // Placements that take more are infeasible to this judge.
     void limit_work(double share);
@@ -46,6 +53,8 @@ public:
     void use_estimates(const Estimates& estimates) { estimates_ = estimates; }
 
 private:
+    // Simulates a placement, and subtracts the cost from the budget.
+    const Evaluation& evaluate(const Placement& placement, Budget& budget);
     // The score of an evaluation without rounding, see `score`.
     [[nodiscard]] double score_of(const Evaluation& evaluation) const;
     void update_estimates(const Placement& placement, const Evaluation& evaluation);

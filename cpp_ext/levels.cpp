@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "simulate.hpp"
+
 namespace ov_hsdag {
 namespace {
 
@@ -36,6 +38,18 @@ Levels::Levels(const OrderedProblem& problem, std::span<const std::int32_t> coar
     : coarse_of(ordered_coarse_groups(problem, coarse_groups)),
       fine(problem.problem(), problem.problem().group, problem.node_orders()[node_order]),
       coarse(problem.problem(), gathered(coarse_of, problem.problem().group), problem.node_orders()[node_order]) {}
+
+bool crowded(const Problem& problem) {
+    const auto limited = [](std::int64_t limit) { return limit >= 0; };
+    if (std::none_of(problem.memory_limit.begin(), problem.memory_limit.end(), limited)) return false;
+    Simulator simulator(problem);
+    for (std::int32_t device = 0; device < problem.devices; ++device) {
+        if (!limited(problem.memory_limit[device])) continue;
+        const Placement whole(static_cast<std::size_t>(problem.groups()), static_cast<std::uint8_t>(device));
+        if ((simulator.evaluate(whole.data()).infeasible & kMemory) != 0) return true;
+    }
+    return false;
+}
 
 const Levels& SearchSpace::levels_of(std::size_t order) const {
     order %= others_.size();

@@ -22,6 +22,7 @@
 #include "contiguous_search.hpp"
 #include "hierarchy.hpp"
 #include "judge.hpp"
+#include "judged_annealing.hpp"
 #include "neighbourhoods.hpp"
 #include "perturb.hpp"
 #include "placement_search.hpp"
@@ -61,13 +62,15 @@ public:
           local_(problem_, levels_, options.throughput, settings_),
           island_search_(problem_, space.levels_of(options.seed + 1), options.throughput, settings_),
           annealing_(model_, options.throughput, settings_.annealing),
+          judged_annealing_(model_, judge_, settings_.judged_annealing),
           random_(options.seed),
           begin_ms_(now_ms(options.processor_time)),
           since_ms_(begin_ms_),
           all_moves_(options.max_moves > 0 ? options.max_moves : std::numeric_limits<std::int64_t>::max() / 4),
           budget_(all_moves_, options.budget_ms > 0 ? begin_ms_ + options.budget_ms : Budget::kNoEnd,
                   options.processor_time),
-          lacks_operations_(std::find(model_.supported.begin(), model_.supported.end(), 0) != model_.supported.end()) {}
+          lacks_operations_(std::find(model_.supported.begin(), model_.supported.end(), 0) != model_.supported.end()),
+          little_memory_(space.little_memory) {}
 
     // Fills the pool with starts and makes the first cycle. starts: [count, groups] placements that are tried as well.
     void begin(std::span<const std::uint8_t> starts) {
@@ -94,16 +97,20 @@ public:
     }
 
     // Searches until the budget is spent. Annealing and the island are chosen while they have had less than their share
-    // of the moves since `begin`; otherwise local search is drawn with probability 1/2 or 1/4, by the number of groups,
-    // and else a further cycle.
+    // of the moves since `begin`, judged annealing first; otherwise local search is drawn with probability 1/2 or 1/4,
+    // by the number of groups, and else a further cycle.
     void cycles() {
         since_ms_ = now_ms(options_.processor_time);
         const SearchSettings::Population& sizes = settings_.population;
         const double share = options_.throughput ? sizes.island_share_in_throughput : sizes.island_share;
         while (budget_.left()) {
-            const auto spent = static_cast<double>(moves_after_begin_ - budget_.moves());
-            if (model_.items <= settings_.annealing.most_items &&
-                static_cast<double>(annealed_moves_) < settings_.annealing.share * spent) {
+            const auto all = static_cast<double>(moves_after_begin_ - budget_.moves());
+            const double spent = all - static_cast<double>(judged_moves_);
+            if (little_memory_ && model_.items <= settings_.judged_annealing.most_items &&
+                static_cast<double>(judged_moves_) < settings_.judged_annealing.share * all) {
+                search_judged();
+            } else if (model_.items <= settings_.annealing.most_items &&
+                       static_cast<double>(annealed_moves_) < settings_.annealing.share * spent) {
                 search_annealed();
             } else if (model_.items <= sizes.many_cycles && static_cast<double>(island_moves_) < share * spent) {
                 search_island();
@@ -350,6 +357,16 @@ private:
         annealed_moves_ += before - budget_.moves();
     }
 
+    // Anneals a placement of the pool by the simulator, and offers the result.
+    void search_judged() {
+        const std::int64_t before = budget_.moves();
+        const std::size_t chosen = std::min(random_() % pool_.size(), random_() % pool_.size());
+        constexpr double kHeats[] = {1.0, 0.3, 0.1, 3.0};
+        const double heat = kHeats[random_() % std::size(kHeats)];
+        offer(judged_annealing_.run(pool_[chosen].placement, heat, random_, budget_), chosen);
+        judged_moves_ += before - budget_.moves();
+    }
+
     // Improves the island, a second population. The pool descends from partitions. Local search that starts from single
     // devices or HETERO's rule, and uses the simulator at once, finds some placements that no cycle from the pool
     // finds, but it takes time to become as good. So it has its own population, and the pool gets only placements that
@@ -521,6 +538,7 @@ private:
     Judge judge_;
     PlacementSearch local_, island_search_;
     Annealing annealing_;
+    JudgedAnnealing judged_annealing_;
     std::vector<ContiguousSearch> contiguous_;  // one for each order of the groups; empty until the first is needed
     std::size_t best_order_ = 0;                // index in contiguous_ of the order with the best partition
     std::mt19937_64 random_;
@@ -530,12 +548,13 @@ private:
     std::int64_t all_moves_;  // the budget's moves, spent ones included
     Budget budget_;
     bool lacks_operations_;          // some device lacks operations
+    bool little_memory_;             // some device cannot hold the whole model
     bool limited_work_ = true;       // false: breaking the cycles of a placement may take any time
     int infeasible_ = 0;             // number of placements that were infeasible at first
     std::vector<Solution> pool_;     // best first
     std::vector<Candidate> island_;  // best first
     std::size_t next_simple_ = 0;    // number of simple placements that the island has had
-    std::int64_t island_moves_ = 0, annealed_moves_ = 0;
+    std::int64_t island_moves_ = 0, annealed_moves_ = 0, judged_moves_ = 0;
     double start_score_ = std::numeric_limits<double>::infinity();
     std::int64_t moves_after_begin_ = 0;  // moves of the budget that were left after `begin`
     std::vector<Improvement> progress_;

@@ -133,6 +133,21 @@ struct SearchSettings {
         OV_HSDAG_NUMBERS(most_items, sweeps, stages, sharpness, hottest, coldest, share)
     } annealing;
 
+    // Simulated annealing by the simulator (judged_annealing.hpp), if a device cannot hold the model.
+    struct JudgedAnnealing {
+        std::int32_t most_items = 150;  // graphs of at most this many groups
+        std::int32_t sweeps = 60;       // number of proposals for each group in one run
+        std::int32_t stages = 30;       // number of temperatures in one run
+        // Temperatures: a proposal that increases log(objective) by this much is accepted with probability 1/e.
+        double hottest = 0.1;
+        double coldest = 0.002;
+        // Weight of the excess of memory (Judge::softened) at the beginning and at the end of a run.
+        double gentle = 0.3;
+        double strict = 30.0;
+        double share = 0.5;  // share of all moves
+        OV_HSDAG_NUMBERS(most_items, sweeps, stages, hottest, coldest, gentle, strict, share)
+    } judged_annealing;
+
     // Local search by the simulator, and refinement of batches (placement_search.hpp, refine.hpp).
     struct Local {
         std::int32_t fine_run =
@@ -169,6 +184,7 @@ struct SearchSettings {
         each("judging", self.judging);
         each("moves", self.moves);
         each("annealing", self.annealing);
+        each("judged_annealing", self.judged_annealing);
         each("local", self.local);
     }
 };

@@ -56,6 +56,20 @@ def test_small_problems_are_solved(objective: str) -> None:
         assert search(problem, max_moves=400_000).score == pytest.approx(best, rel=1e-6)
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_small_problems_in_little_memory_are_solved(objective: str) -> None:
+    """Against all placements, one by one. Each device has memory for half of the model."""
+    solved = 0
+    for seed in range(8):
+        problem = random_problem(seed, nodes=8, devices=3, objective=objective, submodel_us=8.0)
+        limit = problem.evaluate(problem.singles).memory_bytes.max() // 2
+        problem = replace(problem, memory_bytes=np.full(3, limit))
+        best = problem.scores(every_placement(problem)).min()
+        assert search_until_agreed(problem).score == pytest.approx(best, rel=1e-6)
+        solved += np.isfinite(best)
+    assert solved > 2
+
+
 def layered(layers: int) -> PlacementProblem:
     """The template of a model of equal layers: a matrix product, an activation, and what enters the layer is added."""
     generator = np.random.default_rng(0)

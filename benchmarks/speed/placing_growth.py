@@ -4,7 +4,8 @@
 
 Each figure is of a child process, which reads the IR, places it on two one-core devices without measuring and writes
 it, as `ov-hsdag place --no-measure` does. Another process compiles the same IR for the CPU. Figures are wall time and
-processor time without imports, and the peak of memory. The exit status is 1 if a limit is exceeded: 0.6 of the time of
+processor time, and the peak of memory. The part of the wall time in which OpenVINO reads and writes the IR is shown, as
+no placing can save it. The exit status is 1 if a limit is exceeded: 0.6 of the time of
 compiling at 22,000 operations; 30 s and 2 GiB at 110,000.
 """
 
@@ -97,8 +98,11 @@ def table(rows: Sequence[Row]) -> str:
     for row in rows:
         placed = [_seconds(row[objective]) for objective in OBJECTIVES]
         gib = max(row[objective]["gib"] for objective in OBJECTIVES)
-        lines.append([row["family"], f"{row['operations']:,}", *placed, f"{gib:.2f}", _seconds(row["compile"])])
-    head = ["", "operations", "latency, s (CPU s)", "throughput, s (CPU s)", "GiB", "compiling, s (CPU s)"]
+        files = max(row[objective]["openvino_seconds"] for objective in OBJECTIVES)
+        figures = [*placed, f"{files:.1f}", f"{gib:.2f}", _seconds(row["compile"])]
+        lines.append([row["family"], f"{row['operations']:,}", *figures])
+    head = ["", "operations", "latency, s (CPU s)", "throughput, s (CPU s)", "of it reading and writing, s", "GiB"]
+    head.append("compiling, s (CPU s)")
     return markdown(head, lines)
 
 

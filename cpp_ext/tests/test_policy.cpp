@@ -21,6 +21,8 @@
 #include "graph.hpp"
 #include "hetero.hpp"
 #include "hierarchy.hpp"
+#include "judge.hpp"
+#include "judged_annealing.hpp"
 #include "levels.hpp"
 #include "multilevel.hpp"
 #include "orders.hpp"
@@ -348,6 +350,38 @@ void test_annealing_keeps_to_what_devices_run() {
     }
 }
 
+// Annealing by the simulator begins outside of the memory limits, returns a placement within them, and is reproducible.
+void test_judged_annealing_keeps_to_memory_limits() {
+    std::mt19937 drawing(11);
+    int found_within = 0;
+    for (const bool throughput : {false, true}) {
+        for (int round = 0; round < 4; ++round) {
+            Problem problem = random_problem(drawing, random_graph(drawing, 40), 3, 1.0);
+            for (std::size_t node = 0; node < problem.group.size(); ++node) problem.supported[node * 3 + node % 3] = 0;
+            Simulator simulator(problem);
+            const Placement whole(problem.group.size(), 0);
+            problem.memory_limit.assign(3, simulator.evaluate(whole.data()).memory_bytes[0] * 7 / 10);
+            CHECK(crowded(problem));
+            const AdditiveModel model(problem, problem.group, node_orders(problem).front());
+            Judge judge(problem, model, throughput);
+            Placement start = whole;
+            model.make_supported(start);
+            std::mt19937_64 random(1), again(1);
+            Budget budget(1'000'000), same(1'000'000);
+            JudgedAnnealing annealing(model, judge, {});
+            const Placement found = annealing.run(start, 1.0, random, budget);
+            CHECK(annealing.run(start, 1.0, again, same) == found);
+            CHECK(budget.moves() == same.moves() && budget.moves() < 1'000'000);
+            for (std::int32_t item = 0; item < model.items; ++item) CHECK(model.supports(item, found[item]));
+            const double score = judge.exact_score(found);
+            CHECK(found == start || score < kOverMemory);
+            CHECK(!better(judge.exact_score(start), score));
+            found_within += found != start ? 1 : 0;
+        }
+    }
+    CHECK(found_within > 4);
+}
+
 void test_canonical_orders_are_topological() {
     std::mt19937 random(31);
     for (int round = 0; round < 20; ++round) {
@@ -434,6 +468,7 @@ void test_policy() {
     test_no_placements_are_refined_to_none();
     test_searches_on_threads_find_what_they_find_alone();
     test_annealing_keeps_to_what_devices_run();
+    test_judged_annealing_keeps_to_memory_limits();
     test_canonical_orders_are_topological();
     test_descents_end_alike_on_any_number_of_threads();
     test_structure_of_a_path();

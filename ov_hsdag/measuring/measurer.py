@@ -74,13 +74,15 @@ class Measurer:
         """
         self._devices, self._objective = devices, objective
         self._rounds, self._seconds = rounds, seconds
-        until = time.monotonic() + reference_seconds
+        begin = time.monotonic()
         simple = {name: simple_candidate(name, devices) for name in ([reference] if reference else devices)}
         comparison = Comparison(model, devices, simple, objective, core, shapes=shapes, start_worker=start_worker)
         self._comparison = comparison
         if reference is None and not comparison.ready:
             comparison.renew(HETERO_DEFAULT, simple_candidate(HETERO_DEFAULT, devices))
-        rounds_run = comparison.trials(rounds=rounds if reference is None else 1, seconds=seconds, until=until)
+        rounds_run = comparison.trials(
+            rounds=rounds if reference is None else 1, seconds=seconds, until=begin + reference_seconds
+        )
         if not comparison.ready:
             self.close()
             why = "; ".join(f"{name}: {error}" for name, error in comparison.failed.items())
@@ -88,7 +90,10 @@ class Measurer:
             raise RunError(f"{what} the model: {why}")
         self.reference = choice.infer(rounds_run).best(comparison.ready)
         # The posterior is used rather than ratios by round: candidates that were not in memory together share no round.
-        self.singles = measurements(comparison.ready, comparison, rounds_run, objective, self.reference)
+        measured = measurements(comparison.ready, comparison, rounds_run, objective, self.reference)
+        # What each would have taken if there had been time for all rounds.
+        whole = rounds / max(len(rounds_run), 1) * (time.monotonic() - begin) / len(simple)
+        self.singles = {name: replace(one, seconds=whole) for name, one in measured.items()}
         for name in self.singles.keys() - {self.reference}:
             comparison.evict(name)
 

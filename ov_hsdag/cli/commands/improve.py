@@ -177,7 +177,7 @@ def _fine_tuned(core: ov.Core) -> Proposer:
                 report(f"fine-tuning the policy: {console.count(number, 'placement')} measured")
 
         with tempfile.TemporaryDirectory(prefix="ov_hsdag-improve-") as folder:
-            _, placement = tuning.finetune(
+            record, placement = tuning.finetune(
                 model,
                 f"HETERO:{','.join(entry.placement.devices)}",
                 Path(folder) / "run",
@@ -187,7 +187,8 @@ def _fine_tuned(core: ov.Core) -> Proposer:
                 core=core,
                 report=measured,
             )
-        return {"fine-tuned": placement}
+        # Without a measurement the placement is a single device, which the trials of `place` have compared already.
+        return {"fine-tuned": placement} if record["measurements"] else {}
 
     return propose
 

@@ -310,9 +310,15 @@ def imitation_target(state: states.State, task: states.Task, settings: Settings)
 
 
 def closing_seconds(state: states.State, settings: Settings) -> float:
-    """Estimates the seconds of one more measurement and of measuring the finalists again; 0 before any measurement."""
+    """Estimates the seconds of one more measurement and of measuring the finalists again.
+
+    Before the first measurement, a placement is expected to take twice as long as a single device: it runs in turns
+    with the reference.
+    """
     known = [entry.measurement.seconds for entry in state.measured]
-    return (1 + 2 * settings.finalists) * statistics.median(known) if known else 0.0
+    expected = known or [2 * entry.measurement.seconds for entry in state.entries]
+    final = min(settings.finalists, len(known) + 1)
+    return (1 + 2 * final) * statistics.median(expected) if expected else 0.0
 
 
 def finalists(state: states.State, settings: Settings) -> list[int]:
