@@ -63,7 +63,7 @@ def test_small_problems_in_little_memory_are_solved(objective: str) -> None:
     for seed in range(8):
         problem = random_problem(seed, nodes=8, devices=3, objective=objective, submodel_us=8.0)
         limit = problem.evaluate(problem.singles).memory_bytes.max() // 2
-        problem = replace(problem, memory_bytes=np.full(3, limit))
+        problem = dataclasses.replace(problem, memory_bytes=np.full(3, limit))
         best = problem.scores(every_placement(problem)).min()
         assert search_until_agreed(problem).score == pytest.approx(best, rel=1e-6)
         solved += np.isfinite(best)
