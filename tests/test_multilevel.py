@@ -58,16 +58,16 @@ def test_small_problems_are_solved(objective: str) -> None:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_small_problems_in_little_memory_are_solved(objective: str) -> None:
-    """Against all placements, one by one. Each device has memory for half of the model."""
-    solved = 0
-    for seed in range(8):
+    """Against all placements, one by one, of which few fit."""
+    for seed in range(3):
         problem = random_problem(seed, nodes=8, devices=3, objective=objective, submodel_us=8.0)
-        limit = problem.evaluate(problem.singles).memory_bytes.max() // 2
+        every = every_placement(problem)
+        result = problem.evaluate(every)
+        limit = int(np.quantile(result.memory_bytes[result.infeasible == 0].max(axis=1), 0.05))
         problem = dataclasses.replace(problem, memory_bytes=np.full(3, limit))
-        best = problem.scores(every_placement(problem)).min()
-        assert search_until_agreed(problem).score == pytest.approx(best, rel=1e-6)
-        solved += np.isfinite(best)
-    assert solved > 2
+        scores = problem.scores(every)
+        assert 0 < np.isfinite(scores).mean() < 0.2
+        assert search_until_agreed(problem).score == pytest.approx(scores.min(), rel=1e-6)
 
 
 def layered(layers: int) -> PlacementProblem:
