@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import openvino as ov
@@ -18,7 +19,7 @@ from ov_hsdag.measuring.process import Candidate, Worker, WorkerPool
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.multilevel import Multilevel
-from ov_hsdag.placing import selection
+from ov_hsdag.placing import corrected_search, selection
 from ov_hsdag.placing.processor_times import ProcessorTimeModel
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import build_problem
@@ -129,6 +130,40 @@ def test_costs_are_corrected_and_searched_again(
     assert before < 0.9 * machine.rate_of(best), "there is something to be found"
     assert reached > (0.97 if told else 0.93) * machine.rate_of(best)
     assert found.measured[found.chosen]["failed"] is None
+
+
+def searching(monkeypatch: pytest.MonkeyPatch, *found: NDArray[np.uint8]) -> None:
+    """Searches with corrected costs find these placements one after the other, and then the last one again."""
+    following = iter(found)
+    search = SimpleNamespace(place=lambda problem: next(following, found[-1]))
+    monkeypatch.setattr(corrected_search, "Multilevel", lambda: search)
+
+
+def test_later_searches_have_to_find_better_than_the_first_one(
+    two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ZOO["squeezenet"].build()
+    problem = build_problem(model, DEVICES, objective="throughput", core=two_cpu_core)
+    best, worse, worst = Multilevel().place(problem), cut(problem, [0.4], 1), cut(problem, [0.2], 1)
+    searching(monkeypatch, best, worse)
+    simple = {name: problem.single(number) for number, name in enumerate(DEVICES)}
+    others = dict.fromkeys(("hetero", PIPELINE_HINT, COPIES), simple["CPU_A"])
+    machine = Unlike(problem, {**simple, **others, "cut": worst}, 0.01)
+    machine.keep_time(monkeypatch)
+    found = selection.select(model, problem, {"cut": worst}, two_cpu_core, seconds=60, start_worker=machine.start)
+    assert machine.rate_of(best) > 1.05 * machine.rate_of(worse) > 1.1 * machine.rate_of(worst)
+    assert found.chosen == corrected_search.CORRECTED
+    assert [name for name in found.placements if name.startswith("search")] == [corrected_search.CORRECTED]
+
+
+def test_a_later_search_is_predicted_from_the_first_one(two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = build_problem(ZOO["squeezenet"].build(), DEVICES, objective="throughput", core=two_cpu_core)
+    first, second = cut(problem, [0.4], 1), Multilevel().place(problem)
+    searching(monkeypatch, second)
+    found = corrected_search.search(problem, {corrected_search.CORRECTED: first}, [corrected_search.CORRECTED])
+    assert found is not None
+    gain = float(problem.scores(first)[0] / problem.scores(second)[0])
+    assert found.predict_rate(corrected_search.CORRECTED, 3.0) == pytest.approx(3.0 * gain)
 
 
 class Swinging(Unlike):

@@ -220,6 +220,26 @@ def test_first_inferences_that_differ_give_one_verdict(
     assert "first inferences alone differ: when they are repeated, all agree" in repr(done)
 
 
+def test_a_difference_in_second_runs_alone_is_found(two_cpu_core: ov.Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = ops.parameter([1, 8], np.float32, name="x")
+    model = placed(ov.Model([ops.result(ops.relu(x), name="y")], [x], "worn"), two_cpu_core)
+    met: list[ov.InferRequest] = []
+
+    def worn(request: ov.InferRequest, arrays: Any) -> None:
+        """On HETERO a request computes something else when it is used again."""
+        infer(request, arrays)
+        properties = request.get_compiled_model().get_property("SUPPORTED_PROPERTIES")
+        if "HETERO_NUMBER_OF_SUBMODELS" in properties and any(request is one for one in met):
+            request.get_output_tensor(0).data[...] = 5.0
+        met.append(request)
+
+    monkeypatch.setattr(verification, "infer", worn)
+    done = verify(model, DEVICE, core=two_cpu_core)
+    assert (done.result["equal"], done.result["differing"]) == (False, ["y"])
+    assert done.result["operation_by_operation"]["wrong"] == [DEVICE]
+    assert "so the placement is wrong" in done.notes
+
+
 def test_a_sequence_of_random_numbers_that_is_the_same_everywhere_is_compared(two_cpu_core: ov.Core) -> None:
     x = ops.parameter([1, 8], np.float32, name="x")
     bounds = (ops.constant(np.array([1, 8], np.int64)), ops.constant(np.float32(0)), ops.constant(np.float32(1)))

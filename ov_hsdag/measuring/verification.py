@@ -119,7 +119,7 @@ Outputs = list[NDArray[Any]]
 """Outputs of a sequence of inferences, one after the other: of a prompt and its tokens, or of a single inference."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(eq=False, repr=False)
 class Verification:
     """A comparison of a placed model's outputs with those of single devices.
 
@@ -728,9 +728,9 @@ def _ask_operations(runner: _Runner, runs: _Runs, accepted: _Accepted) -> _Accep
         note = f"operations could not be run one by one, to see which is wrong: {one_line(error)}"
         return replace(accepted, notes=[note])
     hetero = runner.devices.hetero
-    computed = {hetero: runs.placed.first, **{name: single.first for name, single in runs.singles.items()}}
     errors = {
-        name: agreement.differences([expected], [inference.outputs(run)], len(names)) for name, run in computed.items()
+        name: agreement.differences([expected], [inference.outputs(computed)], len(names))
+        for name, computed in {hetero: runs.placed, **runs.singles}.items()
     }
     larger = _accept_quantising(runner, [errors[name] for name in runs.singles], accepted.differences)
     wrong = _wrong_runs(expected, errors, larger, only_floats=runner.precision != F32)
@@ -747,41 +747,48 @@ def _ask_operations(runner: _Runner, runs: _Runs, accepted: _Accepted) -> _Accep
 
 @dataclass(frozen=True)
 class _Inference:
-    """One inference of all sequences.
+    """One inference of all sequences, in one of their two runs.
 
     Attributes:
+        repeated: whether it belongs to the second run.
         sequence: number of its sequence.
         step: its number in the sequence, from 0.
         count: number of outputs of one inference.
     """
 
+    repeated: bool
     sequence: int
     step: int
     count: int
 
-    def outputs(self, run: list[Outputs]) -> Outputs:
-        """Returns its outputs in a run, which has the outputs of each sequence."""
+    def outputs(self, computed: _TwoRuns) -> Outputs:
+        """Returns its outputs among those of both runs."""
+        run = computed.second if self.repeated else computed.first
         return run[self.sequence][self.step * self.count : (self.step + 1) * self.count]
 
 
 def _find_difference(runs: _Runs, accepted: NDArray[np.float64], count: int) -> _Inference:
     """Finds the first inference in which the placed model differs from a single device more than is accepted.
 
+    Second runs come after all first ones.
+
     Args:
-        runs: the outputs; one differs more.
+        runs: the outputs; one differs more, in either run.
         accepted: largest accepted difference of each output, float64 [outputs].
         count: number of outputs of one inference.
     """
     inferences = (
-        _Inference(sequence, step, count) for sequence, steps in enumerate(runs.inputs) for step in range(len(steps))
+        _Inference(repeated, sequence, step, count)
+        for repeated in (False, True)
+        for sequence, steps in enumerate(runs.inputs)
+        for step in range(len(steps))
     )
     return next(
         inference
         for inference in inferences
         for single in runs.singles.values()
         if (
-            agreement.differences([inference.outputs(single.first)], [inference.outputs(runs.placed.first)], count)
-            > accepted
+            agreement.differences([inference.outputs(single)], [inference.outputs(runs.placed)], count) > accepted
         ).any()
     )
 

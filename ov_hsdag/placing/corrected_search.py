@@ -73,16 +73,17 @@ class FoundPlacement:
 
     Attributes:
         placement: device number of each co-location group, uint8 [groups].
-        scores: scores with the corrected costs, µs, lower is better: of the known placements by name, and of this one
-            under the name `CORRECTED`.
+        score: its score with the corrected costs, µs, lower is better.
+        known_scores: the same of the known placements that it was compared with, by name, µs.
     """
 
     placement: NDArray[np.uint8]
-    scores: Mapping[str, float]
+    score: float
+    known_scores: Mapping[str, float]
 
     def predict_rate(self, name: str, rate: float) -> float:
         """Predicts the rate, in the unit of the given rate of a known candidate; scores have another unit."""
-        return rate * self.scores[name] / self.scores[CORRECTED]
+        return rate * self.known_scores[name] / self.score
 
 
 def correct_costs(
@@ -135,10 +136,9 @@ def search(
         The placement; None where it is a candidate already, or not predicted better by `_PROMISING`.
     """
     placement = Multilevel().place(corrected)
-    of_compared = {name: placements[name] for name in compared} | {CORRECTED: placement}
-    scores = {name: float(corrected.scores(one)[0]) for name, one in of_compared.items()}
-    best = min(score for name, score in scores.items() if name != CORRECTED)
+    score = float(corrected.scores(placement)[0])
+    known_scores = {name: float(corrected.scores(placements[name])[0]) for name in compared}
     seen = any(np.array_equal(placement, one) for one in placements.values())
-    if seen or not scores[CORRECTED] < best * (1 - _PROMISING):
+    if seen or not score < min(known_scores.values()) * (1 - _PROMISING):
         return None
-    return FoundPlacement(placement, scores)
+    return FoundPlacement(placement, score, known_scores)
