@@ -67,9 +67,10 @@ test:
 
 test-all: test native-test test-slow native-threads
 
-# What `make test` leaves out: the tests of more than a few seconds (marked "slow").
+# What `make test` leaves out: the tests of more than a few seconds (marked "slow"). Three processes keep two cores busy, as
+# many of them wait: for trials, or for programs to end.
 test-slow: tree
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --max-worker-restart 0 -m "slow and not alone"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist loadfile --max-worker-restart 0 -m "slow and not alone"
 	$(BIN)/pytest -m "slow and alone"
 
 figures-smoke: tree

@@ -409,8 +409,11 @@ def kill_it(folder: Path, kills: int) -> None:
     length = time.monotonic() - begin
     generator = random.Random(0)
     before = 0
-    while kills:
-        kills -= in_a_process(folder / "killed", generator.uniform(0.05, 0.6) * length)
+    for number in range(kills):
+        # On a machine that has become faster, the run may end before it was killed so often.
+        if not in_a_process(folder / "killed", generator.uniform(0.05, 0.35) * length):
+            assert number > 0
+            break
         # Whatever was measured stays measured.
         there = (folder / "killed" / CHECKPOINT).exists()
         measured = len(weights(folder / "killed")["placements"]) if there else 0
