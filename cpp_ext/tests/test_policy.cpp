@@ -360,7 +360,7 @@ void test_judged_annealing_keeps_to_memory_limits() {
             for (std::size_t node = 0; node < problem.group.size(); ++node) problem.supported[node * 3 + node % 3] = 0;
             Simulator simulator(problem);
             const Placement whole(problem.group.size(), 0);
-            problem.memory_limit.assign(3, simulator.evaluate(whole.data()).memory_bytes[0] * 7 / 10);
+            problem.memory_limit.assign(3, simulator.evaluate(whole.data()).memory_bytes[0] * 9 / 10);
             CHECK(crowded(problem));
             const AdditiveModel model(problem, problem.group, node_orders(problem).front());
             Judge judge(problem, model, throughput);
