@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "uniform.hpp"
+#include "draws.hpp"
 
 namespace ov_hsdag {
 namespace {
@@ -44,7 +44,7 @@ std::vector<std::uint8_t> Annealing::run(const std::vector<std::uint8_t>& placem
             }
             budget.spend(other == kNobody ? kTrial : kExchangeTrial);
             const double grown = growth(score, after);
-            if (grown > 0 && uniform(random) >= std::exp(-grown / temperature)) {
+            if (!accepts(grown, temperature, random)) {
                 state_.move(item, from);
                 continue;
             }

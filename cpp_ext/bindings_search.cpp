@@ -291,6 +291,8 @@ void bind_search(py::module_& module) {
     py::class_<SearchSpace>(module, "SearchSpace",
                             "Data that all searches of a problem share; coarse: int32 [groups], the coarse groups.")
         .def(py::init(&make_space), py::arg("problem").none(false), py::arg("coarse"))
+        .def_readonly("little_memory", &SearchSpace::little_memory,
+                      "Whether the memory limit of some device is too small for the whole model.")
         .def("refine", &refine_batch, py::arg("placements"), py::arg("throughput"), py::kw_only(),
              py::arg("max_moves") = 0, py::arg("budget_ms") = 0.0, py::arg("threads") = 1, py::arg("seed") = 0,
              py::arg("settings") = py::none(),

@@ -125,8 +125,8 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
     descents.begin(starts);
     // Number of moves after which searches that disagree exchange placements.
     const auto apart = static_cast<std::int64_t>((1.0 - effort.together) * static_cast<double>(effort.most_moves));
-    // Agreement on a start counts with two devices and for latency, unless a device cannot hold the model: there a
-    // start is often the optimum, and searches find the optimum soon.
+    // Agreement on a start counts with two devices, and for latency where each device can hold the model: a start is
+    // often the optimum then, and searches find the optimum soon.
     const bool hard = space.devices() > 2 && (options.throughput || space.little_memory);
     std::int64_t spent = options.max_moves;
     bool agreed = descents.alone();

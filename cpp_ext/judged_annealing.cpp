@@ -7,11 +7,12 @@
 #include <limits>
 #include <utility>
 
-#include "uniform.hpp"
+#include "draws.hpp"
 
 namespace ov_hsdag {
 namespace {
 
+// The cost of a placement to annealing. weight: price of the excess of memory.
 double energy(const Judge::Softened& judged, double weight) {
     return std::log(std::max(judged.us, 1e-9)) + weight * judged.excess;
 }
@@ -37,7 +38,7 @@ Placement JudgedAnnealing::run(const Placement& start, double heat, std::mt19937
             const Judge::Softened next = judge_.softened(trial_, budget);
             if (!std::isfinite(next.us)) continue;
             const double grown = energy(next, weight) - energy(now, weight);
-            if (grown > 0 && uniform(random) >= std::exp(-grown / temperature)) continue;
+            if (!accepts(grown, temperature, random)) continue;
             std::swap(current, trial_);
             now = next;
             if (now.excess > 0 || !better(now.us, best_us)) continue;

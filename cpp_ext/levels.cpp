@@ -32,14 +32,8 @@ std::vector<std::int32_t> ordered_coarse_groups(const OrderedProblem& problem,
     return result;
 }
 
-}  // namespace
-
-Levels::Levels(const OrderedProblem& problem, std::span<const std::int32_t> coarse_groups, std::size_t node_order)
-    : coarse_of(ordered_coarse_groups(problem, coarse_groups)),
-      fine(problem.problem(), problem.problem().group, problem.node_orders()[node_order]),
-      coarse(problem.problem(), gathered(coarse_of, problem.problem().group), problem.node_orders()[node_order]) {}
-
-bool crowded(const Problem& problem) {
+// Whether the whole model exceeds the memory limit of some device.
+bool exceeds_a_device(const Problem& problem) {
     const auto limited = [](std::int64_t limit) { return limit >= 0; };
     if (std::none_of(problem.memory_limit.begin(), problem.memory_limit.end(), limited)) return false;
     Simulator simulator(problem);
@@ -50,6 +44,20 @@ bool crowded(const Problem& problem) {
     }
     return false;
 }
+
+}  // namespace
+
+Levels::Levels(const OrderedProblem& problem, std::span<const std::int32_t> coarse_groups, std::size_t node_order)
+    : coarse_of(ordered_coarse_groups(problem, coarse_groups)),
+      fine(problem.problem(), problem.problem().group, problem.node_orders()[node_order]),
+      coarse(problem.problem(), gathered(coarse_of, problem.problem().group), problem.node_orders()[node_order]) {}
+
+SearchSpace::SearchSpace(const Problem& problem, std::span<const std::int32_t> coarse_groups)
+    : ordered(problem),
+      levels(ordered, coarse_groups),
+      little_memory(exceeds_a_device(problem)),
+      coarse_groups_(coarse_groups.begin(), coarse_groups.end()),
+      others_(ordered.node_orders().size()) {}
 
 const Levels& SearchSpace::levels_of(std::size_t order) const {
     order %= others_.size();

@@ -42,23 +42,15 @@ struct Levels {
     [[nodiscard]] Placement expanded(const Placement& placement) const { return gathered(placement, coarse_of); }
 };
 
-// Whether a device's memory limit is too small for the whole model.
-[[nodiscard]] bool crowded(const Problem& problem);
-
 // The data that all searches of a problem share: its groups in several orders, and the levels of each order.
 class SearchSpace {
 public:
     // coarse_groups: see `Levels`.
-    SearchSpace(const Problem& problem, std::span<const std::int32_t> coarse_groups)
-        : ordered(problem),
-          levels(ordered, coarse_groups),
-          little_memory(crowded(problem)),
-          coarse_groups_(coarse_groups.begin(), coarse_groups.end()),
-          others_(ordered.node_orders().size()) {}
+    SearchSpace(const Problem& problem, std::span<const std::int32_t> coarse_groups);
 
     const OrderedProblem ordered;
     const Levels levels;       // levels of the first order
-    const bool little_memory;  // whether a device cannot hold the whole model
+    const bool little_memory;  // whether the memory limit of some device is too small for the whole model
 
     // The levels of an order; numbers beyond the last order start again with the first. Thread safe.
     [[nodiscard]] const Levels& levels_of(std::size_t order) const;

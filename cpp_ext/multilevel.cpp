@@ -20,6 +20,7 @@
 #include "anneal.hpp"
 #include "budget.hpp"
 #include "contiguous_search.hpp"
+#include "draws.hpp"
 #include "hierarchy.hpp"
 #include "judge.hpp"
 #include "judged_annealing.hpp"
@@ -333,7 +334,7 @@ private:
 
     // Perturbs a placement of the pool and refines it without a hierarchy. Better placements are chosen more often.
     void search_nearby() {
-        const std::size_t chosen = std::min(random_() % pool_.size(), random_() % pool_.size());
+        const std::size_t chosen = draw_early(pool_.size(), random_);
         Candidate next{pool_[chosen].placement, pool_[chosen].score, 0};
         local_.perturb_and_refine(next, pool_[random_() % pool_.size()].placement, random_, budget_);
         if (better(next.score, pool_[chosen].score)) offer(std::move(next.placement), chosen);
@@ -343,9 +344,8 @@ private:
     void search_annealed() {
         const std::int64_t before = budget_.moves();
         const double share = draw_share(random_);
-        const std::size_t chosen = std::min(random_() % pool_.size(), random_() % pool_.size());
-        constexpr double kHeats[] = {1.0, 0.3, 0.1, 3.0};
-        const double heat = kHeats[random_() % std::size(kHeats)];
+        const std::size_t chosen = draw_early(pool_.size(), random_);
+        const double heat = draw_heat(random_);
         judge_.use_estimates(pool_[chosen].estimates);
         Placement found =
             annealing_.run(pool_[chosen].placement, heat, judge_.surcharge(share), judge_.reserved(), random_, budget_);
@@ -360,9 +360,8 @@ private:
     // Anneals a placement of the pool by the simulator, and offers the result.
     void search_judged() {
         const std::int64_t before = budget_.moves();
-        const std::size_t chosen = std::min(random_() % pool_.size(), random_() % pool_.size());
-        constexpr double kHeats[] = {1.0, 0.3, 0.1, 3.0};
-        const double heat = kHeats[random_() % std::size(kHeats)];
+        const std::size_t chosen = draw_early(pool_.size(), random_);
+        const double heat = draw_heat(random_);
         offer(judged_annealing_.run(pool_[chosen].placement, heat, random_, budget_), chosen);
         judged_moves_ += before - budget_.moves();
     }
@@ -411,7 +410,7 @@ private:
     void next_cycle() {
         const double share = draw_share(random_);
         // The better a placement, the more often it is the start.
-        const std::size_t chosen = std::min(random_() % pool_.size(), random_() % pool_.size());
+        const std::size_t chosen = draw_early(pool_.size(), random_);
         const std::size_t other = random_() % pool_.size();
         const bool combined = random_() % 3 == 0 && other != chosen;
         const Placement& start = pool_[chosen].placement;

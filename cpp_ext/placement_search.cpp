@@ -8,6 +8,7 @@
 #include <iterator>
 #include <utility>
 
+#include "draws.hpp"
 #include "perturb.hpp"
 
 namespace ov_hsdag {
@@ -77,7 +78,7 @@ void PlacementSearch::perturb_and_refine(Candidate& best, const Placement& other
 }
 
 void PlacementSearch::improve_one(std::vector<Candidate>& population, std::mt19937_64& random, Budget& budget) {
-    const std::size_t chosen = std::min(random() % population.size(), random() % population.size());
+    const std::size_t chosen = draw_early(population.size(), random);
     Candidate next = population[chosen];
     perturb_and_refine(next, population[random() % population.size()].placement, random, budget);
     if (!better(next.score, population[chosen].score)) return;

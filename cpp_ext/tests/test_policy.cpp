@@ -361,7 +361,7 @@ void test_judged_annealing_keeps_to_memory_limits() {
             Simulator simulator(problem);
             const Placement whole(problem.group.size(), 0);
             problem.memory_limit.assign(3, simulator.evaluate(whole.data()).memory_bytes[0] * 9 / 10);
-            CHECK(crowded(problem));
+            CHECK(SearchSpace(problem, problem.group).little_memory);
             const AdditiveModel model(problem, problem.group, node_orders(problem).front());
             Judge judge(problem, model, throughput);
             Placement start = whole;

@@ -249,9 +249,6 @@ def _fix_sizes(name: str, spec: ModelOf, devices: DeviceSet, static: bool) -> No
         static: whether static sizes are requested. Sizes that stay open for an NPU are then only a warning, as other
             models of the application may use the NPU.
 
-    Returns:
-        `spec`.
-
     Raises:
         UserError: sizes stay open although an NPU is among the devices, without `static`; or shapes do not fit.
     """

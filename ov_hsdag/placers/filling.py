@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag.placers.base import by_structure
 from ov_hsdag.problem.coarse import crossing
-from ov_hsdag.problem.problem import OVER_MEMORY, PlacementProblem, topological_groups
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
 # A part may end only at a gap that no more bytes cross than any other gap within 1 / `_WINDOWS` of the model.
 _WINDOWS = 100
@@ -132,5 +132,4 @@ def _part_ends(held: NDArray[np.float64], cuts: NDArray[np.int64], room: NDArray
 
 def crowded(problem: PlacementProblem) -> bool:
     """Whether the memory limit of some device is too small for the whole model."""
-    limited = np.isfinite(problem.memory_limits).any()
-    return bool(limited and (problem.evaluate(problem.singles).infeasible & OVER_MEMORY).any())
+    return problem.search_space.little_memory
