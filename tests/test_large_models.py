@@ -189,7 +189,7 @@ def test_shapes_are_inferred_as_reshape_does(dynamic: ZooModel, monkeypatch: pyt
     model = dynamic.build()
     normalize(model)
     reshaped = ComputationGraph.from_model(model)
-    monkeypatch.setattr(shapes, "LARGE", 0)
+    monkeypatch.setattr(shapes, "_LARGE", 0)
     inferred = ComputationGraph.from_model(model)
     assert inferred.output_shapes == reshaped.output_shapes
 
@@ -209,7 +209,7 @@ def test_nodes_of_a_copy_are_those_of_the_model_whatever_their_order() -> None:
 
 @pytest.mark.parametrize("name", ["decoder", "encoder"])
 def test_the_graph_of_copies_is_the_one_that_the_model_has(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shapes, "LARGE", 0)  # ov.Model.reshape merges copies
+    monkeypatch.setattr(shapes, "_LARGE", 0)  # ov.Model.reshape merges copies
     model = FAMILIES[name](3)
     known = normalize(model)
     assert any("/copy_" in one for one in known.names) == (name == "decoder")

@@ -15,7 +15,6 @@ from itertools import product
 from typing import Any
 
 from ov_hsdag.devices.device_set import kind_of
-from ov_hsdag.model.excerpt import LARGE
 from ov_hsdag.model.lengths import takes_open_lengths, upper_bound
 from ov_hsdag.model.nodes import Nodes, is_integral
 from ov_hsdag.model.own_sizes import fixed_by_weights, suggested_sizes
@@ -37,6 +36,9 @@ IMAGE_DIMENSIONS = (224, 256, 299, 512)
 
 # Elements up to which a tensor of integers may hold dimensions; larger ones are data.
 _MOST_DIMENSION_ELEMENTS = 32
+
+# Number of nodes from which on copying a model takes over a second, so that it is copied once.
+_LARGE = 4000
 
 
 def bounded(shape: ov.PartialShape) -> tuple[int, ...]:
@@ -499,7 +501,7 @@ class Inference:
     def __init__(self, model: ov.Model, nodes: Nodes) -> None:
         """Remembers a model, which is left as it is; `nodes` are its nodes."""
         self._model, self._nodes = model, nodes
-        self._large = len(nodes) >= LARGE
+        self._large = len(nodes) >= _LARGE
         self._copy: ov.Model | None = None  # made by `_current_copy`
         self._copied: list[ov.Node] = []  # nodes of the copy, in the order of `nodes`
         self.sizes: list[list[int]] = []
