@@ -126,8 +126,10 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
     // Number of moves after which searches that disagree exchange placements.
     const auto apart = static_cast<std::int64_t>((1.0 - effort.together) * static_cast<double>(effort.most_moves));
     // Agreement on a start counts with two devices, and for latency where each device can hold the model: a start is
-    // often the optimum then, and searches find the optimum soon.
+    // often the optimum then, and searches find the optimum soon. It also counts for a problem that has no more
+    // placements than a search has moved to.
     const bool hard = space.devices() > 2 && (options.throughput || space.little_memory);
+    const double placements = std::pow(space.devices(), space.groups());
     std::int64_t spent = options.max_moves;
     bool agreed = descents.alone();
     while (!agreed && spent < apart) {
@@ -137,7 +139,7 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
         spent += turn;
         const double moved = std::isfinite(before) ? before / descents.best() - 1.0 : std::isfinite(descents.best());
         agreed = moved <= effort.expected_regret && descents.expected_regret() <= effort.expected_regret &&
-                 !(hard && descents.at_start());
+                 !(hard && placements > static_cast<double>(spent) && descents.at_start());
     }
     if (!agreed && spent < effort.most_moves) {
         descents.exchange();

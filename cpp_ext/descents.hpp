@@ -5,10 +5,10 @@
 // equal independent searches, the expected gain of one more search is at most (second best score - best score) / n: if
 // each of the n is left out in turn, only the absence of the best one costs anything, and it costs this difference.
 // The searches agree when this gain is below `expected_regret` of the best score, and the best score has not improved
-// by more than that in the last turn. For throughput on more than two devices, they do not agree on a score that they
-// had at the start. If they do not agree, they exchange their placements and search on, for the last share `together`
-// of `most_moves`. Moves are counted, not time, so that a seed gives the same result on every machine and on any
-// number of cores.
+// by more than that in the last turn. On more than two devices, for throughput or in little memory, they do not agree
+// on a score that they had at the start, unless each has tried as many moves as there are placements. If they do not
+// agree, they exchange their placements and search on, for the last share `together` of `most_moves`. Moves are
+// counted, not time, so that a seed gives the same result on every machine and on any number of cores.
 #pragma once
 
 #include <cstdint>

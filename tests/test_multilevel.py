@@ -193,6 +193,14 @@ def test_searches_that_agree_end_and_others_go_on() -> None:
     assert max(gains) > 1.0
 
 
+def test_searches_agree_on_a_start_where_they_can_have_tried_every_placement() -> None:
+    chain = problem_of([[node] for node in range(3)], [[3.0, 3.0, 3.0]] * 3, objective="throughput")
+    cycles = [
+        search_until_agreed(chain, settings={"effort": {"most_moves": most}}).cycles for most in (1_000_000, 4_000_000)
+    ]
+    assert cycles[0] == cycles[1]
+
+
 def every_single(problem: PlacementProblem) -> float:
     return float(problem.scores(problem.singles).min())
 

@@ -6,10 +6,11 @@ import importlib
 import os
 import pickle
 import sys
+import threading
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from importlib.machinery import ModuleSpec
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any, NoReturn, TypeVar
 
 from ov_hsdag.devices.cpu import usable_cores
@@ -58,6 +59,18 @@ def in_processes(function: Callable[[T], R], tasks: Collection[T], processes: in
         yield from pool.map(_call, tasks)
 
 
+def end_with_parent() -> None:
+    """Ends this process when the process that started it is gone; a killed command leaves nothing running."""
+    parent = parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 # The function that this process runs, if it is one of `in_processes`.
 _function: Callable[[Any], Any] | None = None
 
@@ -65,6 +78,7 @@ _function: Callable[[Any], Any] | None = None
 def _begin(sent: bytes) -> None:
     """Sets the function of this process. sent: the pickled function."""
     global _function
+    end_with_parent()
     _function = pickle.loads(sent)
 
 

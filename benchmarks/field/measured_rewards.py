@@ -45,7 +45,7 @@ from benchmarks.common.contestants import LEARNED, SHIPPED
 from benchmarks.common.machine import about
 from benchmarks.common.output import add_output, folder_or_temporary, stored
 from benchmarks.common.tables import Result, markdown, publish
-from benchmarks.common.workers import start
+from benchmarks.common.workers import end_with_parent, start
 from benchmarks.field.unseen import DEVICES, declared
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring.evaluator import Measurement
@@ -446,6 +446,7 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 def _begin(shares: Any) -> None:
     """Binds a process to the next list of cores in a queue."""
+    end_with_parent()
     os.sched_setaffinity(0, shares.get())
 
 

@@ -45,6 +45,7 @@ import openvino as ov
 from benchmarks.common.counting import busy, count_for
 from benchmarks.common.machine import about
 from benchmarks.common.output import add_output
+from benchmarks.common.workers import end_with_parent
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
@@ -254,6 +255,7 @@ def compiled_once(
 
 def _begin(own: Any) -> None:
     """Binds a process to the next list of cores in a queue."""
+    end_with_parent()
     os.sched_setaffinity(0, own.get())
     warnings.simplefilter("ignore")
 

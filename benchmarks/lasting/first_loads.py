@@ -202,7 +202,7 @@ def table(starts: Sequence[Mapping[str, Any]], one: float, kills: Mapping[str, A
         rows.append(["workers at once, on an empty cache", str(len(starts)), str(bad), f"{one:.1f}", longest])
     if kills["kills"]:
         rows.append(["load after a killed one", str(kills["kills"]), str(len(kills["faults"])), "", ""])
-    head = ["", "times", "failed", "first load alone, s", "longest wait of a worker, s"]
+    head = ["", "times", "failed", "first load alone, s", "longest wait of a worker (median), s"]
     return markdown(head, rows)
 
 

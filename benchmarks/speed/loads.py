@@ -38,6 +38,9 @@ from ov_hsdag.devices import virtual
 from ov_hsdag.placing.placement_cache import FOLDER_VARIABLE
 from research.zoo.deep import build, operations
 
+SMOKE_ARGUMENTS = "--sizes 100 --repeats 1"
+"""The arguments with which this command is quickest, for `make figures-smoke`."""
+
 ROOT = Path(__file__).parents[2]
 
 DEVICES = "CPU_A,CPU_B"

@@ -1,12 +1,13 @@
 """Does `ov-hsdag improve` replace placements by faster ones, and leave alone what nothing beats?
 
-    python -m benchmarks.truth.improved_placements [MODEL …] [--budget 6m] [--rounds 40]
+    python -m benchmarks.truth.improved_placements [MODEL …] [--budget 6m] [--rounds 40] [--wrong-profile]
 
 Each model is saved, and loaded by the device name ``HSDAG:CPU_A,CPU_B`` for throughput into an empty cache, which keeps
 the predicted placement. Then ``ov-hsdag improve`` runs as a user runs it, with one budget for all models. At last the
 placements before and after, each device alone, HETERO's own choices, a copy on each device and every placer's placement
 run in turns, in trials that `improve` did not see. The two devices are one-core CPU devices, in bf16 and in f32 where
-the processor has bf16.
+the processor has bf16. With --wrong-profile the loads are told that the first device is a core with AMX, as if a file
+of another machine had been taken along: what they keep is badly balanced, and `improve` has something to find.
 
 Exit status 1 where a replacement's later rate over the kept one's is below the interval that `improve` printed, or a
 placement that was left alone is beaten by another placement of the operations by more than `improve` asks for a
@@ -42,6 +43,7 @@ from ov_hsdag.placing.placement_cache import FOLDER_VARIABLE, CacheEntry, Placem
 from ov_hsdag.placing.rivals import contenders
 from ov_hsdag.problem.copies import COPIES
 from ov_hsdag.problem.pricing import Session
+from ov_hsdag.storage.files import write_json
 from research.zoo.catalog import ZOO
 
 SMOKE_ARGUMENTS = "squeezenet --budget 40s --rounds 2 --no-finetune"
@@ -51,6 +53,12 @@ MODELS = ("resnet50", "bert-base", "segformer-b0")
 """A convolutional network, an encoder and a segmentation model of real size."""
 
 OBJECTIVE = "throughput"
+
+WRONG_PROFILE = {"version": 1, "devices": {"CPU_A": {"builtin": "cpu_core_amx"}, "CPU_B": {"builtin": "cpu_core"}}}
+"""The profile of --wrong-profile."""
+
+PROFILE_VARIABLE = "OV_HSDAG_PROFILE"
+"""The environment variable for `HSDAG_PROFILE` of loads by device name."""
 
 BEFORE, AFTER = "kept before", "kept now"
 
@@ -168,6 +176,7 @@ def main() -> int:
     parser.add_argument("--budget", default="6m", help="of improve, for all models (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=40, help="of the later comparison (default %(default)s)")
     parser.add_argument("--no-finetune", action="store_true", help="improve without fine-tuning the policy")
+    parser.add_argument("--wrong-profile", action="store_true", help="place by the profile of another machine")
     add_output(parser, "JSON of the results, and the table in Markdown beside it")
     options = parser.parse_args()
     os.environ[virtual.VIRTUAL_DEVICES_VARIABLE] = unlike(OBJECTIVE)
@@ -175,6 +184,9 @@ def main() -> int:
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
         os.environ[FOLDER_VARIABLE] = temporary
+        if options.wrong_profile:
+            os.environ[PROFILE_VARIABLE] = str(Path(temporary) / "profile.json")
+            write_json(Path(os.environ[PROFILE_VARIABLE]), WRONG_PROFILE)
         paths = {name: str(Path(temporary) / f"{name}.xml") for name in names}
         for name, path in paths.items():
             ov.save_model(ZOO[name].build(), path, compress_to_fp16=False)
@@ -190,7 +202,12 @@ def main() -> int:
             kept = {key: results[path][key] for key in ("predicted_gain", "measured_gain", "gained", "replaced", "why")}
             rows.append({"model": name, **kept, "later": compare(path, before[path], after[path], options.rounds)})
             print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
-    settings = {"budget": options.budget, "rounds": options.rounds, "finetune": not options.no_finetune}
+    settings = {
+        "budget": options.budget,
+        "rounds": options.rounds,
+        "finetune": not options.no_finetune,
+        "wrong_profile": options.wrong_profile,
+    }
     result = {"about": about(), "settings": settings, "improving_seconds": seconds, "rows": rows}
     publish(options.output, result, {"Kept placements, improved, and compared later:": table(rows)})
     lines = failures(rows)
