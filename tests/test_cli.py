@@ -251,8 +251,8 @@ class TestVerify:
     def test_a_crash_of_openvino_ends_as_errors_do(self, placed: tuple[Path, dict[str, Any]]) -> None:
         code = """
             import os
-            import ov_hsdag.measuring.verification as verification
-            verification._run = lambda *arguments: os.abort()
+            import ov_hsdag.measuring.verification_runs as verification_runs
+            verification_runs._run_sequence = lambda *arguments: os.abort()
             from ov_hsdag.cli import main
             main()
         """
@@ -263,12 +263,12 @@ class TestVerify:
     def test_what_was_found_stands_where_openvino_crashes_at_the_end(self, placed: tuple[Path, dict[str, Any]]) -> None:
         code = """
             import atexit, os
-            import ov_hsdag.measuring.verification as verification
-            run = verification._run
+            import ov_hsdag.measuring.verification_runs as verification_runs
+            run = verification_runs._run_sequence
             def crashing(*arguments):
                 atexit.register(os.abort)
                 return run(*arguments)
-            verification._run = crashing
+            verification_runs._run_sequence = crashing
             from ov_hsdag.cli import main
             main()
         """
@@ -288,12 +288,12 @@ class TestVerify:
         code = f"""
             import os, signal, time
             signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs in the background ignore it
-            import ov_hsdag.measuring.verification as verification
+            import ov_hsdag.measuring.verification_runs as verification_runs
             def hang(*arguments):
                 with open({str(tmp_path / "pid")!r}, "w") as file:
                     file.write(f"{{os.getpid()}} {{os.getppid()}}")
                 time.sleep(60)
-            verification._run = hang
+            verification_runs._run_sequence = hang
             from ov_hsdag.cli import main
             main()
         """

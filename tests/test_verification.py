@@ -12,10 +12,11 @@ import ov_hsdag
 from ov_hsdag.calibration.calibrate import Calibrating, calibrate_where_it_runs
 from ov_hsdag.cli._common import assumed_shapes
 from ov_hsdag.costs.builtin import builtin_profile
-from ov_hsdag.measuring import verification
+from ov_hsdag.measuring import verification_runs
 from ov_hsdag.measuring.agreement import largest_difference
 from ov_hsdag.measuring.one_by_one import OneByOne
-from ov_hsdag.measuring.verification import F32, verify
+from ov_hsdag.measuring.verification import verify
+from ov_hsdag.measuring.verification_runs import F32
 from ov_hsdag.model.inputs import conversations
 from ov_hsdag.model.replay import infer
 from ov_hsdag.model.shapes import counted_input_shapes, fitting_input_shapes
@@ -201,7 +202,7 @@ def noise_in_first_inferences(monkeypatch: pytest.MonkeyPatch, seed: int) -> Non
         begun.add(id(request))
         kept.append(request)
 
-    monkeypatch.setattr(verification, "infer", noisy)
+    monkeypatch.setattr(verification_runs, "infer", noisy)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -233,7 +234,7 @@ def test_a_difference_in_second_runs_alone_is_found(two_cpu_core: ov.Core, monke
             request.get_output_tensor(0).data[...] = 5.0
         met.append(request)
 
-    monkeypatch.setattr(verification, "infer", worn)
+    monkeypatch.setattr(verification_runs, "infer", worn)
     done = verify(model, DEVICE, core=two_cpu_core)
     assert (done.result["equal"], done.result["differing"]) == (False, ["y"])
     assert done.result["operation_by_operation"]["wrong"] == [DEVICE]
@@ -259,7 +260,7 @@ def test_whole_numbers_that_differ_are_not_called_infinite(
         infer(request, arrays)
         request.get_output_tensor(0).data[...] = next(runs)
 
-    monkeypatch.setattr(verification, "infer", counted)
+    monkeypatch.setattr(verification_runs, "infer", counted)
     printed = repr(verify(model, DEVICE, core=two_cpu_core))
     assert "difference from CPU_A: another shape, other whole numbers or texts, or NaN elsewhere" in printed
     assert "inf" not in printed.replace("inference", "")

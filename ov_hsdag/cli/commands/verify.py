@@ -17,8 +17,8 @@ from ov_hsdag.cli.child_process import continue_in_child
 from ov_hsdag.cli.command import Command
 from ov_hsdag.cli.command_lines import given, options, place_it
 from ov_hsdag.devices.device_set import DeviceSet
-from ov_hsdag.measuring.verification import DEPLOYED, F32
 from ov_hsdag.measuring.verification import verify as verify_model
+from ov_hsdag.measuring.verification_runs import DEPLOYED, F32
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.model.samples import inputs_of_each, parse_inputs
