@@ -86,7 +86,7 @@ def time_model(
             posterior = choice.infer(comparison.trials(rounds=_TIMED_ROUNDS, until=end))
             took_us = {run: 1e6 / posterior.rate(run) for run in posterior.names}
             if took_us.keys().isdisjoint(runs.predicted_us):
-                raise comparison.error_of_failures()
+                comparison.raise_failures()
     except RunError as error:
         warn_caller(f"'{name}' could not be timed, and is placed by the profile: {error}")
         return {}

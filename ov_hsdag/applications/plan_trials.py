@@ -77,7 +77,7 @@ def measure_plans(
             trials = Trials(comparison, to_measure.simple, predicted, _ERROR, end, TRIAL, to_measure.singles)
             decision = trials.run()
             if decision is None:
-                raise comparison.error_of_failures()
+                comparison.raise_failures()
             key = "latency_us" if application.objective == "latency" else "runs_per_second"
             return decision.chosen, trials.figures(decision, application.objective, key)
     except RunError as error:

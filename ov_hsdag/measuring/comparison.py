@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from functools import cache, partial
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
@@ -158,9 +158,9 @@ class Comparison(AbstractContextManager["Comparison"]):
         """Names of the candidates that have not failed, compiled or not, the simplest first."""
         return [name for name in self._candidates if name not in self.failed]
 
-    def error_of_failures(self) -> RunError:
-        """Makes the error that says why no candidate ran."""
-        return RunError("; ".join(sorted(set(self.failed.values()))) or "the time is too short")
+    def raise_failures(self) -> NoReturn:
+        """Raises RunError with the reasons of all failures, as no candidate ran; without any, the time is too short."""
+        raise RunError("; ".join(sorted(set(self.failed.values()))) or "the time is too short")
 
     def add(self, name: str, candidate: Candidate, needs: Mapping[str, int]) -> None:
         """Adds a candidate, which is compiled before its first trial.
