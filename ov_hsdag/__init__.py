@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ov_hsdag.applications.plan import Plan
-    from ov_hsdag.applications.planning import ModelOf, place_together
+    from ov_hsdag.applications.planning import place_together
+    from ov_hsdag.applications.prepared import ModelOf
     from ov_hsdag.calibration.machine import calibrate
     from ov_hsdag.explaining.explain import explain
     from ov_hsdag.explaining.where import where
@@ -42,7 +43,7 @@ __all__ = [
 _HOMES = {
     "Copies": "ov_hsdag.integration.copies",
     "HSDAGPlacement": "ov_hsdag.integration.passes",
-    "ModelOf": "ov_hsdag.applications.planning",
+    "ModelOf": "ov_hsdag.applications.prepared",
     "PlaceOptions": "ov_hsdag.placing.options",
     "Placement": "ov_hsdag.model.placement",
     "PlacementNotFollowedWarning": "ov_hsdag.utils.errors",

@@ -12,7 +12,7 @@ import openvino as ov
 import pytest
 
 import ov_hsdag
-from ov_hsdag.applications.planning import ModelOf
+from ov_hsdag.applications.prepared import ModelOf
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import opset13 as ops

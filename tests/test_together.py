@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 import ov_hsdag
 from ov_hsdag.applications import application as applications
-from ov_hsdag.applications import planning
+from ov_hsdag.applications import model_timing, plan_trials, planning
 from ov_hsdag.applications.application import Application, Member
 from ov_hsdag.applications.application_file import read_application
 from ov_hsdag.applications.runner import ApplicationRunner
@@ -264,7 +264,7 @@ def test_a_split_tells_what_boundaries_take(factor: float) -> None:
     split = problem.repair(np.arange(problem.group_count) * 2 // problem.group_count)
     assert split.min() != split.max()
     took = float(applications.scale_costs(problem, np.ones(2), factor).scores(split)[0])
-    found = planning._boundaries(problem, split, took)
+    found = model_timing.boundary_factor(problem, split, took)
     assert found == pytest.approx(factor, rel=0.15)
     scaled = applications.scale_costs(problem, np.ones(2), found)
     np.testing.assert_allclose(scaled.scores(problem.singles), problem.scores(problem.singles), rtol=1e-6)
@@ -279,7 +279,8 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[Any, ...], dict
         asked.append((arguments, more))
         raise RunError("not now")
 
-    monkeypatch.setattr(planning, "Comparison", refuse)
+    for module in (model_timing, plan_trials):
+        monkeypatch.setattr(module, "Comparison", refuse)
     return asked
 
 
@@ -323,7 +324,7 @@ class TestOnDevices:
         expected = ov_hsdag.place_together({"one": convolutions(16), "other": convolutions(8)}, PAIR, core=core)
         assert expected.chosen in ("one split", "together")
         # Boundaries seem to take much longer than they do.
-        monkeypatch.setattr(planning, "_time_model", lambda *_: {"CPU_A": 1.0, "CPU_B": 1.0, "boundaries": 1e3})
+        monkeypatch.setattr(planning, "time_model", lambda *_: {"CPU_A": 1.0, "CPU_B": 1.0, "boundaries": 1e3})
         with pytest.warns(UserWarning, match="not now"):
             given = {"one": convolutions(16), "other": convolutions(8)}
             plan = ov_hsdag.place_together(given, PAIR, measure=True, core=core)

@@ -40,6 +40,9 @@ from benchmarks.common.workers import start
 from benchmarks.field.unseen import DEVICES, declared, drawn, unlike
 from ov_hsdag.applications import planning
 from ov_hsdag.applications.application_file import of_folder, read_application, to_place
+from ov_hsdag.applications.plan_figures import figures_of, plan_of
+from ov_hsdag.applications.plan_trials import TRIAL, candidate_of, models_of
+from ov_hsdag.applications.prepared import ModelOf
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring import choice
 from ov_hsdag.measuring.comparison import Comparison
@@ -54,7 +57,7 @@ SMOKE_ARGUMENTS = "--seed 4811 --applications 1 --rounds 1 --most 5 --seconds 5"
 MOST_WHOLE = 16
 
 
-def application(seed: int, number: int) -> dict[str, planning.ModelOf]:
+def application(seed: int, number: int) -> dict[str, ModelOf]:
     """Draws an application of two to five models, each inferred one, two or four times in a run.
 
     Args:
@@ -65,18 +68,17 @@ def application(seed: int, number: int) -> dict[str, planning.ModelOf]:
     models = drawn(1000 * seed + number, int(draw.integers(2, 6)))
     order = draw.permutation(len(models))
     return {
-        models[place].name: planning.ModelOf(models[place].build(), float(draw.choice([1, 1, 2, 4])))
-        for place in order.tolist()
+        models[place].name: ModelOf(models[place].build(), float(draw.choice([1, 1, 2, 4]))) for place in order.tolist()
     }
 
 
-def application_of(path: Path, core: Any) -> dict[str, planning.ModelOf]:
+def application_of(path: Path, core: Any) -> dict[str, ModelOf]:
     """Reads the models of an application's file, or of a pipeline's folder. core: reads models."""
     spec = of_folder(path, {}, None, None) if is_model_folder(path) else read_application(path)
     return to_place(spec, core.read_model)
 
 
-def planned(given: dict[str, planning.ModelOf], core: Any, measure: bool, seconds: float | None) -> tuple[Any, ...]:
+def planned(given: dict[str, ModelOf], core: Any, measure: bool, seconds: float | None) -> tuple[Any, ...]:
     """Plans an application.
 
     Args:
@@ -86,10 +88,10 @@ def planned(given: dict[str, planning.ModelOf], core: Any, measure: bool, second
         seconds: time of measuring; None for the default.
 
     Returns:
-        The arguments with which `planning.plan_of` is called: the application, plans by name, the name of the chosen
-        one, figures, and models.
+        The arguments with which `plan_of` is called: the application, plans by name, the name of the chosen one,
+        figures, and models.
     """
-    with mock.patch.object(planning, "plan_of", wraps=planning.plan_of) as recorded:
+    with mock.patch.object(planning, "plan_of", wraps=plan_of) as recorded:
         planning.place_together(
             given, DEVICES.hetero, core=core, measure=measure, measure_seconds=seconds, start_worker=bound_worker
         )
@@ -134,15 +136,15 @@ def judged(
     with Comparison(
         prepared[0].analysis.model,
         DEVICES,
-        {name: planning.candidate_of(app, named[name], DEVICES) for name in names},
+        {name: candidate_of(app, named[name], DEVICES) for name in names},
         app.objective,
         core,
-        needs={name: planning.figures_of(app, simulated, row)["memory_bytes"] for row, name in enumerate(names)},
+        needs={name: figures_of(app, simulated, row)["memory_bytes"] for row, name in enumerate(names)},
         limit=most,
         start_worker=bound_worker,
-        **planning.models_of(app, prepared),
+        **models_of(app, prepared),
     ) as comparison:
-        trials = comparison.trials(rounds=rounds, seconds=planning.TRIAL, until=end)
+        trials = comparison.trials(rounds=rounds, seconds=TRIAL, until=end)
         failed = dict(comparison.failed)
     # What only exchanges equal devices is one assignment, which ran twice: cores differ by chance.
     first: dict[bytes, str] = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ov_hsdag.applications.application import check_count
-from ov_hsdag.applications.planning import ModelOf
+from ov_hsdag.applications.prepared import ModelOf
 from ov_hsdag.model.config_sizes import with_sizes_beside
 from ov_hsdag.model.inputs import example_shapes, parse_shapes
 from ov_hsdag.model.workload import TOKENS, Workload

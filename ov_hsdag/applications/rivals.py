@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.applications.application import Application
-from ov_hsdag.applications.planning import WHOLE, candidate_of, figures_of
+from ov_hsdag.applications.plan_figures import figures_of
+from ov_hsdag.applications.plan_trials import WHOLE, candidate_of
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.placing.rivals import Rival, mark_twins
 

@@ -18,9 +18,10 @@ from typing import Annotated, Any
 import typer
 
 from ov_hsdag.applications.application_file import ApplicationSpec, to_place
+from ov_hsdag.applications.loaded_plan import LoadedPlan, load_plan
 from ov_hsdag.applications.plan import Plan
 from ov_hsdag.applications.plan_picture import plan_picture
-from ov_hsdag.applications.planning import LoadedPlan, load_plan, place_together
+from ov_hsdag.applications.planning import place_together
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import console
 from ov_hsdag.devices.device_set import DeviceSet
@@ -265,7 +266,7 @@ def read_plan(where: Path, core: ov.Core, device: str | None, **how: Any) -> Loa
         where: the plan.json.
         core: reads the models.
         device: devices in place of the plan's; None for these.
-        how: options of `ov_hsdag.applications.planning.load_plan`; memory: as --memory takes it.
+        how: options of `ov_hsdag.applications.loaded_plan.load_plan`; memory: as --memory takes it.
 
     Returns:
         The plan with new predictions, and its models.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from functools import cache, partial
-from typing import Any
+from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
@@ -33,6 +33,7 @@ from ov_hsdag.measuring.runner import TrialLoad
 from ov_hsdag.model.inputs import timed_inputs
 from ov_hsdag.model.samples import Samples
 from ov_hsdag.model.workload import Phase
+from ov_hsdag.utils.errors import RunError
 from ov_hsdag.utils.failures import (
     NO_TIME_TO_COMPILE,
     NO_TIME_TO_MEASURE,
@@ -156,6 +157,10 @@ class Comparison(AbstractContextManager["Comparison"]):
     def ready(self) -> list[str]:
         """Names of the candidates that have not failed, compiled or not, the simplest first."""
         return [name for name in self._candidates if name not in self.failed]
+
+    def raise_failures(self) -> NoReturn:
+        """Raises RunError with the reasons of all failures, as no candidate ran; without any, the time is too short."""
+        raise RunError("; ".join(sorted(set(self.failed.values()))) or "the time is too short")
 
     def add(self, name: str, candidate: Candidate, needs: Mapping[str, int]) -> None:
         """Adds a candidate, which is compiled before its first trial.

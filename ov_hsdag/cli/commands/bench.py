@@ -17,8 +17,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from ov_hsdag.applications.loaded_plan import LoadedPlan
 from ov_hsdag.applications.plan import Plan, is_plan_file
-from ov_hsdag.applications.planning import TRIAL, LoadedPlan, models_of
+from ov_hsdag.applications.plan_trials import TRIAL, models_of
 from ov_hsdag.applications.rivals import contenders_of_plan
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import applications, console, remote
