@@ -41,7 +41,7 @@ from benchmarks.field.unseen import DEVICES, declared, drawn, unlike
 from ov_hsdag.applications import planning
 from ov_hsdag.applications.application_file import of_folder, read_application, to_place
 from ov_hsdag.applications.plan_figures import figures_of, plan_of
-from ov_hsdag.applications.plan_trials import TRIAL, candidate_of, models_of
+from ov_hsdag.applications.plan_trials import TRIAL, candidate_of, comparison_arguments
 from ov_hsdag.applications.prepared import ModelOf
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring import choice
@@ -142,7 +142,7 @@ def judged(
         needs={name: figures_of(app, simulated, row)["memory_bytes"] for row, name in enumerate(names)},
         limit=most,
         start_worker=bound_worker,
-        **models_of(app, prepared),
+        **comparison_arguments(app, prepared),
     ) as comparison:
         trials = comparison.trials(rounds=rounds, seconds=TRIAL, until=end)
         failed = dict(comparison.failed)

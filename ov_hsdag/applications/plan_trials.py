@@ -71,7 +71,7 @@ def measure_plans(
             limit=remaining,
             report=context.tell,
             start_worker=context.start_worker,
-            **models_of(application, prepared),
+            **comparison_arguments(application, prepared),
         ) as comparison:
             predicted = {name: 1 / to_measure.scores[name] for name in to_measure.names}
             trials = Trials(comparison, to_measure.simple, predicted, _ERROR, end, TRIAL, to_measure.singles)
@@ -153,7 +153,7 @@ def candidate_of(application: Application, assignment: NDArray[np.int64], device
     return replace(ways[0], co_running=ways[1:])
 
 
-def models_of(application: Application, prepared: Sequence[Prepared]) -> dict[str, Any]:
+def comparison_arguments(application: Application, prepared: Sequence[Prepared]) -> dict[str, Any]:
     """Makes arguments of `Comparison` by which all models of an application run in the trials of the first one.
 
     Args:

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from ov_hsdag.applications.loaded_plan import LoadedPlan
 from ov_hsdag.applications.plan import Plan, is_plan_file
-from ov_hsdag.applications.plan_trials import TRIAL, models_of
+from ov_hsdag.applications.plan_trials import TRIAL, comparison_arguments
 from ov_hsdag.applications.rivals import contenders_of_plan
 from ov_hsdag.cli import _common as common
 from ov_hsdag.cli import applications, console, remote
@@ -343,7 +343,7 @@ def _contenders(
 def _contenders_of_plan(loaded: LoadedPlan) -> _Contenders:
     """Lists the rivals of a plan's application."""
     rivals, left_out = contenders_of_plan(loaded.application, loaded.assignment)
-    how = {"seconds": TRIAL, **models_of(loaded.application, loaded.prepared)}
+    how = {"seconds": TRIAL, **comparison_arguments(loaded.application, loaded.prepared)}
     return _Contenders(loaded.prepared[0].analysis.model, rivals, left_out, how)
 
 
