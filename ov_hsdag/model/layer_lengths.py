@@ -264,7 +264,11 @@ def _other_addend(node: ov.Node, to: ov.Node) -> ov.Output | None:
 
 
 def _sum_of_experts(tile: ov.Node) -> ov.Node | None:
-    """Finds the ReduceSum at the end of the block of experts that begins with a Tile; None for other Tiles."""
+    """Finds the ReduceSum at the end of the block of experts that begins with a Tile; None for other Tiles.
+
+    The native core recognises the same blocks in the graph (cpp_ext/experts), and checks all that plugins require of
+    them. Both exist because the model is changed here before its graph is made.
+    """
     node = tile
     for _ in range(_LONGEST):
         readers = [ancestor for ancestor in _readers(node) if ancestor.get_type_name() != "ShapeOf"]
