@@ -11,11 +11,12 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 
-from ov_hsdag.costs import cost_model, fusions
+from ov_hsdag.costs import cost_model
+from ov_hsdag.costs.experts import ChosenAlone, fuses_experts
 from ov_hsdag.costs.profile import Profile, load_builtin
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.explaining.explain import explain
-from ov_hsdag.model.experts import ChosenAlone, experts
+from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import ComputationGraph
 from ov_hsdag.model.layer_lengths import _repeat_by_constants, _reshape_by_constants
 from ov_hsdag.model.normalize import normalize
@@ -202,15 +203,15 @@ def test_tokens_are_priced_by_the_experts_that_they_choose() -> None:
 def test_plugins_that_do_not_fuse_compute_all_experts(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = normalize(decoder_of_experts(LAYERS, experts=64, inner=256))
     fused = cost_model.node_us(cpu(), graph, DEVICES.names).sum(axis=0)
-    monkeypatch.setattr(fusions, "_EXPERTS_SINCE", (9999, 1))
+    monkeypatch.setattr("ov_hsdag.costs.experts._EXPERTS_SINCE", (9999, 1))
     unfused = cost_model.node_us(cpu(), graph, DEVICES.names).sum(axis=0)
     assert (unfused > 3 * fused).all()
     gpu, integrated = (Profile({"GPU": load_builtin(name)}) for name in ("arc_a770", "arc_meteor_lake"))
     monkeypatch.undo()
-    assert fusions.fuses_experts(gpu, graph, ["GPU"]) == [False]  # its plugin fuses compressed weights alone
+    assert fuses_experts(gpu, graph, ["GPU"]) == [False]  # its plugin fuses compressed weights alone
     compressed = replace(graph, output_types=tuple("u8" if kind == "f32" else kind for kind in graph.output_types))
-    assert fusions.fuses_experts(gpu, compressed, ["GPU"]) == [True]
-    assert fusions.fuses_experts(integrated, compressed, ["GPU"]) == [False]  # it has no matrix engines
+    assert fuses_experts(gpu, compressed, ["GPU"]) == [True]
+    assert fuses_experts(integrated, compressed, ["GPU"]) == [False]  # it has no matrix engines
 
 
 def test_tensors_for_all_experts_take_no_memory_where_they_are_not_computed(two_cpu_core: ov.Core) -> None:

@@ -1,8 +1,7 @@
 """The cost model: times of operations and transfers on the devices of a profile, and what they store and support.
 
 Costs are arrays with one column for each device of a list. Some devices compute only the routed experts of a mixture of
-experts (`fuses_experts`). For these the graph is replaced by one in which the other experts cost nothing
-(`ov_hsdag.model.experts.ChosenAlone`).
+experts. So each device's costs are those of the graph that it executes (`ov_hsdag.costs.experts`).
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs.fusions import fuses_experts, own_layout, with_layouts
+from ov_hsdag.costs.experts import ExecutedGraphs
+from ov_hsdag.costs.fusions import own_layout, with_layouts
 from ov_hsdag.costs.profile import Profile
 from ov_hsdag.costs.roofline import Roofline
-from ov_hsdag.model.experts import ChosenAlone
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 
 
@@ -31,14 +30,7 @@ def node_us(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> 
     Returns:
         Times in µs, float64 [nodes, devices].
     """
-    fusing = fuses_experts(profile, graph, names)
-    models = _rooflines(graph, fusing)
-    times = np.stack(
-        [models[fuses].node_us(profile.device(name)) for name, fuses in zip(names, fusing, strict=True)], axis=1
-    )
-    if any(fusing):
-        times[np.ix_(ChosenAlone.of(graph).absent, np.array(fusing))] = 0.0
-    return times
+    return _OperationCosts(profile, graph, names).node_us()
 
 
 def boundary_costs(profile: Profile, names: Sequence[str]) -> dict[str, Any]:
@@ -70,27 +62,14 @@ def all_costs(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -
     Returns:
         Arrays by the terms' names, attributes of a problem; their shapes and types are those of `CostTerm`.
     """
-    fused_with, fusion_penalty_us = fusion_costs(profile, graph, names)
+    operations = _OperationCosts(profile, graph, names)
+    fused_with, fusion_penalty_us = operations.fusions()
     return {
-        "node_us": node_us(profile, graph, names),
+        "node_us": operations.node_us(),
         "fused_with": fused_with,
         "fusion_penalty_us": fusion_penalty_us,
         **boundary_costs(profile, names),
     }
-
-
-def _rooflines(graph: ComputationGraph, fusing: Sequence[bool]) -> dict[bool, Roofline]:
-    """Makes the roofline models that the devices of a list need.
-
-    Args:
-        graph: the graph of a model.
-        fusing: whether each device computes only the routed experts, see `fuses_experts`.
-
-    Returns:
-        The model for devices that compute only the routed experts (True), and for all others (False); without a key
-        that `fusing` does not have.
-    """
-    return {fuses: Roofline(ChosenAlone.of(graph).graph if fuses else graph) for fuses in set(fusing)}
 
 
 def fusion_costs(
@@ -108,13 +87,35 @@ def fusion_costs(
             [nodes, devices]; see `PlacementProblem.fused_with`.
         fusion_penalty_us: the time that the node takes longer otherwise, µs, float64 [nodes, devices].
     """
-    fusing = fuses_experts(profile, graph, names)
-    models = _rooflines(graph, fusing)
-    model_of_device = [(models[fuses], profile.device(name)) for name, fuses in zip(names, fusing, strict=True)]
-    fusion_penalty_us = np.stack([model.fusion_penalty_us(device) for model, device in model_of_device], axis=1)
-    fused_with = np.stack([model.fused_with for model, _ in model_of_device], axis=1)
-    own = np.repeat(own_layout(graph)[:, None], len(names), axis=1)
-    return with_layouts(graph, fused_with, fusion_penalty_us, own, profile.layout_us_per_byte(names))
+    return _OperationCosts(profile, graph, names).fusions()
+
+
+class _OperationCosts:
+    """Costs of a graph's operations on the devices of a list; what they share is computed once."""
+
+    def __init__(self, profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> None:
+        """Makes the roofline models of the graphs that devices execute; the arguments are those of `all_costs`."""
+        self._graph = graph
+        self._executed = ExecutedGraphs.of(profile, graph, names)
+        models = {fuses: Roofline(self._executed.graph(fuses)) for fuses in set(self._executed.fusing)}
+        # The roofline model and the profile of each device.
+        self._columns = [
+            (models[fuses], profile.device(name)) for name, fuses in zip(names, self._executed.fusing, strict=True)
+        ]
+        self._layout_us_per_byte = profile.layout_us_per_byte(names)
+
+    def node_us(self) -> NDArray[np.float64]:
+        """Time of each node on each device, µs, float64 [nodes, devices]."""
+        times = np.stack([model.node_us(device) for model, device in self._columns], axis=1)
+        times[self._executed.absent] = 0.0
+        return times
+
+    def fusions(self) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Fusions and their penalties, see `fusion_costs`."""
+        fusion_penalty_us = np.stack([model.fusion_penalty_us(device) for model, device in self._columns], axis=1)
+        fused_with = np.stack([model.fused_with for model, _ in self._columns], axis=1)
+        own = np.repeat(own_layout(self._graph)[:, None], len(self._columns), axis=1)
+        return with_layouts(self._graph, fused_with, fusion_penalty_us, own, self._layout_us_per_byte)
 
 
 def transfer_costs(profile: Profile, names: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -9,18 +9,11 @@ later one takes longer if the fusion is broken. So costs of fusions are not sums
 
 from __future__ import annotations
 
-import platform
-import re
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.costs.op_types import ANCHORS, ELEMENTWISE
-from ov_hsdag.costs.profile import DeviceProfile, Profile
-from ov_hsdag.model.experts import experts
 from ov_hsdag.model.graph import ComputationGraph, Floats, NodeKind
-from ov_hsdag.utils.lazy import ov
 
 # Operations that compute in the device's own layout (channels last, in blocks), and those that keep the layout.
 _CONVOLUTIONS = (ANCHORS - {"MatMul"}) | {"DeformableConvolution"}
@@ -32,51 +25,6 @@ _CARRIERS = ELEMENTWISE | {
 # Operations at which a path of images ends and a new one begins: a convolution reads one tensor, and a Concat joins
 # several and rewrites each.
 _LAYOUT_ENDS = _CONVOLUTIONS | {"Concat"}
-
-# The first release whose plugins compute only the routed experts of a mixture of experts (docs/reference/facts.md).
-_EXPERTS_SINCE = (2025, 4)
-
-# Element types of weights with which GPU plugins fuse a block of experts, on GPUs with matrix engines.
-_GPU_EXPERT_TYPES = frozenset({"u4", "i4", "u8", "i8"})
-
-# Ratio of the peak rate with f16 to that with f32 from which a GPU has matrix engines; other GPUs have a ratio of 2.
-_F16_RATIO_OF_MATRIX_ENGINES = 4.0
-
-
-def fuses_experts(profile: Profile, graph: ComputationGraph, names: Sequence[str]) -> list[bool]:
-    """Whether each device's plugin computes only the routed experts of mixture-of-experts blocks.
-
-    A block is one layer's experts with their router, which chooses a few experts for each token
-    (`ov_hsdag.model.experts`). Since 2025.4, CPU plugins on x86-64 skip the others, and so do those of GPUs with matrix
-    engines if the experts' weights have 4 or 8 bits.
-
-    Args:
-        profile: profile of the devices.
-        graph: the graph of a model.
-        names: names of the devices.
-
-    Returns:
-        A value for each device, in the order of `names`; all are False if the graph has no such blocks.
-    """
-    blocks = experts(graph)
-    release = tuple(int(number) for number in re.findall(r"\d+", ov.__version__)[:2])  # (2026, 4)
-    if not blocks or release < _EXPERTS_SINCE:
-        return [False] * len(names)
-    compressed_outputs = {output for output, name in enumerate(graph.output_types) if name in _GPU_EXPERT_TYPES}
-    # The first block stands for all, as the layers of a model are compressed alike.
-    weight_outputs = [range(graph.output_ptr[node], graph.output_ptr[node + 1]) for node in blocks[0].weights(graph)]
-    compressed = any(compressed_outputs.intersection(outputs) for outputs in weight_outputs)
-    on_x86 = platform.machine().lower() in ("x86_64", "amd64")
-    devices = [profile.device(name) for name in names]
-    return [
-        (device.kind == "CPU" and on_x86) or (device.kind == "GPU" and compressed and has_matrix_engines(device))
-        for device in devices
-    ]
-
-
-def has_matrix_engines(gpu: DeviceProfile) -> bool:
-    """Whether a GPU multiplies matrices in units made for it, judged by its peak rates with f16 and f32."""
-    return gpu.peak_gflops.get("f16", 0.0) >= _F16_RATIO_OF_MATRIX_ENGINES * gpu.peak_gflops.get("f32", 0.0)
 
 
 def main_inputs(graph: ComputationGraph) -> NDArray[np.int32]:

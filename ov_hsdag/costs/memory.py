@@ -13,11 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ov_hsdag.costs.fusions import fuses_experts, has_matrix_engines
+from ov_hsdag.costs.experts import ExecutedGraphs
 from ov_hsdag.costs.profile import DeviceProfile, Profile
 from ov_hsdag.devices import discovery
 from ov_hsdag.devices.runtime_options import runtime_options
-from ov_hsdag.model.experts import ChosenAlone
 from ov_hsdag.model.graph import ComputationGraph, NodeKind
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
@@ -218,7 +217,7 @@ def _default_kv_precision(device: DeviceProfile) -> str:
     GPUs without matrix engines keep them in 8 bits, as CPUs do
     (src/plugins/intel_gpu/src/runtime/execution_config.cpp).
     """
-    return "u8" if device.kind == "CPU" or (device.kind == "GPU" and not has_matrix_engines(device)) else "f16"
+    return "u8" if device.kind == "CPU" or (device.kind == "GPU" and not device.has_matrix_engines) else "f16"
 
 
 def memory_needs(
@@ -249,8 +248,7 @@ def memory_needs(
         the graph has them, unless all devices compute only the routed experts.
     """
     states = States.of(graph)
-    # Tensors have one size for all devices, so all experts count if one device computes all of them.
-    computed = ChosenAlone.of(graph).graph if all(fuses_experts(profile, graph, names)) else graph
+    computed = ExecutedGraphs.of(profile, graph, names).for_memory
     if not len(states.node):
         return None, None if computed is graph else live_bytes(computed, states)
     held = held_bytes(graph, profile, names, kv_precisions(model, core, profile, names), states)

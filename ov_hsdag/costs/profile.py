@@ -29,6 +29,9 @@ BUILTIN_DIRECTORY = Path(__file__).with_name("profiles")
 # and cpu_core_amx come near the built-in profiles of CPUs with 14 and 56 cores in dense operations.
 _SCALING = 0.85
 
+# Ratio of the peak rate with f16 to that with f32 from which a GPU has matrix engines; other GPUs have a ratio of 2.
+_F16_RATIO_OF_MATRIX_ENGINES = 4.0
+
 # Beginnings of the sources of figures that are guesses, and of figures that a device in host memory does not have.
 _ESTIMATE, _IN_HOST_MEMORY = "estimate", "computes in host memory"
 
@@ -68,6 +71,12 @@ class DeviceProfile:
     def estimates(self) -> tuple[str, ...]:
         """Names of the figures that are guesses, neither from this device's datasheet nor measured."""
         return tuple(key for key, source in self.sources.items() if source.startswith(_ESTIMATE))
+
+    @property
+    def has_matrix_engines(self) -> bool:
+        """Whether a GPU multiplies matrices in units made for it, judged by its peak rates with f16 and f32."""
+        f16, f32 = (self.peak_gflops.get(precision, 0.0) for precision in ("f16", "f32"))
+        return f16 >= _F16_RATIO_OF_MATRIX_ENGINES * f32
 
     def runs(self, type_name: str) -> bool:
         """Whether the device runs operations of a type, as far as is known without asking it.

@@ -8,7 +8,7 @@ The native core recognises the blocks (cpp_ext/experts.hpp), because it keeps ea
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,35 +89,3 @@ def experts(graph: ComputationGraph) -> tuple[Experts, ...]:
         if shape and indices and 0 < indices[-1] < shape[-1]:
             blocks.append(Experts(nodes, tile, scatter, total, shape[-1], indices[-1], math.prod(indices[:-1])))
     return tuple(blocks)
-
-
-@dataclass(frozen=True, eq=False)
-class ChosenAlone:
-    """A graph for the costs of devices with fused experts, which execute only the chosen experts of each block."""
-
-    graph: ComputationGraph  # tensor bytes and flops count the executed experts only; weight bytes count all experts
-    absent: NDArray[np.bool_]  # nodes that are not executed, bool [nodes]
-
-    @classmethod
-    def of(cls, graph: ComputationGraph) -> ChosenAlone:
-        """Makes the graph that devices with fused experts execute; `graph` has every expert compute for every token."""
-        # Share of each output's bytes that remains, and share of each weight's bytes that is read.
-        share, read = np.ones(graph.outputs), np.ones(graph.nodes)
-        flops, absent = graph.flops.copy(), np.zeros(graph.nodes, bool)
-        for block in experts(graph):
-            computing = block.products(graph)
-            absent[[block.tile, block.scatter]] = True
-            flops[[*computing, block.sum]] *= block.chosen / block.all
-            tiled = {block.tile}
-            for node in computing.tolist():
-                first, last = graph.input_ptr[node], graph.input_ptr[node + 1]
-                sources = graph.input_source[first:last].tolist()
-                if graph.types[node] == "Reshape" and sources[0] in tiled:
-                    tiled.add(node)
-                copies = 1 if node in tiled else block.chosen
-                share[graph.output_ptr[node] : graph.output_ptr[node + 1]] = copies / block.all
-            for node in block.weights(graph):
-                read[node] = min(block.distinct / block.all, 1.0)
-        share *= read[graph.output_node]
-        size = np.where(share < 1, np.ceil(graph.output_bytes * share), graph.output_bytes).astype(np.int64)
-        return cls(replace(graph, output_bytes=size, flops=flops), absent)
