@@ -319,7 +319,14 @@ def in_turns(folder: Path, settings: Mapping[str, Any], cell: tuple[str, str]) -
             placements[method] = np.frombuffer(bytes.fromhex(result["placement"]), np.uint8)
     rivals += [_rival(problem, name, placement) for name, placement in placements.items()]
     results = measure_in_turns(
-        model, DEVICES, objective, core, rivals, rounds=settings["rounds"], seconds=settings["trial_seconds"]
+        model,
+        DEVICES,
+        objective,
+        core,
+        rivals,
+        rounds=settings["rounds"],
+        seconds=settings["trial_seconds"],
+        halving=False,
     )
     rows: dict[str, Any] = {}
     for result in results:
@@ -458,7 +465,7 @@ def main() -> int:
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--measurements", type=int, default=MEASUREMENTS, help="of each method")
     parser.add_argument("--trial-seconds", type=float, default=TRIAL_SECONDS)
-    parser.add_argument("--rounds", type=int, default=24, help="of turns in the end, at most")
+    parser.add_argument("--rounds", type=int, default=24, help="of turns in the end")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="cells at the same time, each on two cores of its own")
     parser.add_argument("--smoke", action="store_true", help="a small model, four measurements, short trials")

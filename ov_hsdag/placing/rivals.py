@@ -179,7 +179,7 @@ class Result:
         }
 
 
-def measure(
+def measure(  # noqa: PLR0913 settings, all by keyword
     model: ov.Model,
     devices: DeviceSet,
     objective: str,
@@ -189,10 +189,11 @@ def measure(
     rounds: int = ROUNDS,
     seconds: float | None = None,
     total_seconds: float = math.inf,
+    halving: bool = True,
     report: Callable[[str], None] | None = None,
     **comparison_options: Any,
 ) -> list[Result]:
-    """Runs rivals in interleaved trials on real devices; rivals that are surely worse than the best get fewer rounds.
+    """Runs rivals in interleaved trials on real devices.
 
     Args:
         model: the normalized model; of co-running models, the first one.
@@ -203,6 +204,8 @@ def measure(
         rounds: largest number of rounds.
         seconds: time of a trial, seconds; by default `comparison.SECONDS`.
         total_seconds: time for everything, seconds, after which no round but the first begins.
+        halving: whether rivals that are surely worse than the best get fewer rounds. It saves time, and leaves wide
+            intervals for these.
         report: called with a few words at each step.
         comparison_options: further arguments of `Comparison`, such as shapes, phases, and co-running models.
 
@@ -217,7 +220,7 @@ def measure(
     needs = {rival.name: rival.predicted["memory_bytes"] for rival in found if rival.predicted is not None}
     comparison_options |= {"simple": {*devices.names, HETERO_DEFAULT, PIPELINE_HINT}, "needs": needs, "report": report}
     with Comparison(model, devices, candidates, objective, core, **comparison_options) as compiled:
-        trials = compiled.trials(rounds=rounds, seconds=seconds or SECONDS, until=until, halving=True)
+        trials = compiled.trials(rounds=rounds, seconds=seconds or SECONDS, until=until, halving=halving)
         if not compiled.ready:
             raise RunError(f"nothing runs the model: {'; '.join(f'{k}: {v}' for k, v in compiled.failed.items())}")
         singles = [name for name in compiled.ready if name in devices.names]
