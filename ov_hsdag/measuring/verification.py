@@ -6,7 +6,6 @@ models, `ov_hsdag.measuring.accepted_differences` says how much outputs may diff
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +26,7 @@ from ov_hsdag.model.steps import is_stateful
 from ov_hsdag.utils.arguments import check_in_memory
 from ov_hsdag.utils.errors import UserError
 from ov_hsdag.utils.lazy import ov
+from ov_hsdag.utils.warn import warn_caller
 
 
 def verify(
@@ -38,7 +38,7 @@ def verify(
     inputs: GivenInputs | None = None,
     core: ov.Core | None = None,
     report: Callable[[str], None] | None = None,
-    warn: Callable[[str], None] = warnings.warn,
+    warn: Callable[[str], None] = warn_caller,
 ) -> Verification:
     """Compiles a placed model on HETERO and compares its outputs with those of single devices.
 
