@@ -536,7 +536,7 @@ def submodels(compiled: ov.CompiledModel, affinity: dict[str, str]) -> list[tupl
 )
 def test_a_model_larger_than_a_device_is_split_so_that_it_fits(core: ov.Core, objective: str, measure: bool) -> None:
     """Checked on what was compiled: the weights of a device's submodels, and the most tensors alive in one of them."""
-    name = "resnet-bottleneck-small" if measure else "resnet50"  # its candidates take minutes to measure
+    name = "resnet-bottleneck-small" if measure else "resnet50"  # candidates of resnet50 take minutes to measure
     model = ZOO[name].build()
     problem = build_problem(model, DEVICES, objective=objective, core=core)
     whole = int(problem.evaluate(problem.single(0)).memory_bytes[0, 0])

@@ -7,8 +7,10 @@ import os
 import pickle
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from multiprocessing import get_context, parent_process
 from typing import Any, NoReturn, TypeVar
@@ -59,7 +61,35 @@ def in_processes(function: Callable[[T], R], tasks: Collection[T], processes: in
         yield from pool.map(_call, tasks)
 
 
-def end_with_parent() -> None:
+@contextmanager
+def on_pairs_of_cores(jobs: int, *, warnings_shown: bool = True) -> Iterator[ProcessPoolExecutor]:
+    """Makes a pool of processes, each bound to two cores of its own; a single process may use all cores.
+
+    Args:
+        jobs: number of processes.
+        warnings_shown: whether Python's warnings in the processes are shown.
+
+    Yields:
+        The pool. Its processes end when this one is gone.
+    """
+    context = get_context("spawn")
+    cores = sorted(os.sched_getaffinity(0))
+    shares = context.Queue()
+    for number in range(jobs):
+        shares.put(cores if jobs == 1 else cores[2 * number : 2 * number + 2])
+    with ProcessPoolExecutor(jobs, context, _begin_on_cores, (shares, warnings_shown)) as pool:
+        yield pool
+
+
+def _begin_on_cores(shares: Any, warnings_shown: bool) -> None:
+    """Binds this process to the next list of cores in a queue; see `on_pairs_of_cores`."""
+    _end_with_parent()
+    os.sched_setaffinity(0, shares.get())
+    if not warnings_shown:
+        warnings.simplefilter("ignore")
+
+
+def _end_with_parent() -> None:
     """Ends this process when the process that started it is gone; a killed command leaves nothing running."""
     parent = parent_process()
     assert parent is not None
@@ -78,7 +108,7 @@ _function: Callable[[Any], Any] | None = None
 def _begin(sent: bytes) -> None:
     """Sets the function of this process. sent: the pickled function."""
     global _function
-    end_with_parent()
+    _end_with_parent()
     _function = pickle.loads(sent)
 
 

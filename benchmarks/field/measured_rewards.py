@@ -29,11 +29,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +43,7 @@ from benchmarks.common.contestants import LEARNED, SHIPPED
 from benchmarks.common.machine import about
 from benchmarks.common.output import add_output, folder_or_temporary, stored
 from benchmarks.common.tables import Result, markdown, publish
-from benchmarks.common.workers import end_with_parent, start
+from benchmarks.common.workers import on_pairs_of_cores, start
 from benchmarks.field.unseen import DEVICES, declared
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring.evaluator import Measurement
@@ -423,7 +421,7 @@ def measure(folder: Path, settings: Mapping[str, Any], jobs: int) -> dict[str, A
     begin = time.monotonic()
     pairs = [(model, objective) for model in settings["models"] for objective in settings["objectives"]]
     cells = [Cell(*pair, method) for pair in pairs for method in settings["methods"]]
-    with _pool(jobs) as pool:
+    with on_pairs_of_cores(jobs) as pool:
         runs = dict(zip(cells, pool.map(partial(run_cell, folder, settings), cells), strict=True))
         turns = dict(zip(pairs, pool.map(partial(in_turns, folder, settings), pairs), strict=True))
     return {
@@ -437,24 +435,6 @@ def measure(folder: Path, settings: Mapping[str, Any], jobs: int) -> dict[str, A
             for model, objective in pairs
         },
     }
-
-
-@contextlib.contextmanager
-def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Yields a pool of `jobs` processes. A single process uses all cores, several have two cores each."""
-    context = get_context("spawn")
-    cores = sorted(os.sched_getaffinity(0))
-    shares = context.Queue()
-    for number in range(jobs):
-        shares.put(cores if jobs == 1 else cores[2 * number : 2 * number + 2])
-    with ProcessPoolExecutor(jobs, context, _begin, (shares,)) as pool:
-        yield pool
-
-
-def _begin(shares: Any) -> None:
-    """Binds a process to the next list of cores in a queue."""
-    end_with_parent()
-    os.sched_setaffinity(0, shares.get())
 
 
 def main() -> int:

@@ -26,11 +26,9 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import statistics
 import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
@@ -45,7 +43,7 @@ import openvino as ov
 from benchmarks.common.counting import busy, count_for
 from benchmarks.common.machine import about
 from benchmarks.common.output import add_output
-from benchmarks.common.workers import end_with_parent
+from benchmarks.common.workers import on_pairs_of_cores
 from ov_hsdag.devices import virtual
 from ov_hsdag.devices.device_set import DeviceSet
 from ov_hsdag.measuring import choice
@@ -253,13 +251,6 @@ def compiled_once(
     return rounds, shares, {name: str(failure) for name, failure in comparison.failed.items()}
 
 
-def _begin(own: Any) -> None:
-    """Binds a process to the next list of cores in a queue."""
-    end_with_parent()
-    os.sched_setaffinity(0, own.get())
-    warnings.simplefilter("ignore")
-
-
 def judged(pool: ProcessPoolExecutor, args: argparse.Namespace, number: int) -> dict[str, Any]:
     """Places a model, measures all candidates, and compares the chosen placements with them.
 
@@ -333,15 +324,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=1)
     add_output(parser, "JSON of all figures")
     args = parser.parse_args(arguments)
-    rows, cores = [], sorted(os.sched_getaffinity(0))
-    context = get_context("spawn")
-    own = context.SimpleQueue()
-    for number in range(args.jobs):
-        own.put(cores if args.jobs == 1 else cores[2 * number : 2 * number + 2])
+    rows = []
     devices = unlike(args.objective) if args.bf16 else declared()
     with (
         mock.patch.dict("os.environ", {virtual.VIRTUAL_DEVICES_VARIABLE: devices}),
-        ProcessPoolExecutor(args.jobs, context, _begin, (own,)) as pool,
+        on_pairs_of_cores(args.jobs, warnings_shown=False) as pool,
         ThreadPoolExecutor(1 if args.jobs == 1 else args.models) as models,
     ):
         print(f"seed {args.seed}\n{'':28} {'':>9} {'best':>8} {'luckiest':>8} {'single':>8} {'copies':>8} {'limit':>8}")

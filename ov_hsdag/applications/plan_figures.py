@@ -19,7 +19,7 @@ from ov_hsdag.model.workload import Workload
 
 def plan_of(
     application: Application,
-    found: Mapping[str, NDArray[np.int64]],
+    assignments: Mapping[str, NDArray[np.int64]],
     chosen: str,
     measured: dict[str, Any] | None,
     prepared: Sequence[Prepared],
@@ -29,7 +29,7 @@ def plan_of(
 
     Args:
         application: the application.
-        found: assignments by name of the plan, int64 [members].
+        assignments: assignment of each plan, by its name, int64 [members].
         chosen: name of the chosen one; the others become baselines.
         measured: measured figures, see `Plan.measured`.
         prepared: the models.
@@ -38,14 +38,14 @@ def plan_of(
     Returns:
         The plan.
     """
-    evaluation = application.evaluate(np.stack(list(found.values())))
+    evaluation = application.evaluate(np.stack(list(assignments.values())))
     figures = {
         name: {**figures_of(application, evaluation, row), "where": application.describe(one.tolist())}
-        for row, (name, one) in enumerate(found.items())
+        for row, (name, one) in enumerate(assignments.items())
     }
     models = {}
-    spans = evaluation.span_us[list(found).index(chosen)].round(3).tolist()
-    for ready, number, (begin_us, end_us) in zip(prepared, found[chosen].tolist(), spans, strict=True):
+    spans = evaluation.span_us[list(assignments).index(chosen)].round(3).tolist()
+    for ready, number, (begin_us, end_us) in zip(prepared, assignments[chosen].tolist(), spans, strict=True):
         member = ready.member
         way, problem = member.ways[number], member.problem
         result, workload = problem.evaluate(way.placement), Workload.asked(ready.given.workload, None)

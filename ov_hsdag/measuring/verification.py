@@ -51,7 +51,7 @@ def verify(
             of a .npy, .npz, .png or .txt file, or a list of these, one for each sample.
         core: Core of the devices; a new one by default.
         report: called with a few words at each step.
-        warn: called with a line for each problem that does not prevent the comparison; by default it is warned of.
+        warn: called with a line for each problem that does not prevent the comparison; by default a Python warning.
 
     Returns:
         The comparison, whose `good` says whether the placement is verified.
