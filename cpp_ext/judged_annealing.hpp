@@ -1,6 +1,6 @@
-// Simulated annealing by the simulator's score, for small problems in little memory. There live tensors decide what
-// fits on a device, and the additive cost model (anneal.hpp) does not know them. A step takes as long as tens of moves
-// on that model.
+// Simulated annealing by the simulator's score, for small problems. In little memory live tensors decide what fits on a
+// device, and the additive cost model (anneal.hpp) does not know them. For throughput, independent searches by the
+// additive model may agree on its local optimum. A step takes as long as tens of moves on that model.
 #pragma once
 
 #include <cstdint>

@@ -63,15 +63,15 @@ public:
           local_(problem_, levels_, options.throughput, settings_),
           island_search_(problem_, space.levels_of(options.seed + 1), options.throughput, settings_),
           annealing_(model_, options.throughput, settings_.annealing),
-          judged_annealing_(model_, judge_, settings_.judged_annealing),
+          judged_settings_(settings_.judged_annealing.suited(space.little_memory, options.throughput)),
+          judged_annealing_(model_, judge_, judged_settings_),
           random_(options.seed),
           begin_ms_(now_ms(options.processor_time)),
           since_ms_(begin_ms_),
           all_moves_(options.max_moves > 0 ? options.max_moves : std::numeric_limits<std::int64_t>::max() / 4),
           budget_(all_moves_, options.budget_ms > 0 ? begin_ms_ + options.budget_ms : Budget::kNoEnd,
                   options.processor_time),
-          lacks_operations_(std::find(model_.supported.begin(), model_.supported.end(), 0) != model_.supported.end()),
-          little_memory_(space.little_memory) {}
+          lacks_operations_(std::find(model_.supported.begin(), model_.supported.end(), 0) != model_.supported.end()) {}
 
     // Fills the pool with starts and makes the first cycle. starts: [count, groups] placements that are tried as well.
     void begin(std::span<const std::uint8_t> starts) {
@@ -107,8 +107,8 @@ public:
         while (budget_.left()) {
             const auto all = static_cast<double>(moves_after_begin_ - budget_.moves());
             const double spent = all - static_cast<double>(judged_moves_);
-            if (little_memory_ && model_.items <= settings_.judged_annealing.most_items &&
-                static_cast<double>(judged_moves_) < settings_.judged_annealing.share * all) {
+            if (model_.items <= judged_settings_.most_items &&
+                static_cast<double>(judged_moves_) < judged_settings_.share * all) {
                 search_judged();
             } else if (model_.items <= settings_.annealing.most_items &&
                        static_cast<double>(annealed_moves_) < settings_.annealing.share * spent) {
@@ -537,6 +537,7 @@ private:
     Judge judge_;
     PlacementSearch local_, island_search_;
     Annealing annealing_;
+    SearchSettings::JudgedAnnealing judged_settings_;  // those for this problem
     JudgedAnnealing judged_annealing_;
     std::vector<ContiguousSearch> contiguous_;  // one for each order of the groups; empty until the first is needed
     std::size_t best_order_ = 0;                // index in contiguous_ of the order with the best partition
@@ -547,7 +548,6 @@ private:
     std::int64_t all_moves_;  // the budget's moves, spent ones included
     Budget budget_;
     bool lacks_operations_;          // some device lacks operations
-    bool little_memory_;             // some device cannot hold the whole model
     bool limited_work_ = true;       // false: breaking the cycles of a placement may take any time
     int infeasible_ = 0;             // number of placements that were infeasible at first
     std::vector<Solution> pool_;     // best first

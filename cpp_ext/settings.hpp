@@ -27,6 +27,9 @@ struct SearchSettings {
         std::int64_t moves_per_group = 25;
         std::int64_t more_per_group = 2'500;
         std::int64_t most_more = 875'000;
+        // Additional moves of the first turn for throughput if each device can hold the model and the graph is small
+        // enough for annealing by the simulator: one run of that has room in it.
+        std::int64_t judged_moves = 375'000;
         // If a device cannot hold the model, good placements are rarer: least number of moves, factor of the number of
         // moves, and number of the best placements from which local search starts.
         std::int64_t moves_in_little_memory = 1'000'000;
@@ -39,7 +42,7 @@ struct SearchSettings {
         std::int64_t most_moves = 6'000'000;  // largest number of moves of a search: about 1 s on one core
         double expected_regret = 0.0001;      // searches end below this expected gain, a share of the best score
         double together = 0.5;  // last share of `most_moves`, for which searches that disagree exchange placements
-        OV_HSDAG_NUMBERS(moves, moves_per_group, more_per_group, most_more, moves_in_little_memory,
+        OV_HSDAG_NUMBERS(moves, moves_per_group, more_per_group, most_more, judged_moves, moves_in_little_memory,
                          times_in_little_memory, refined_in_little_memory, descents, most_groups, most_moves,
                          expected_regret, together)
     } effort;
@@ -133,7 +136,8 @@ struct SearchSettings {
         OV_HSDAG_NUMBERS(most_items, sweeps, stages, sharpness, hottest, coldest, share)
     } annealing;
 
-    // Simulated annealing by the simulator (judged_annealing.hpp), if a device cannot hold the model.
+    // Simulated annealing by the simulator (judged_annealing.hpp), if a device cannot hold the model, or for
+    // throughput.
     struct JudgedAnnealing {
         std::int32_t most_items = 150;  // graphs of at most this many groups
         std::int32_t sweeps = 60;       // number of proposals for each group in one run
@@ -145,7 +149,23 @@ struct SearchSettings {
         double gentle = 0.3;
         double strict = 30.0;
         double share = 0.5;  // share of all moves
-        OV_HSDAG_NUMBERS(most_items, sweeps, stages, hottest, coldest, gentle, strict, share)
+        // The same numbers for throughput if each device can hold the model. The additive cost model knows what fits
+        // there, but four searches by it alone agree on its local optima.
+        std::int32_t ample_sweeps = 100;
+        std::int32_t ample_stages = 40;
+        double ample_share = 0.2;
+        OV_HSDAG_NUMBERS(most_items, sweeps, stages, hottest, coldest, gentle, strict, share, ample_sweeps,
+                         ample_stages, ample_share)
+
+        // The numbers for a problem: without little memory those in ample memory, and for latency no share at all.
+        [[nodiscard]] JudgedAnnealing suited(bool little_memory, bool throughput) const {
+            JudgedAnnealing numbers = *this;
+            if (little_memory) return numbers;
+            numbers.sweeps = ample_sweeps;
+            numbers.stages = ample_stages;
+            numbers.share = throughput ? ample_share : 0.0;
+            return numbers;
+        }
     } judged_annealing;
 
     // Local search by the simulator, and refinement of batches (placement_search.hpp, refine.hpp).

@@ -226,15 +226,19 @@ def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> N
 def first_moves(problem: PlacementProblem, settings: SearchSettings = "default") -> int:
     """Number of moves of each search in the first turn of `search_until_agreed`.
 
-    It follows from the numbers of groups and devices and from whether memory is short (cpp_ext/settings.hpp, `Effort`).
+    It follows from the numbers of groups and devices, the objective, and whether memory is short (cpp_ext/settings.hpp,
+    `Effort`).
     For a graph that is so large that there is one search only, it is the number of moves of that search.
     """
-    effort = search_settings(settings)["effort"]
+    numbers = search_settings(settings)
+    effort = numbers["effort"]
     moves = effort["moves"] + effort["moves_per_group"] * problem.group_count
     if len(problem.devices) > 2:
         moves += min(effort["more_per_group"] * problem.group_count, effort["most_more"])
     if crowded(problem):
         moves = max(effort["moves_in_little_memory"], effort["times_in_little_memory"] * moves)
+    elif problem.objective == "throughput" and problem.group_count <= numbers["judged_annealing"]["most_items"]:
+        moves += effort["judged_moves"]
     if problem.group_count > effort["most_groups"]:
         moves *= effort["descents"]
     return int(moves)
