@@ -2,13 +2,13 @@
 
     python -m benchmarks.quality.search_ablation [--models N] [--moves N] [--output FILE.json]
 
-The problems are those of `quality.search_effort`, and the same with memory limits, whose sum is 1.25 times what the
-model needs. Each of the four independent searches makes as many moves with a part as without it; they end earlier only
-if all four have placements of exactly the same score. Moves are counted, so that other programs change nothing. An
-interrupted run goes on from the file of --output.
+The problems are those of `quality.search_effort`; the same with memory limits, whose sum is 1.25 times what the model
+needs; and the first problems for throughput of `quality.optimum`, which are random graphs of 12 to 60 operations. Each
+of the four independent searches makes as many moves with a part as without it; they end earlier only if all four have
+placements of exactly the same score. Moves are counted, so that other programs change nothing. An interrupted run goes
+on from the file of --output.
 
-Printed for each part and class of problems is how much slower placements are without it, in the mean and at worst, and
-how much faster at best.
+Printed for each part and class of problems is how much slower placements are without it, in the mean and at worst.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 from benchmarks.common.output import add_output
 from benchmarks.common.tables import markdown, publish
 from benchmarks.common.workers import start
+from benchmarks.quality import optimum
 from benchmarks.quality.drawn_models import DEVICES, SEED, DrawnProblem, drawn_problems, record_of
 from ov_hsdag.placers.multilevel import search_until_agreed
 
@@ -32,6 +33,12 @@ SMOKE_ARGUMENTS = "--models 1 --moves 2000"
 
 MOVES = 2_000_000
 """Moves of each of the four searches: more than by default if they agree soon, fewer than if they never agree."""
+
+SMALL = "small random graphs"
+"""Name of the class of problems of `quality.optimum`."""
+
+SMALL_PROBLEMS = 120
+"""Number of problems of `quality.optimum` that are drawn, half of which are for throughput."""
 
 ROOM = 1.25
 """Sum of the memory limits, as a multiple of what the model needs."""
@@ -42,6 +49,7 @@ WHOLE = "nothing"
 PARTS: dict[str, Mapping[str, Mapping[str, float]]] = {
     WHOLE: {},
     "annealing": {"annealing": {"share": 0.0}},
+    "annealing by the simulator": {"judged_annealing": {"share": 0.0, "ample_share": 0.0}},
     "exchange between the searches": {"effort": {"together": 0.0}},
     "moves of segments": {"moves": {"run": 1}, "local": {"fine_run": 1}},
     "second population": {"population": {"island_share": 0.0, "island_share_in_throughput": 0.0}},
@@ -51,13 +59,26 @@ PARTS: dict[str, Mapping[str, Mapping[str, float]]] = {
 
 
 def cells(models: int | None) -> Iterator[DrawnProblem]:
-    """Yields the problems, each without and with memory limits. models: number of models; None for all."""
+    """Yields the problems, those of models without and with memory limits.
+
+    Args:
+        models: number of models, and at most of small problems; None for all.
+    """
     for drawn in drawn_problems(models):
         yield drawn
         problem = drawn.problem
         need = problem.evaluate(problem.singles).memory_bytes.max()
         limits = np.full(len(problem.devices), int(ROOM * need / len(problem.devices)), np.int64)
-        yield replace(drawn, devices=f"{drawn.devices}, limited memory", problem=replace(problem, memory_bytes=limits))
+        limited = replace(problem, memory_bytes=limits)
+        yield replace(drawn, devices=_class_of(drawn.devices, limited=True), problem=limited)
+    kinds = [(number, optimum.Kind.of(number)) for number in range(SMALL_PROBLEMS)]
+    for number, kind in [(number, kind) for number, kind in kinds if kind.objective == "throughput"][:models]:
+        yield DrawnProblem(f"problem {number}", _class_of(SMALL, limited=kind.limited), optimum.draw(number))
+
+
+def _class_of(devices: str, *, limited: bool) -> str:
+    """The name of a class of problems. devices: key of `DEVICES`, or `SMALL`."""
+    return f"{devices}, limited memory" if limited else devices
 
 
 def scores_without(moves: int, cell: DrawnProblem) -> dict[str, Any]:
@@ -79,18 +100,26 @@ def scores_without(moves: int, cell: DrawnProblem) -> dict[str, Any]:
 
 
 def table(results: list[dict[str, Any]]) -> str:
-    """The table by part and devices. Problems for which the whole search finds no placement are left out."""
+    """The table: mean and worst by class of problems and part.
+
+    Problems for which the whole search finds no placement are left out; a cell counts those for which a search without
+    a part finds none.
+    """
     rows = []
-    for part in list(PARTS)[1:]:
-        for devices in (f"{name}{limited}" for name in DEVICES for limited in ("", ", limited memory")):
-            scores = [one["scores_us"] for one in results if one["devices"] == devices]
-            scores = [one for one in scores if one[WHOLE] is not None]
-            shares = np.array([one[part] / one[WHOLE] - 1 for one in scores if one[part] is not None])
-            if not len(shares):
-                continue
-            figures = [f"{value:+.2%}" for value in (shares.mean(), shares.max(), shares.min())]
-            rows.append([f"{part}; {devices}", *figures, str(len(scores)), str(len(scores) - len(shares))])
-    return markdown(["without", "slower, mean", "worst", "best", "problems", "nothing found"], rows)
+    for devices in (_class_of(name, limited=limited) for name in (*DEVICES, SMALL) for limited in (False, True)):
+        scores = [one["scores_us"] for one in results if one["devices"] == devices]
+        scores = [one for one in scores if one[WHOLE] is not None]
+        if scores:
+            rows.append([f"{devices} ({len(scores)})", *(_loss(scores, part) for part in list(PARTS)[1:])])
+    return markdown(["without", *list(PARTS)[1:]], rows)
+
+
+def _loss(scores: list[dict[str, float | None]], part: str) -> str:
+    """Says how much slower placements are without a part. scores: score by part of each problem, µs."""
+    shares = [without / whole - 1 for one in scores if (without := one[part]) and (whole := one[WHOLE])]
+    nothing = len(scores) - len(shares)
+    figures = [f"{np.mean(shares):+.2%} ({max(shares):+.1%})"] if shares else []
+    return ", ".join([*figures, *([f"{nothing} without a placement"] if nothing else [])])
 
 
 def main() -> int:

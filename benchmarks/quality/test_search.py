@@ -63,7 +63,7 @@ def test_the_search_without_a_part_has_the_settings_that_say_so() -> None:
     worse: dict[str, float | None] = dict.fromkeys(search_ablation.PARTS, 100.0)
     worse |= {"annealing": 103.0, "second population": None}
     text = search_ablation.table([{"devices": KIND, "scores_us": worse}])
-    assert f"annealing; {KIND} | +3.00% | +3.00% | +3.00% | 1 | 0" in text
+    assert f"| {KIND} (1) | +3.00% (+3.0%) | +0.00% (+0.0%) |" in text and "| 1 without a placement |" in text
 
 
 def test_the_default_and_a_long_search_are_compared_by_their_best_candidates() -> None:
