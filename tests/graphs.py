@@ -93,9 +93,10 @@ def only_forty() -> ov.Model:
 
 
 def random_inputs(model: ov.Model, seed: int = 0) -> list[NDArray[np.float32]]:
-    """Draws normal values for every input of a static model."""
+    """Draws normal values for every input of a model; open sizes are 2."""
     generator = np.random.default_rng(seed)
-    return [generator.normal(size=tuple(port.shape)).astype(np.float32) for port in model.inputs]
+    shapes = [[2 if size.is_dynamic else size.get_length() for size in port.partial_shape] for port in model.inputs]
+    return [generator.normal(size=shape).astype(np.float32) for shape in shapes]
 
 
 def set_affinities(model: ov.Model, devices: list[str]) -> None:

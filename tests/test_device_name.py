@@ -192,6 +192,21 @@ def recurrent() -> ov.Model:
     return ov.Model([op.result(y, name="y")], [x], "recurrent")
 
 
+def shared_lengths(layers: int = 3, width: int = 32) -> ov.Model:
+    """Layers that all reshape by the same tensor of lengths, of which the first is open and the second is known."""
+    random = np.random.default_rng(0)
+    x = y = op.parameter(ov.PartialShape([-1, 8, width]), ov.Type.f32, name="x")
+    x.output(0).set_names({"x"})
+    lengths = op.gather(op.shape_of(x), op.constant([0, 1]), op.constant(0))
+    heads = op.concat([lengths, op.constant([4, width // 4])], 0)
+    merged = op.concat([lengths, op.constant([width])], 0)
+    for _ in range(layers):
+        weights = op.constant(random.normal(0, 0.1, (width, width)).astype(np.float32))
+        split = op.reshape(op.matmul(y, weights, False, False), heads, False)
+        y = op.reshape(op.softmax(split, 3), merged, False)
+    return ov.Model([op.result(y, name="y")], [x], "lengths")
+
+
 def test_parts_of_a_fused_operation_have_its_device() -> None:
     """The mask, on another device, is part of the first attention, too."""
     model = unfused_attentions()
@@ -207,9 +222,12 @@ def test_parts_of_a_fused_operation_have_its_device() -> None:
     assert {fused[part] for part in parts} == {"CPU_A"}
 
 
-def test_a_model_as_it_was_read_splits_as_the_transformed_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Placements are made for models whose shape arithmetic is folded."""
-    core, model = ov.Core(), recurrent()
+@pytest.mark.parametrize("build", [recurrent, shared_lengths])
+def test_a_model_as_it_was_read_splits_as_the_transformed_one(
+    build: Callable[[], ov.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Placements are made for models whose shape arithmetic is folded, and whose layers share no lengths."""
+    core, model = ov.Core(), build()
     expected: list[int] = []
 
     def place_at_random(transformed: ov.Model, *_: object, **__: object) -> Placement:

@@ -41,7 +41,7 @@ from ov_hsdag.integration.device_name import LOG_VARIABLE
 from ov_hsdag.measuring.agreement import quantised_tolerance
 from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing.placement_cache import FOLDER_VARIABLE, PlacementCache
-from ov_hsdag.utils.errors import RunError, UserError, one_line
+from ov_hsdag.utils.errors import one_line
 from research.zoo.catalog import ZOO, select
 from research.zoo.compare import infer, largest_difference
 
@@ -121,8 +121,9 @@ def loads_of(name: str, pair: str) -> Iterator[Load]:
             try:
                 device = f"HSDAG:{','.join(devices)}"
                 compiled = core.compile_model(model.clone(), device, {**properties, **limits})
-            except (RunError, UserError) as error:
-                load.counts = not limits
+            except RuntimeError as error:
+                # A model that does not fit is the only error that may be raised, and only with limits.
+                load.counts = not (limits and one_line(error).startswith("ov_hsdag: no placement on "))
                 load.failures += [one_line(error)] if load.counts else []
                 yield load
                 continue

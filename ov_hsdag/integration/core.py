@@ -557,6 +557,9 @@ def _placed(
     if len(placement.used()) > 1:
         fold_static_shapes(model)
     placement.apply(model)
+    if loaded is not None and not _was_followed(placement, model):
+        _normalize_again(model)
+        placement.apply(model)
     notes += _emptied_devices(placement, model)
     device = f"HETERO:{','.join(usable)}"
     # The property that lists devices is dropped, as the device string has the list.
@@ -730,6 +733,35 @@ def _emptied_devices(placement: Placement, model: ov.Model) -> list[Warning]:
         " be split there any more; place it as it is now"
     )
     return [PlacementNotFollowedWarning(text)] if lost else []
+
+
+def _was_followed(placement: Placement, model: ov.Model) -> bool:
+    """Whether each node of a model with completed affinities has the placement's device.
+
+    Constants do not count, nor do nodes of which there are copies, as each device may have one.
+    """
+    from ov_hsdag.model.normalize import name_of_original
+
+    homes = {
+        node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str)
+        for node in model.get_ops()
+        if node.get_type_name() != "Constant"
+    }
+    copied = {original for name in (*homes, *placement.affinity) if (original := name_of_original(name)) != name}
+    return all(name in copied or placement.affinity.get(name, home) == home for name, home in homes.items())
+
+
+def _normalize_again(model: ov.Model) -> None:
+    """Changes a model as placing changed its copy, in place, and removes its affinities.
+
+    Automatic loads apply a placement to the model as it was read, because normalizing that takes time. Some models have
+    tensors, such as lengths, that tie nodes together as they were read, and do not once they are normalized.
+    """
+    from ov_hsdag.model.affinities import remove_affinities
+    from ov_hsdag.model.normalize import normalize
+
+    remove_affinities(model)
+    normalize(model)
 
 
 def _requested(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> tuple[str, ...]:

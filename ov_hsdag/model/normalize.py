@@ -63,7 +63,7 @@ def normalize_by_excerpt(
                 nodes = Nodes(model)
     with clock("graph"):
         graph = ComputationGraph.from_model(model, shapes=shapes, nodes=nodes)
-        if part is not None and not part.whole.issuperset(map(_uncopied, graph.names)):
+        if part is not None and not part.whole.issuperset(map(name_of_original, graph.names)):
             part = None
     with clock("legality"):
         replication = replicate(graph, graph.legality.hosts, nodes)
@@ -90,7 +90,7 @@ def unique_names(model: ov.Model, nodes: Nodes | None = None) -> bool:
     names = list(nodes.names)
     used_names = set(names)
     for number, name in enumerate(names):
-        original_name = _uncopied(name)
+        original_name = name_of_original(name)
         if original_name and original_name not in used_names:
             used_names.discard(name)
             used_names.add(original_name)
@@ -107,7 +107,7 @@ def unique_names(model: ov.Model, nodes: Nodes | None = None) -> bool:
     return names != nodes.names
 
 
-def _uncopied(name: str) -> str:
+def name_of_original(name: str) -> str:
     """Returns the name of the node that a copy was made of, by the copy's name; any other name as it is."""
     return _COPY.sub("", name) if "/copy_" in name else name
 
