@@ -72,6 +72,7 @@ test-all: test native-test test-slow native-threads
 test-slow: tree
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist loadfile --max-worker-restart 0 -m "slow and not alone"
 	$(BIN)/pytest -m "slow and alone"
+	$(MAKE) figures-smoke
 
 figures-smoke: tree
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.figures --run

@@ -6,18 +6,21 @@
 
 A part of the page reaches from one heading to the next. A part with a table must name a command, as
 `python -m benchmarks.…`, and a part with a command must have a table. The arguments with which a command is quickest
-are in its module, `SMOKE_ARGUMENTS = "--count 1"`, or `--smoke` by default. With these it must print something and end
-without a traceback. Exit status 1 is accepted, as a floor may be missed in so short a run.
+are in its module, `SMOKE_ARGUMENTS = "--count 1"`, or `--smoke` by default. With these it must print something, end
+without a traceback, and write no file, as there is no --output. Exit status 1 is accepted, as a floor may be missed in
+so short a run.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -87,21 +90,42 @@ def run(command: str) -> str:
     arguments = smoke_arguments(command)
     words = [sys.executable, "-m", f"benchmarks.{command}", *arguments]
     said = shlex.join([command, *arguments])
-    try:
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT, check=False)
-    except subprocess.TimeoutExpired:
-        return f"{said}: not done after {LIMIT:.0f} s"
+    with tempfile.TemporaryDirectory() as folder:
+        work, temporary = Path(folder) / "work", Path(folder) / "temporary"
+        work.mkdir()
+        temporary.mkdir()
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)}
+        try:
+            done = subprocess.run(
+                words, cwd=work, env=environment, capture_output=True, text=True, timeout=LIMIT, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return f"{said}: not done after {LIMIT:.0f} s"
+        written = sorted(path.name for path in (*work.iterdir(), *temporary.iterdir()))
     if done.returncode not in (0, 1) or "Traceback" in done.stderr or "error:" in done.stderr:
         last = (done.stderr.strip().splitlines() or ["nothing said why"])[-1]
         return f"{said}: exit status {done.returncode}: {last}"
+    if written:
+        return f"{said}: left {', '.join(written)} behind"
     return "" if done.stdout.strip() else f"{said}: printed nothing"
+
+
+def files_of_tree() -> dict[Path, tuple[int, int]]:
+    """Time of change, ns, and size, bytes, of each file that a benchmark could write by mistake."""
+    folders = [ROOT / "benchmarks", ROOT / "docs", ROOT / "ov_hsdag"]
+    paths = [*(path for folder in folders for path in folder.rglob("*")), *ROOT.iterdir()]
+    return {
+        path: (path.stat().st_mtime_ns, path.stat().st_size)
+        for path in paths
+        if path.is_file() and "__pycache__" not in path.parts
+    }
 
 
 def run_all(commands: Sequence[str]) -> list[str]:
     """Runs commands, as many at a time as there are cores, and prints how long each took.
 
     Returns:
-        A line for each command that failed.
+        A line for each command that failed, and one if files of the tree were written.
     """
 
     def timed(command: str) -> tuple[str, float]:
@@ -109,11 +133,13 @@ def run_all(commands: Sequence[str]) -> list[str]:
         return run(command), time.monotonic() - begin
 
     wrong = []
+    before = files_of_tree()
     with ThreadPoolExecutor(usable_cores()) as pool:
         for command, (reason, seconds) in zip(commands, pool.map(timed, commands), strict=True):
             print(f"{seconds:6.1f} s  {command}", flush=True)
             wrong += [reason] if reason else []
-    return wrong
+    changed = sorted(str(path.relative_to(ROOT)) for path, _ in before.items() ^ files_of_tree().items())
+    return wrong + ([f"files of the tree were written: {', '.join(dict.fromkeys(changed))}"] if changed else [])
 
 
 def main() -> int:

@@ -7,6 +7,9 @@ import pytest
 from benchmarks import figures
 from benchmarks.truth import mutations
 
+NOT_ON_THE_PAGE = ("quality.anytime", "speed.continuous", "speed.placing_growth", "truth.mutations")
+"""Commands without a table on the page; `make figures-smoke` does not run them."""
+
 TABLE = "| a | b |\n|---|---:|\n| 1 | 2 |\n"
 
 
@@ -66,6 +69,12 @@ def test_a_command_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "exit status 2" in figures.run("truth.mutations")
 
 
+def test_a_command_that_leaves_files_behind_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mutations, "SMOKE_ARGUMENTS", "--count 1 --output here.json")
+    assert "left here.json" in figures.run("truth.mutations")
+
+
 @pytest.mark.slow
-def test_a_command_runs_with_its_quickest_arguments() -> None:
-    assert figures.run("truth.mutations") == ""
+@pytest.mark.parametrize("command", NOT_ON_THE_PAGE)
+def test_a_command_that_the_page_does_not_name_runs_with_its_quickest_arguments(command: str) -> None:
+    assert figures.run(command) == ""

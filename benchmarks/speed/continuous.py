@@ -55,6 +55,9 @@ from research.graphs import graph_of, problem_on
 from research.zoo import deep
 from research.zoo.catalog import ZOO
 
+SMOKE_ARGUMENTS = "--only import --rounds 1"
+"""The arguments with which this command is quickest, for `benchmarks.figures`."""
+
 ROOT = Path(__file__).parents[2]
 HISTORY = ROOT / "benchmarks" / "results" / "history.jsonl"
 SIZES = ("small", "full")
