@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from ov_hsdag.model.placement import Placement
 from ov_hsdag.placing import first_load, improvement, placement_cache
 from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning
-from tests.commands import MAIN
+from tests.commands import MAIN, ran, run
 from tests.conftest import ONE_CORE
 from tests.graphs import random_inputs
 
@@ -576,9 +577,20 @@ def test_run_without_such_a_program_is_bad_input(program: str) -> None:
 
 def test_improve_lists_and_clears_what_is_kept(saved: str, kept: Path) -> None:
     ov.Core().compile_model(saved, DEVICE, THROUGHPUT)
-    assert saved in ov_hsdag_command("improve", "--list", "--json").stdout
-    assert ov_hsdag_command("improve", "--clear").returncode == 0
+    listed = json.loads(ran("improve", "--list", "--json").stdout)
+    assert listed["folder"] == str(kept) and [entry["source"] for entry in listed["entries"]] == [saved]
+    assert "1 placement" in ran("improve", "--list").stdout
+    assert run("improve", "--list", "--clear").returncode == 2
+    assert "removed 1" in ran("improve", "--clear").stdout
     assert not entries(kept)
+
+
+def test_improve_says_why_it_keeps_a_placement(saved: str, kept: Path) -> None:
+    ov.Core().compile_model(saved, DEVICE, THROUGHPUT)
+    assert "kept: no time left" in ran("improve", "--budget", "1s", COLUMNS="200").stdout
+    (result,) = json.loads(ran("improve", "--json", OV_HSDAG_VIRTUAL_DEVICES=f"CPU_A:{ONE_CORE}").stdout)["entries"]
+    assert not result["replaced"] and result["why"] == "there is no CPU_B here"
+    assert len(entries(kept)) == 1
 
 
 @pytest.mark.slow

@@ -27,6 +27,18 @@ from tests.graphs import convolutions
 
 NAMES = ("CPU_A", "CPU_B")
 
+STRUCTURES = (
+    {"Convolution", "Softmax"},
+    {"Convolution", "FakeQuantize"},
+    {"Convolution", "GroupConvolution"},
+    {"Convolution", "Concat", "Transpose"},
+    {"MatMul", "MVN", "Softmax"},
+    {"MatMul", "MVN", "Softmax"},
+    {"MatMul", "ReadValue", "Assign"},
+    {"MatMul", "ReadValue", "TopK"},
+)
+"""Types of operations that each model of the kit must have, in the kit's order."""
+
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
@@ -63,6 +75,17 @@ def test_models_of_open_sizes_are_not_measured_on_npus() -> None:
         ("fixed", "HETERO:GPU,CPU"),
         ("fixed", "HETERO:NPU,CPU"),
     ]
+
+
+@pytest.mark.parametrize(("kit_model", "kinds"), [*zip(KIT, STRUCTURES, strict=True)], ids=[one.name for one in KIT])
+def test_every_model_has_the_structure_that_it_stands_for(kit_model: KitModel, kinds: set[str]) -> None:
+    first, second = kit_model.build(), kit_model.build()
+    types = [node.get_type_name() for node in first.get_ops()]
+    assert kinds <= {*types} and types == [node.get_type_name() for node in second.get_ops()]
+    weights = [
+        [node.data for node in model.get_ops() if node.get_type_name() == "Constant"] for model in (first, second)
+    ]
+    assert all(np.array_equal(one, other) for one, other in zip(*weights, strict=True))
 
 
 @pytest.mark.slow
