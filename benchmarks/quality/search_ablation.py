@@ -1,6 +1,6 @@
 """Measures what each part of the search gains: compares the search without it, with the same number of moves.
 
-    python -m benchmarks.quality.search_ablation [--models N] [--moves N] [--output FILE.json]
+    python -m benchmarks.quality.search_ablation [--models N] [--small N] [--moves N] [--output FILE.json]
 
 The problems are those of `quality.search_effort`; the same with memory limits, whose sum is 1.25 times what the model
 needs; and the first problems for throughput of `quality.optimum`, which are random graphs of 12 to 60 operations. Each
@@ -17,6 +17,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from benchmarks.quality import optimum
 from benchmarks.quality.drawn_models import DEVICES, SEED, DrawnProblem, drawn_problems, record_of
 from ov_hsdag.placers.multilevel import search_until_agreed
 
-SMOKE_ARGUMENTS = "--models 1 --moves 2000"
+SMOKE_ARGUMENTS = "--models 1 --small 2 --moves 2000"
 """The arguments with which this command is quickest, for `make figures-smoke`."""
 
 MOVES = 2_000_000
@@ -37,8 +38,8 @@ MOVES = 2_000_000
 SMALL = "small random graphs"
 """Name of the class of problems of `quality.optimum`."""
 
-SMALL_PROBLEMS = 120
-"""Number of problems of `quality.optimum` that are drawn, half of which are for throughput."""
+SMALL_PROBLEMS = 60
+"""Default number of problems of `quality.optimum`; half of all that it draws are for throughput."""
 
 ROOM = 1.25
 """Sum of the memory limits, as a multiple of what the model needs."""
@@ -58,11 +59,12 @@ PARTS: dict[str, Mapping[str, Mapping[str, float]]] = {
 """Settings of the search without each part, by group and name."""
 
 
-def cells(models: int | None) -> Iterator[DrawnProblem]:
+def cells(models: int | None, small: int) -> Iterator[DrawnProblem]:
     """Yields the problems, those of models without and with memory limits.
 
     Args:
-        models: number of models, and at most of small problems; None for all.
+        models: number of models; None for all.
+        small: number of problems of `quality.optimum`.
     """
     for drawn in drawn_problems(models):
         yield drawn
@@ -71,9 +73,10 @@ def cells(models: int | None) -> Iterator[DrawnProblem]:
         limits = np.full(len(problem.devices), int(ROOM * need / len(problem.devices)), np.int64)
         limited = replace(problem, memory_bytes=limits)
         yield replace(drawn, devices=_class_of(drawn.devices, limited=True), problem=limited)
-    kinds = [(number, optimum.Kind.of(number)) for number in range(SMALL_PROBLEMS)]
-    for number, kind in [(number, kind) for number, kind in kinds if kind.objective == "throughput"][:models]:
-        yield DrawnProblem(f"problem {number}", _class_of(SMALL, limited=kind.limited), optimum.draw(number))
+    for_throughput = (number for number in count() if optimum.Kind.of(number).objective == "throughput")
+    for number in islice(for_throughput, small):
+        devices = _class_of(SMALL, limited=optimum.Kind.of(number).limited)
+        yield DrawnProblem(f"problem {number}", devices, optimum.draw(number))
 
 
 def _class_of(devices: str, *, limited: bool) -> str:
@@ -126,12 +129,15 @@ def main() -> int:
     """Runs the comparison."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--models", type=int, help="the first ones alone; default: all thirteen")
+    parser.add_argument(
+        "--small", type=int, default=SMALL_PROBLEMS, help="random graphs of few operations (default: %(default)d)"
+    )
     parser.add_argument("--moves", type=int, default=MOVES, help="of each of the four searches (default: %(default)d)")
     add_output(parser, "all scores as JSON, and the table beside it")
     arguments = parser.parse_args()
     settings = {"seed": SEED, "moves": arguments.moves}
     run_cell = partial(scores_without, arguments.moves)
-    record = record_of(run_cell, cells(arguments.models), settings, arguments.output)
+    record = record_of(run_cell, cells(arguments.models, arguments.small), settings, arguments.output)
     publish(arguments.output, record, {"How much slower placements are without a part:": table(record["cells"])})
     return 0
 
