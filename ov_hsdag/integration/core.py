@@ -558,7 +558,7 @@ def _placed(
         fold_static_shapes(model)
     placement.apply(model)
     if loaded is not None and not _was_followed(placement, model):
-        _normalize_again(model)
+        model = _normalized_copy(core, model_or_path, weights)
         placement.apply(model)
     notes += _emptied_devices(placement, model)
     device = f"HETERO:{','.join(usable)}"
@@ -751,17 +751,22 @@ def _was_followed(placement: Placement, model: ov.Model) -> bool:
     return all(name in copied or placement.affinity.get(name, home) == home for name, home in homes.items())
 
 
-def _normalize_again(model: ov.Model) -> None:
-    """Changes a model as placing changed its copy, in place, and removes its affinities.
+def _normalized_copy(core: ov.Core, model_or_path: object, weights: bytes | None) -> ov.Model:
+    """Copies or reads the model of a call, and changes the copy as placing changed its own.
 
     Automatic loads apply a placement to the model as it was read, because normalizing that takes time. Some models have
     tensors, such as lengths, that tie nodes together as they were read, and do not once they are normalized.
-    """
-    from ov_hsdag.model.affinities import remove_affinities
-    from ov_hsdag.model.normalize import normalize
 
-    remove_affinities(model)
+    For the arguments see `_private_copy`.
+    """
+    from ov_hsdag.model.normalize import normalize
+    from ov_hsdag.placing.first_load import name_as_kept
+
+    model = _private_copy(core, model_or_path, weights)
+    name_as_kept(model)
+    _make_names_unique(model)
     normalize(model)
+    return model
 
 
 def _requested(core: ov.Core, device: str, config: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -179,9 +179,18 @@ def key_of(core: ov.Core, model: ov.Model, request: LoadRequest) -> str:
     Returns:
         The key, see `cache_key`.
     """
-    if not model.has_rt_info(["version"]):  # an IR has its nodes' names in the file
-        name_generated(model, of_copy=True)
+    name_as_kept(model)
     return cache_key(model_digest(Nodes(model)), *_key_parts(core, request))
+
+
+def name_as_kept(model: ov.Model) -> None:
+    """Gives nodes without a name the names that they have in kept placements, in place.
+
+    Args:
+        model: a copy of the model that the program loads. An IR has its nodes' names in the file.
+    """
+    if not model.has_rt_info(["version"]):
+        name_generated(model, of_copy=True)
 
 
 def place_entry(core: ov.Core, model: ov.Model, entry: CacheEntry, *, measure: bool, **more: Any) -> Placement:
