@@ -29,7 +29,7 @@ from benchmarks.quality import optimum
 from benchmarks.quality.drawn_models import DEVICES, SEED, DrawnProblem, drawn_problems, record_of
 from ov_hsdag.placers.multilevel import search_until_agreed
 
-SMOKE_ARGUMENTS = "--models 1 --small 2 --moves 2000"
+SMOKE_ARGUMENTS = "--models 0 --small 4 --moves 2000"
 """The arguments with which this command is quickest, for `make figures-smoke`."""
 
 MOVES = 2_000_000
