@@ -557,10 +557,12 @@ def _placed(
     if len(placement.used()) > 1:
         fold_static_shapes(model)
     placement.apply(model)
-    if loaded is not None and not _was_followed(placement, model):
+    homes = _homes(model)
+    if loaded is not None and not _was_followed(placement, homes):
         model = _normalized_copy(core, model_or_path, weights)
         placement.apply(model)
-    notes += _emptied_devices(placement, model)
+        homes = _homes(model)
+    notes += _emptied_devices(placement, homes)
     device = f"HETERO:{','.join(usable)}"
     # The property that lists devices is dropped, as the device string has the list.
     rest = config and {key: value for key, value in config.items() if key != PRIORITIES}
@@ -708,26 +710,30 @@ def _is_for_model(placement: Placement, model: ov.Model, notes: list[Warning]) -
     return common > 0
 
 
-def _emptied_devices(placement: Placement, model: ov.Model) -> list[Warning]:
+def _homes(model: ov.Model) -> dict[str, str]:
+    """Lists the device of each node of a model with affinities, by friendly name; constants are left out."""
+    return {
+        node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str)
+        for node in model.get_ops()
+        if node.get_type_name() != "Constant"
+    }
+
+
+def _emptied_devices(placement: Placement, homes: Mapping[str, str]) -> list[Warning]:
     """Checks that each device of a placement still has nodes in a model whose affinities were completed.
 
     Args:
         placement: the placement.
-        model: the model with affinities.
+        homes: the device of each node of the model, see `_homes`.
 
     Returns:
         A warning that names the devices that lost all of their nodes because the model was changed after placing; []
         where there are none.
     """
-    placed = set(placement.used())
-    if len(placed) < 2:
+    if len(placement.used()) < 2:
         return []
-    used, had = set(), set()
-    for node in model.get_ops():
-        if node.get_type_name() != "Constant":
-            used.add(node.get_rt_info()["affinity"].astype(str))
-            had.add(placement.affinity.get(node.get_friendly_name()))
-    lost = [name for name in placement.devices if name in had - used]
+    had = {placement.affinity.get(name) for name in homes}
+    lost = [name for name in placement.devices if name in had - set(homes.values())]
     text = (
         f"ov_hsdag: nothing runs on {', '.join(lost)}: shapes or nodes were changed after placing, and the model cannot"
         " be split there any more; place it as it is now"
@@ -735,18 +741,17 @@ def _emptied_devices(placement: Placement, model: ov.Model) -> list[Warning]:
     return [PlacementNotFollowedWarning(text)] if lost else []
 
 
-def _was_followed(placement: Placement, model: ov.Model) -> bool:
-    """Whether each node of a model with completed affinities has the placement's device.
+def _was_followed(placement: Placement, homes: Mapping[str, str]) -> bool:
+    """Whether each node of a model whose affinities were completed has the placement's device.
 
-    Constants do not count, nor do nodes of which there are copies, as each device may have one.
+    Nodes of which there are copies do not count, as each device may have one.
+
+    Args:
+        placement: the placement.
+        homes: the device of each node of the model, see `_homes`.
     """
     from ov_hsdag.model.normalize import name_of_original
 
-    homes = {
-        node.get_friendly_name(): node.get_rt_info()["affinity"].astype(str)
-        for node in model.get_ops()
-        if node.get_type_name() != "Constant"
-    }
     copied = {original for name in (*homes, *placement.affinity) if (original := name_of_original(name)) != name}
     return all(name in copied or placement.affinity.get(name, home) == home for name, home in homes.items())
 

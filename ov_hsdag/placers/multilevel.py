@@ -227,8 +227,7 @@ def first_moves(problem: PlacementProblem, settings: SearchSettings = "default")
     """Number of moves of each search in the first turn of `search_until_agreed`.
 
     It follows from the numbers of groups and devices, the objective, and whether memory is short (cpp_ext/settings.hpp,
-    `Effort`).
-    For a graph that is so large that there is one search only, it is the number of moves of that search.
+    `Effort`). For a graph that is so large that there is one search only, it is the number of moves of that search.
     """
     numbers = search_settings(settings)
     effort = numbers["effort"]
