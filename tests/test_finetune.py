@@ -238,6 +238,17 @@ def test_search_may_propose_in_the_place_of_the_policy(tmp_path: Path) -> None:
         replace(TINY, proposer="nobody")
 
 
+def test_where_search_finds_nothing_new_variations_of_the_best_are_measured(tmp_path: Path) -> None:
+    problem = problem_of(3, objective="latency")
+    settings = replace(TINY, proposer="search")
+    outcome = start(tmp_path / "run", problem, Budget(measurements=25), partial(Simulated, problem), settings=settings)
+    entries = outcome.state.measured
+    assert len(entries) == 25 and any(entry.source == "measured" for entry in entries)
+    random = problem.scores(problem.random(np.random.default_rng(0), 64))
+    measured = problem.scores(np.stack([entry.placement for entry in entries]))
+    assert measured.max() < np.median(random)
+
+
 @pytest.mark.slow
 def test_the_policy_learns_the_measured_placements(tmp_path: Path) -> None:
     problem = problem_of(6)

@@ -29,7 +29,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -66,6 +66,9 @@ TUNED, CORRECTED = "HSDAG as shipped, fine-tuned", "search with corrections"
 
 METHODS = (*(contestant.name for contestant in LEARNED), TUNED, CORRECTED)
 """Methods that measure while they place."""
+
+OTHERS = (SHIPPED, COPIES, "hetero", *DEVICES.names)
+"""Ways to run a model that need no measuring."""
 
 MEASUREMENTS = 500
 """Measurements of each method: 25 episodes of 20 steps, as in the authors' published code."""
@@ -352,38 +355,54 @@ def _rival(problem: PlacementProblem, name: str, placement: NDArray[np.uint8]) -
 
 
 def tables(result: Result) -> dict[str, str]:
-    """The tables: rates in turns, and the best rate so far by number of measurements and by time."""
-    settings, groups = result["settings"], result["cells"]
-    names = list(groups)
+    """The tables of each objective: rates in turns, and the best rate so far by number of measurements and by time."""
+    settings = result["settings"]
+    count = settings["measurements"]
+    counts = [*(one for one in CURVE if one < count), count]
+    by_count = [partial(_after, count=one) for one in counts]
+    by_time = [partial(_within, seconds=60.0 * minutes) for minutes in MINUTES]
     found: dict[str, str] = {}
-    rows = []
-    order = [*METHODS, SHIPPED, COPIES, "hetero", *DEVICES.names]
-    for row in order:
-        line = [row]
-        for of in groups.values():
-            cell = of["turns"].get(row, {})
-            line.append("–" if "of_single" not in cell else _ratio(*cell["of_single"]))
-        rows.append(line)
-    found[
-        f"Rate over the best single device of what each method found with {settings['measurements']} measurements, all"
-        " in turns (95% interval):"
-    ] = markdown(["", *names], rows)
-    curve = [count for count in CURVE if count <= settings["measurements"]] or [settings["measurements"]]
-    for caption, steps, at in (
-        ("so many measurements", [f"{count}" for count in curve], [partial(_after, count=count) for count in curve]),
-        ("so many minutes", [f"{m} min" for m in MINUTES], [partial(_within, seconds=60.0 * m) for m in MINUTES]),
-    ):
-        rows = [
-            [
-                method,
-                *(_best(of["runs"][method], one) for of in groups.values() for one in at if method in of["runs"]),
-            ]
-            for method in METHODS
-            if all(method in of["runs"] for of in groups.values())
-        ]
-        head = ["", *(f"{name}: {step}" for name in names for step in steps)]
-        found[f"Best rate so far over the best single device as measured once, after {caption}:"] = markdown(head, rows)
+    for objective in settings["objectives"]:
+        cells = [result["cells"][f"{model}, {objective}"] for model in settings["models"]]
+        head = [objective, *settings["models"]]
+        in_turn = [[row, *(_in_turn(cell, row) for cell in cells)] for row in (*METHODS, *OTHERS)]
+        found[
+            f"Rate over the best single device for {objective} of what each method found with {count} measurements, all"
+            " in turns (95% interval):"
+        ] = markdown(head, in_turn)
+        for caption, steps in (
+            (f"{_listed(counts)} measurements", by_count),
+            (f"{_listed(MINUTES)} minutes", by_time),
+        ):
+            rows = [[method, *(_so_far(cell, method, steps) for cell in cells)] for method in METHODS]
+            found[
+                f"Best rate so far over the best single device for {objective}, as measured once, after {caption}:"
+            ] = markdown(head, rows)
     return found
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Numbers as text: "1, 3 and 10"."""
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _in_turn(cell: Result, row: str) -> str:
+    """The rate of a way to run a model in the turns of a cell, with its interval, as text."""
+    of_row = cell["turns"].get(row, {})
+    return _ratio(*of_row["of_single"]) if "of_single" in of_row else "–"
+
+
+def _so_far(cell: Result, method: str, steps: Sequence[Any]) -> str:
+    """The best rates of a method so far, as text.
+
+    Args:
+        cell: the model's result for the objective.
+        method: the method.
+        steps: each selects the part of the run's history up to a step.
+    """
+    run = cell["runs"].get(method)
+    return ", ".join(_best(run, one) for one in steps) if run else "–"
 
 
 def _ratio(median: float, low: float, high: float) -> str:

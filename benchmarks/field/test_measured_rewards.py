@@ -106,8 +106,8 @@ def test_tables_tell_the_best_so_far() -> None:
         "runs": dict.fromkeys(METHODS, run),
         "turns": {TUNED: {"of_single": [1.5, 1.4, 1.6], "submodels": 2}, "copies": {"why": "no memory"}},
     }
-    result = {"settings": {"measurements": 100}, "cells": {"a, latency": cell}}
-    turns, by_count, by_time = measured_rewards.tables(result).values()
+    settings = {"measurements": 100, "models": ["a"], "objectives": ["latency"]}
+    turns, by_count, by_time = measured_rewards.tables({"settings": settings, "cells": {"a, latency": cell}}).values()
     assert f"| {TUNED} | 1.500 (1.400 … 1.600) |" in turns and "| copies | – |" in turns
-    assert "| GO | 2.000 | 2.000 | 2.000 |" in by_count
-    assert "| GO | 0.500 | 1.000 | 2.000 | 2.000 |" in by_time
+    assert "| GO | 2.000, 2.000, 2.000 |" in by_count
+    assert "| GO | 0.500, 1.000, 2.000, 2.000 |" in by_time

@@ -35,7 +35,7 @@ _LEADERS = 3  # number of the best measured placements that refinement starts fr
 # would tell little that is new.
 _DIFFERENT = 0.003
 
-_RANDOM = 64  # number of random placements that are tried where all other candidates have been measured
+_VARIATIONS = 64  # number of variations that are tried where all other candidates have been measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +75,9 @@ def propose(state: State, task: Task, settings: Settings, fit: Fit) -> Proposal 
     measured = np.stack([entry.placement for entry in state.entries])
     index = _first_unmeasured(task, candidates, np.argsort(scores, kind="stable"), measured)
     if index is None:
-        candidates, sources = task.problem.random(generator, _RANDOM), ["random"] * _RANDOM
-        index = _first_unmeasured(task, candidates, np.arange(_RANDOM), measured)
+        candidates, sources = _vary_leaders(believed, state, generator), ["measured"] * _VARIATIONS
+        ranking = np.argsort(believed.scores(candidates, usable_cores()), kind="stable")
+        index = _first_unmeasured(task, candidates, ranking, measured)
         if index is None:
             return None
     placement = candidates[index]
@@ -172,16 +173,50 @@ def _refine_candidates(
         The refined placements, then `fresh`, uint8 [candidates, groups]; the source of each, and their scores with the
         believed costs, µs.
     """
-    leaders = sorted(state.good, key=lambda entry: -entry.measurement.ratio)[:_LEADERS]
+    leaders = _leaders(state)
     order = np.argsort(scores, kind="stable")
     # Most starts are the best by the simulator; two are random ones, as the simulator may be wrong.
     chosen = order[: max(settings.refined - 2, 1)]
     random_picks = generator.permutation(order[len(chosen) :])[: settings.refined - len(chosen)]
-    starts = np.concatenate([fresh[chosen], fresh[random_picks], np.stack([entry.placement for entry in leaders])])
+    starts = np.concatenate([fresh[chosen], fresh[random_picks], leaders])
     start_sources = [origins[index] for index in (*chosen.tolist(), *random_picks.tolist())]
     sources = [*start_sources, *["measured"] * len(leaders), *origins]
     refined, refined_scores = refine(believed, starts, threads=usable_cores(), seed=int(generator.integers(2**31)))
     return np.concatenate([refined, fresh]), sources, np.concatenate([refined_scores, scores])
+
+
+def _leaders(state: State) -> Placements:
+    """The best measured placements, single devices included, the best first, uint8 [leaders, groups]."""
+    ranking = sorted(state.good, key=lambda entry: -entry.measurement.ratio)
+    return np.stack([entry.placement for entry in ranking[:_LEADERS]])
+
+
+def _vary_leaders(believed: PlacementProblem, state: State, generator: np.random.Generator) -> Placements:
+    """Moves a run of consecutive groups of a leader to another device, `_VARIATIONS` times.
+
+    Where all that the proposers find has been measured, what is most likely to be better lies near the best: a random
+    placement has hundreds of submodels. Groups are numbered in a topological order, so a run of them is a part of the
+    model between two cuts. Its length is drawn log-uniformly, from one group to all.
+
+    Args:
+        believed: the problem with corrected costs.
+        state: state of the run, with the measured placements.
+        generator: source of the random numbers.
+
+    Returns:
+        Placements that HETERO can run, uint8 [`_VARIATIONS`, groups].
+    """
+    leaders, groups, devices = _leaders(state), believed.group_count, len(believed.devices)
+    variations = []
+    for leader in leaders[generator.integers(len(leaders), size=_VARIATIONS)]:
+        length = round(groups ** generator.random())
+        begin = int(generator.integers(groups - length + 1))
+        part = np.arange(begin, begin + length)
+        device = int(generator.integers(devices))
+        varied = leader.copy()
+        varied[part[believed.group_supported[part, device]]] = device
+        variations.append(believed.legalized(varied))
+    return np.stack(variations)
 
 
 def _first_unmeasured(

@@ -39,8 +39,8 @@ class Entry:
     Attributes:
         placement: the placement, uint8 [groups].
         measurement: its measurement.
-        source: "single"; "hetero", HETERO's own choice; the proposer, "policy", "search" or "random"; or "measured",
-            where a measured placement was refined.
+        source: "single"; "hetero", HETERO's own choice; the proposer, "policy" or "search"; or "measured",
+            where a measured placement was refined or varied.
         predicted: the ratio to the reference that the simulator predicted with corrected costs when the placement was
             proposed; None for baselines.
     """
