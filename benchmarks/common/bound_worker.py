@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,39 @@ from openvino import opset13 as opset
 
 from ov_hsdag.devices import virtual
 from ov_hsdag.measuring import worker
-from ov_hsdag.measuring.process import Worker
+from ov_hsdag.measuring.process import Candidate, Worker, WorkerError
 from ov_hsdag.measuring.runner import Runner, thread_ids
-from ov_hsdag.model.affinities import remove_affinities, set_affinities
 from ov_hsdag.utils.errors import RunError
 
-bound_worker = partial(Worker, entry="benchmarks.common.bound_worker:main")
-"""Starts a worker whose virtual devices have a core each, in their order (`ov_hsdag.measuring.process.StartWorker`)."""
-
+ENTRY = "benchmarks.common.bound_worker:main"
+"""Function that the processes of `BoundWorker` run."""
 
 # Compiled models that are never freed: freeing them leaves threads behind, which the next compiled model would use.
 _kept: list[ov.CompiledModel] = []
+
+
+class BoundWorker(Worker):
+    """A worker whose virtual devices have a core each, in their order. It is a `StartWorker`.
+
+    A process compiles once: threads of a model that was freed would run the next one, and nobody knows which does what.
+    """
+
+    def __init__(self, folder: Path, objective: str, name: str = "") -> None:
+        """Starts the process; arguments and errors as of `Worker`."""
+        super().__init__(folder, objective, name, ENTRY)
+        self._arguments = folder, objective, name
+        self._used = False
+
+    def compile(self, candidate: Candidate, limit: float) -> list[NDArray[Any]]:
+        """Compiles a candidate as `Worker.compile`, from the second one on in a new process."""
+        if self._used:
+            self.end()
+            try:
+                super().__init__(*self._arguments, ENTRY)
+            except OSError as error:
+                raise WorkerError(f"cannot start a process for measuring: {error}") from error
+        self._used = True
+        return super().compile(candidate, limit)
 
 
 class BoundServer(worker.WorkerServer):
@@ -43,27 +64,21 @@ class BoundServer(worker.WorkerServer):
         super().__init__(folder, objective)
 
     def _compiled(self, number: int, device: str, way: Mapping[str, Any]) -> Runner:
-        order = [device] if way["affinity"] is None else self._submodels(number, device, way["affinity"])
-        with bound_to_cores(order, list(virtual.virtual_devices()), int(way["affinity"] is not None)):
-            return super()._compiled(number, device, way)
-
-    def _submodels(self, number: int, device: str, affinity: Mapping[str, str]) -> list[str]:
-        """The device of each submodel in HETERO's order, by compiling the model once with profiling.
-
-        Args:
-            number: number of the model.
-            device: HETERO with its devices.
-            affinity: device of each node by name.
-        """
-        model = self._models[number]
-        set_affinities(model, affinity)
-        try:
-            properties = virtual.compile_properties(device, {"PERF_COUNT": True})
-            profiled = self._core.compile_model(model, device, properties)
-        finally:
-            remove_affinities(model)
-        _kept.append(profiled)
-        return submodel_devices(profiled, self._inputs[number][0].steps[0], affinity)
+        devices, affinity = list(virtual.virtual_devices()), way["affinity"]
+        if not device.startswith("HETERO:"):
+            with bound_to_cores([device], devices):
+                return super()._compiled(number, device, way)
+        if affinity is None:  # HETERO decides
+            affinity = self._core.query_model(self._models[number], device)
+        known = thread_ids()
+        # The profile tells the devices of the submodels in the order in which they were compiled. What profiling takes
+        # does not show in the processor time of an inference of ResNet-50.
+        profiled = {**way, "properties": {**way["properties"], "PERF_COUNT": True}}
+        runner = super()._compiled(number, device, profiled)
+        threads = sorted(thread_ids() - known)
+        order = submodel_devices(runner.compiled, self._inputs[number][0].steps[0], affinity)
+        bind(threads, order, devices, before=1)
+        return runner
 
 
 def main(folder: str, objective: str) -> None:
@@ -129,13 +144,32 @@ def bound_to_cores(order: Sequence[str], devices: Sequence[str], before: int = 0
     Raises:
         RunError: the block made another number of threads, or there are fewer cores than devices.
     """
-    cores = dict(zip(devices, sorted(os.sched_getaffinity(0)), strict=False))
     known = thread_ids()
     bound: list[tuple[int, int]] = []
     yield bound
-    new = sorted(thread_ids() - known)
-    if len(new) != 2 * (before + len(order)) or len(cores) < len(devices):
-        raise RunError(f"{len(new)} threads for {len(order)} compiled models on {len(cores)} cores")
-    for thread, device in zip(new[2 * before :: 2], order, strict=True):
+    bound += bind(sorted(thread_ids() - known), order, devices, before)
+
+
+def bind(
+    threads: Sequence[int], order: Sequence[str], devices: Sequence[str], before: int = 0
+) -> list[tuple[int, int]]:
+    """Binds the threads that compiling models made to cores, one for each device.
+
+    Args:
+        threads: ids of the threads in the order in which they were made.
+        order: device of each model that was compiled, in the order of compilation.
+        devices: all devices; each gets its own core.
+        before: number of pairs of threads that were made before those of the models (HETERO's own).
+
+    Returns:
+        (thread id, index in `devices`) of each bound thread.
+
+    Raises:
+        RunError: there is another number of threads, or there are fewer cores than devices.
+    """
+    cores = dict(zip(devices, sorted(os.sched_getaffinity(0)), strict=False))
+    if len(threads) != 2 * (before + len(order)) or len(cores) < len(devices):
+        raise RunError(f"{len(threads)} threads for {len(order)} compiled models on {len(cores)} cores")
+    for thread, device in zip(threads[2 * before :: 2], order, strict=True):
         os.sched_setaffinity(thread, {cores[device]})
-        bound.append((thread, devices.index(device)))
+    return [(thread, devices.index(device)) for thread, device in zip(threads[2 * before :: 2], order, strict=True)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from functools import cache, partial
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -11,7 +13,7 @@ import openvino as ov
 import pytest
 from openvino import opset13 as ops
 
-from benchmarks.common.bound_worker import bound_worker, submodel_devices
+from benchmarks.common.bound_worker import BoundWorker, submodel_devices
 from benchmarks.common.workers import in_processes
 from benchmarks.field.unseen import DEVICES
 from ov_hsdag.devices import virtual
@@ -50,16 +52,44 @@ def test_devices_of_submodels_are_known_without_a_runtime_model() -> None:
     assert submodel_devices(profiled, [], {"a": "CPU_B", "b": "CPU_A"}) == ["CPU_B", "CPU_A"]
 
 
-@pytest.mark.skipif(
+TWO_CORES = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2, reason="binds threads to two cores"
 )
+
+
+@TWO_CORES
 def test_bound_workers_have_no_threads_of_tbb(declared: None) -> None:
     """Compiling transposes the constant on as many cores as TBB has counted."""
     x = ops.parameter([512, 4, 256], np.float32)
     weights = ops.transpose(np.ones((4, 256, 512), np.float32), ops.constant(np.array([2, 0, 1])))
     model = ov.Model([ops.result(ops.add(x, weights))], [x])
-    with WorkerPool(model, timed_inputs(model), "throughput", bound_worker) as pool:
+    with WorkerPool(model, timed_inputs(model), "throughput", BoundWorker) as pool:
         assert [one.shape for one in pool.start().compile(Candidate("CPU_A"), PATIENCE)] == [(512, 4, 256)]
+
+
+@TWO_CORES
+def test_a_bound_worker_compiles_each_candidate_in_a_process_of_its_own(declared: None) -> None:
+    """Its threads have a core for each device, also where a device has several submodels."""
+    x = ops.parameter([4, 4], np.float32)
+    names = ("first", "second", "third")
+    value = x
+    for name in names:
+        value = ops.exp(value)
+        value.set_friendly_name(name)
+    model = ov.Model([ops.result(value)], [x])
+    affinity = {node.get_friendly_name(): "CPU_A" for node in model.get_ops()} | {"second": "CPU_B"}
+    cores = sorted(os.sched_getaffinity(0))
+    with WorkerPool(model, timed_inputs(model), "throughput", BoundWorker) as pool:
+        worker, processes = pool.start(), []
+        for candidate in (Candidate.placed(DEVICES, affinity), Candidate("HETERO:CPU_A,CPU_B")):
+            worker.compile(candidate, PATIENCE)
+            processes.append(worker._process.pid)
+            threads = [int(path.name) for path in Path(f"/proc/{processes[-1]}/task").iterdir()]
+            bound = [min(on) for one in sorted(threads) if len(on := os.sched_getaffinity(one)) == 1]
+            on_cores = [cores[1], cores[0]] if candidate.affinity else [cores[0]]
+            assert [core for core, _ in itertools.groupby(bound)][-len(on_cores) :] == on_cores
+            assert worker.submodels == (3 if candidate.affinity else 1)
+        assert len(set(processes)) == 2
 
 
 @pytest.mark.slow

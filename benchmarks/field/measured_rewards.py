@@ -10,6 +10,9 @@ compiles a placement, and runs it and the best single device for `TRIAL_SECONDS`
 that drift of the machine's speed does not matter. If a method repeats a placement, it is not measured again, but counts
 as a measurement.
 
+Each device is bound to a core (`benchmarks.common.bound_worker`). Otherwise every submodel has a thread of its own, and
+a device with several submodels computes on both cores, which learners find.
+
 In the end the placement of each method runs in turns with each device, HETERO's rule, the placement of `place` without
 measuring and, for throughput, a copy of the model on each device. The best of many measurements is partly luck; these
 figures are not.
@@ -39,6 +42,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from benchmarks.common.bound_worker import BoundWorker
 from benchmarks.common.contestants import LEARNED, SHIPPED
 from benchmarks.common.machine import about
 from benchmarks.common.output import add_output, folder_or_temporary, stored
@@ -131,7 +135,14 @@ class Meter:
         reference = lines[0]["reference"] if lines else None
         rounds = FIRST_ROUNDS if reference is None else 1
         self._measurer = Measurer(
-            model, DEVICES, problem.objective, core, reference=reference, rounds=rounds, seconds=seconds
+            model,
+            DEVICES,
+            problem.objective,
+            core,
+            reference=reference,
+            rounds=rounds,
+            seconds=seconds,
+            start_worker=BoundWorker,
         )
         if not lines:
             singles = {name: one.ratio for name, one in self._measurer.singles.items()}
@@ -328,6 +339,7 @@ def in_turns(folder: Path, settings: Mapping[str, Any], cell: tuple[str, str]) -
         rounds=settings["rounds"],
         seconds=settings["trial_seconds"],
         halving=False,
+        start_worker=BoundWorker,
     )
     rows: dict[str, Any] = {}
     for result in results:

@@ -32,7 +32,7 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.common.bound_worker import bound_worker
+from benchmarks.common.bound_worker import BoundWorker
 from benchmarks.common.machine import about
 from benchmarks.common.output import add_output
 from benchmarks.common.ranks import attainable, halves, spearman
@@ -93,7 +93,7 @@ def planned(given: dict[str, ModelOf], core: Any, measure: bool, seconds: float 
     """
     with mock.patch.object(planning, "plan_of", wraps=plan_of) as recorded:
         planning.place_together(
-            given, DEVICES.hetero, core=core, measure=measure, measure_seconds=seconds, start_worker=bound_worker
+            given, DEVICES.hetero, core=core, measure=measure, measure_seconds=seconds, start_worker=BoundWorker
         )
     return tuple(recorded.call_args.args)
 
@@ -141,7 +141,7 @@ def judged(
         core,
         needs={name: figures_of(app, simulated, row)["memory_bytes"] for row, name in enumerate(names)},
         limit=most,
-        start_worker=bound_worker,
+        start_worker=BoundWorker,
         **comparison_arguments(app, prepared),
     ) as comparison:
         trials = comparison.trials(rounds=rounds, seconds=TRIAL, until=end)
