@@ -21,7 +21,7 @@ from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.registry import tuning_placers
 from ov_hsdag.policy import placer
 from ov_hsdag.policy.placer import ClusterLogits
-from ov_hsdag.problem.problem import PlacementProblem
+from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 from ov_hsdag.training.finetune.settings import Settings
 from ov_hsdag.training.finetune.state import State, Task
 from ov_hsdag.training.network import HSDAGNetwork
@@ -192,11 +192,11 @@ def _leaders(state: State) -> Placements:
 
 
 def _vary_leaders(believed: PlacementProblem, state: State, generator: np.random.Generator) -> Placements:
-    """Moves a run of consecutive groups of a leader to another device, `_VARIATIONS` times.
+    """Moves a run of groups of a leader to another device, `_VARIATIONS` times.
 
     Where all that the proposers find has been measured, what is most likely to be better lies near the best: a random
-    placement has hundreds of submodels. Groups are numbered in a topological order, so a run of them is a part of the
-    model between two cuts. Its length is drawn log-uniformly, from one group to all.
+    placement has hundreds of submodels. The groups of a run are consecutive in a topological order, so a run is a part
+    of the model between two cuts. Its length is drawn log-uniformly, from one group to all.
 
     Args:
         believed: the problem with corrected costs.
@@ -207,11 +207,12 @@ def _vary_leaders(believed: PlacementProblem, state: State, generator: np.random
         Placements that HETERO can run, uint8 [`_VARIATIONS`, groups].
     """
     leaders, groups, devices = _leaders(state), believed.group_count, len(believed.devices)
+    order = topological_groups(believed)
     variations = []
     for leader in leaders[generator.integers(len(leaders), size=_VARIATIONS)]:
         length = round(groups ** generator.random())
         begin = int(generator.integers(groups - length + 1))
-        part = np.arange(begin, begin + length)
+        part = order[begin : begin + length]
         device = int(generator.integers(devices))
         varied = leader.copy()
         varied[part[believed.group_supported[part, device]]] = device
