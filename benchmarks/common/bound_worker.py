@@ -64,20 +64,19 @@ class BoundServer(worker.WorkerServer):
         super().__init__(folder, objective)
 
     def _compiled(self, number: int, device: str, way: Mapping[str, Any]) -> Runner:
-        devices, affinity = list(virtual.virtual_devices()), way["affinity"]
-        if not device.startswith("HETERO:"):
-            with bound_to_cores([device], devices):
-                return super()._compiled(number, device, way)
-        if affinity is None:  # HETERO decides
-            affinity = self._core.query_model(self._models[number], device)
+        heterogeneous = device.startswith("HETERO:")
+        if heterogeneous:
+            # A profile tells the devices of the submodels in the order in which they were compiled. What profiling
+            # takes does not show in the processor time of an inference of ResNet-50.
+            way = {**way, "properties": {**way["properties"], "PERF_COUNT": True}}
         known = thread_ids()
-        # The profile tells the devices of the submodels in the order in which they were compiled. What profiling takes
-        # does not show in the processor time of an inference of ResNet-50.
-        profiled = {**way, "properties": {**way["properties"], "PERF_COUNT": True}}
-        runner = super()._compiled(number, device, profiled)
+        runner = super()._compiled(number, device, way)
         threads = sorted(thread_ids() - known)
-        order = submodel_devices(runner.compiled, self._inputs[number][0].steps[0], affinity)
-        bind(threads, order, devices, before=1)
+        order = [device]
+        if heterogeneous:
+            affinity = way["affinity"] or self._core.query_model(self._models[number], device)
+            order = submodel_devices(runner.compiled, self._inputs[number][0].steps[0], affinity)
+        bind(threads, order, list(virtual.virtual_devices()), before=int(heterogeneous))
         return runner
 
 
@@ -170,6 +169,7 @@ def bind(
     cores = dict(zip(devices, sorted(os.sched_getaffinity(0)), strict=False))
     if len(threads) != 2 * (before + len(order)) or len(cores) < len(devices):
         raise RunError(f"{len(threads)} threads for {len(order)} compiled models on {len(cores)} cores")
-    for thread, device in zip(threads[2 * before :: 2], order, strict=True):
+    running = list(zip(threads[2 * before :: 2], order, strict=True))
+    for thread, device in running:
         os.sched_setaffinity(thread, {cores[device]})
-    return [(thread, devices.index(device)) for thread, device in zip(threads[2 * before :: 2], order, strict=True)]
+    return [(thread, devices.index(device)) for thread, device in running]

@@ -270,6 +270,17 @@ def table(records: Sequence[dict[str, Any]], methods: Sequence[str], times: Sequ
     return markdown(["", *(f"{1e3 * t:g} ms" for t in times), "in the end", "worst"], rows)
 
 
+def distances(records: Sequence[dict[str, Any]]) -> str:
+    """Says how far the default effort is from the best known, over all problems with a known placement."""
+    known = [record for record in records if np.isfinite(best_known(record))]
+    behind = ratios(known, DEFAULT, np.inf) - 1
+    return (
+        f"Of {len(known)} problems with a known placement, the default effort is {behind.mean():.1%} behind the best"
+        f" known in the mean, at most {FLOOR_MEAN:.1%} in {(behind <= FLOOR_MEAN).sum()}, and more than"
+        f" {FLOOR_CELL:.0%} in {(behind > FLOOR_CELL).sum()}."
+    )
+
+
 def failures(records: Sequence[dict[str, Any]], methods: Sequence[str], times: Sequence[float]) -> list[str]:
     """Returns a line for each floor that is missed."""
     lines = []
@@ -321,7 +332,10 @@ def main() -> int:
     result = {"about": {**about(), "wall_seconds": time.perf_counter() - begin}, "settings": settings}
     times = [seconds for seconds in TIMES if seconds <= arguments.seconds]
     without = sum(not np.isfinite(best_known(record)) for record in records)
-    caption = f"Mean of score / best known; for {without} of {len(records)} problems no placement is known:"
+    caption = (
+        f"{distances(records)} Mean of score / best known; for {without} of {len(records)} problems no placement is"
+        " known:"
+    )
     write(arguments.output, result, {caption: table(records, methods, times)})
     lines = [] if arguments.smoke else failures(records, methods, times)
     print("\n".join(lines), file=sys.stderr)

@@ -11,7 +11,10 @@ CHECKPOINT = "checkpoint.safetensors"
 """Name of the checkpoint in a run's folder, from which the run is resumed."""
 
 FOUND_BY = {"policy": "hsdag", "measured": "search", "search": "search", "random": "random"}
-"""Name of the placer that a placement of a fine-tuning run is attributed to, by the source of its entry."""
+"""Name of the placer that a placement of a fine-tuning run is attributed to, by the source of its entry.
+
+Entries with the source "random" are of runs that version 0.2 began.
+"""
 
 
 def check_outputs(output: Path, source: str | PathLike[str] | None = None) -> None:
