@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import inspect
 import os
+import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,9 @@ from ov_hsdag.placing.options import PlaceOptions
 from ov_hsdag.storage.ir_text import file_carries
 from ov_hsdag.utils.errors import PlacementNotFollowedWarning, UserError
 from ov_hsdag.utils.lazy import opset13 as ops
+from tests.commands import PACKAGE
 from tests.graphs import halved, submodels, unflattening_model
+from tests.processes import ended
 
 try:
     from openvino.passes import Manager
@@ -253,6 +256,36 @@ def half_set(model: ov.Model) -> ov.Model:
     convolution = next(node for node in model.get_ordered_ops() if node.get_type_name() == "Convolution")
     convolution.get_rt_info()["affinity"] = "CPU_B"
     return model
+
+
+ENDING = """
+import gc, sys
+import openvino as ov
+from ov_hsdag import _autoload
+_autoload.install()
+core = ov.Core()
+device, path = sys.argv[1:]
+core.compile_model(path, device)
+del core
+gc.collect()
+with open("/proc/self/maps") as file:
+    print("openvino_hetero_plugin" in file.read())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+@pytest.mark.parametrize(
+    ("device", "environment"),
+    [(DEVICE, {}), ("HSDAG:CPU_A,CPU_B", {}), (DEVICE, {"OV_HSDAG_DISABLE": "1"}), ("CPU", {})],
+    ids=["HETERO", "HSDAG", "disabled", "CPU"],
+)
+def test_heteros_library_outlives_the_core(
+    placed: Path, tmp_path: Path, device: str, environment: dict[str, str]
+) -> None:
+    """A thread of a CPU device may free an inference request of HETERO after the Core has unloaded the plugin."""
+    environment = {"PYTHONPATH": PACKAGE, "OV_HSDAG_CACHE": str(tmp_path)} | environment
+    done = ended(sys.executable, "-c", ENDING, device, placed, env={**os.environ, **environment})
+    assert done.stdout.split() == [str(device != "CPU")], done.stderr
 
 
 @pytest.mark.usefixtures("silence")

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from ov_hsdag._env import disabled, has_virtual_devices
 from ov_hsdag.devices.property_values import PRIORITIES, device_properties, listed_devices, names_in, plain
-from ov_hsdag.integration import device_name, requests
+from ov_hsdag.integration import device_name, hetero_library, requests
 from ov_hsdag.storage.ir_text import file_carries, has_entry
 from ov_hsdag.utils.errors import DoesNotFitError, PlacementNotFollowedWarning, UserError, one_line
 from ov_hsdag.utils.lazy import opset13, ov
@@ -136,24 +136,39 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
         if not isinstance(device, str) or not ("HETERO" in device or device_name.is_hsdag(device)):
             return call_as_is()
         call = _Call(self, original, arguments["model"], arguments.get("weights"), device, arguments.get("config"))
-        if disabled() and call.is_hetero and has_virtual_devices():
-            return call.compile(call.model, _with_limits(device, call.config))
-        if device_name.is_hsdag(device):
-            call, call_as_is = _on_hetero(call)
-        elif disabled():
-            return call_as_is()
-        elif device_name.is_automatic(device):
-            call = _automatic(call)
         notes: list[Warning] = []
-        compiled = (
-            _compile_on_hetero(call, call_as_is, notes) if call.is_hetero else _compile_on_auto(call, call_as_is, notes)
-        )
+        try:
+            compiled = _compiled_call(call, call_as_is, notes)
+        finally:
+            hetero_library.keep_loaded()
         for note in notes:
             warn_caller(note)
         return compiled
 
     setattr(compile_model, _PATCHED, True)
     return compile_model
+
+
+def _compiled_call(call: _Call, call_as_is: Callable[[], ov.CompiledModel], notes: list[Warning]) -> ov.CompiledModel:
+    """Compiles the model of a call whose device string contains HETERO or HSDAG.
+
+    Args:
+        call: the call.
+        call_as_is: makes the user's call unchanged.
+        notes: gets the warnings to issue afterwards.
+
+    Raises:
+        RuntimeError: OpenVINO's error, a property has no valid value, or no placement fits into memory.
+    """
+    if disabled() and call.is_hetero and has_virtual_devices():
+        return call.compile(call.model, _with_limits(call.device, call.config))
+    if device_name.is_hsdag(call.device):
+        call, call_as_is = _on_hetero(call)
+    elif disabled():
+        return call_as_is()
+    elif device_name.is_automatic(call.device):
+        call = _automatic(call)
+    return _compile_on_hetero(call, call_as_is, notes) if call.is_hetero else _compile_on_auto(call, call_as_is, notes)
 
 
 @dataclass(frozen=True)
