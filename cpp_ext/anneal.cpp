@@ -21,17 +21,19 @@ constexpr std::int64_t kChange = 3;
 
 std::vector<std::uint8_t> Annealing::run(const std::vector<std::uint8_t>& placement, double heat,
                                          const std::vector<double>& surcharge_us, const std::vector<double>& reserved,
-                                         std::mt19937_64& random, Budget& budget) {
+                                         std::mt19937_64& random, std::int64_t moves, Budget& budget) {
     state_.reset(placement.data(), surcharge_us, reserved);
     state_.sharpen(settings_.sharpness);
-    const std::int64_t steps = std::int64_t{settings_.sweeps} * model_.items;
+    const std::int64_t steps_of_stage = std::int64_t{settings_.sweeps} * model_.items / settings_.stages;
+    const std::int64_t moves_of_stage = moves / settings_.stages;
     const double cooling = std::pow(settings_.coldest / (settings_.hottest * heat), 1.0 / settings_.stages);
     double temperature = settings_.hottest * heat;
     double best_us = state_.us();
     std::vector<std::uint8_t> best = placement;
     for (std::int32_t stage = 0; stage < settings_.stages && budget.left(); ++stage, temperature *= cooling) {
         double score = state_.score();
-        for (std::int64_t step = 0; step < steps / settings_.stages; ++step) {
+        const std::int64_t left_after_stage = budget.moves() - moves_of_stage;
+        for (std::int64_t step = 0; step < steps_of_stage && budget.moves() > left_after_stage; ++step) {
             const auto item = static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(model_.items));
             const std::uint8_t device = propose(item, random);
             if (device == state_.device(item) || !model_.supports(item, device)) continue;

@@ -21,12 +21,13 @@ public:
 
     // Anneals a placement, [items], and returns the best placement by the smoothed objective.
     //
-    // heat: factor of the settings' temperatures. surcharge_us, reserved: see AdditiveState::reset. budget: moves that
+    // heat: factor of the settings' temperatures. surcharge_us, reserved: see AdditiveState::reset. moves: about the
+    // largest number of moves that the run takes; with fewer than its sweeps need it cools faster. budget: moves that
     // are tried are subtracted.
     [[nodiscard]] std::vector<std::uint8_t> run(const std::vector<std::uint8_t>& placement, double heat,
                                                 const std::vector<double>& surcharge_us,
                                                 const std::vector<double>& reserved, std::mt19937_64& random,
-                                                Budget& budget);
+                                                std::int64_t moves, Budget& budget);
 
 private:
     // Draws a device for an item, most often that of a neighbour.

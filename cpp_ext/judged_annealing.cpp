@@ -19,8 +19,10 @@ double energy(const Judge::Softened& judged, double weight) {
 
 }  // namespace
 
-Placement JudgedAnnealing::run(const Placement& start, double heat, std::mt19937_64& random, Budget& budget) {
-    const std::int64_t steps = std::int64_t{settings_.sweeps} * model_.items / settings_.stages;
+Placement JudgedAnnealing::run(const Placement& start, double heat, std::mt19937_64& random, std::int64_t moves,
+                               Budget& budget) {
+    const std::int64_t steps_of_stage = std::int64_t{settings_.sweeps} * model_.items / settings_.stages;
+    const std::int64_t moves_of_stage = moves / settings_.stages;
     const double hottest = settings_.hottest * heat;
     const double cooling = std::pow(settings_.coldest / hottest, 1.0 / settings_.stages);
     const double growth = std::pow(settings_.strict / settings_.gentle, 1.0 / settings_.stages);
@@ -31,7 +33,9 @@ Placement JudgedAnnealing::run(const Placement& start, double heat, std::mt19937
     Placement best = start;
     double best_us = now.excess > 0 ? std::numeric_limits<double>::infinity() : now.us;
     for (std::int32_t stage = 0; stage < settings_.stages && budget.left(); ++stage) {
-        for (std::int64_t step = 0; step < steps && budget.left(); ++step) {
+        const std::int64_t left_after_stage = budget.moves() - moves_of_stage;
+        for (std::int64_t step = 0; step < steps_of_stage && budget.moves() > left_after_stage && budget.left();
+             ++step) {
             trial_ = current;
             propose(random);
             if (trial_ == current) continue;

@@ -1,6 +1,7 @@
-// Simulated annealing by the simulator's score, for small problems. In little memory live tensors decide what fits on a
-// device, and the additive cost model (anneal.hpp) does not know them. For throughput, independent searches by the
-// additive model may agree on its local optimum. A step takes as long as tens of moves on that model.
+// Simulated annealing by the simulator's score, in little memory and of small problems for throughput. In little memory
+// live tensors decide what fits on a device, and the additive cost model (anneal.hpp) does not know them. For
+// throughput, independent searches by the additive model may agree on its local optimum. A step takes as long as tens
+// to hundreds of moves on that model, so that large problems have few steps.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,10 @@ public:
         : model_(model), judge_(judge), settings_(settings) {}
 
     // Anneals a placement, [groups], and returns the best placement within the memory limits that it met; the start if
-    // it met none. heat: factor of the settings' highest temperature. budget: the cost of the simulations is
-    // subtracted.
-    [[nodiscard]] Placement run(const Placement& start, double heat, std::mt19937_64& random, Budget& budget);
+    // it met none. heat: factor of the settings' highest temperature. moves: about the largest number of moves that the
+    // run takes; with fewer than its sweeps need it cools faster. budget: the cost of the simulations is subtracted.
+    [[nodiscard]] Placement run(const Placement& start, double heat, std::mt19937_64& random, std::int64_t moves,
+                                Budget& budget);
 
 private:
     // Changes `trial_` at random: one group, an exchange of two groups, or consecutive groups of the order.

@@ -63,7 +63,7 @@ public:
           local_(problem_, levels_, options.throughput, settings_),
           island_search_(problem_, space.levels_of(options.seed + 1), options.throughput, settings_),
           annealing_(model_, options.throughput, settings_.annealing),
-          judged_settings_(settings_.judged_annealing.suited(space.little_memory, options.throughput)),
+          judged_settings_(settings_.judged_annealing.suited(space.little_memory, options.throughput, model_.items)),
           judged_annealing_(model_, judge_, judged_settings_),
           random_(options.seed),
           begin_ms_(now_ms(options.processor_time)),
@@ -340,6 +340,10 @@ private:
         if (better(next.score, pool_[chosen].score)) offer(std::move(next.placement), chosen);
     }
 
+    // The largest number of moves of one run of annealing: as many as the search has spent so far, and no more than are
+    // left. So early runs are short, later ones are longer, and each cools before the moves are spent.
+    [[nodiscard]] std::int64_t moves_of_run() const { return std::min(all_moves_ - budget_.moves(), budget_.moves()); }
+
     // Anneals a placement of the pool, improves the result by passes, and offers it.
     void search_annealed() {
         const std::int64_t before = budget_.moves();
@@ -347,8 +351,8 @@ private:
         const std::size_t chosen = draw_early(pool_.size(), random_);
         const double heat = draw_heat(random_);
         judge_.use_estimates(pool_[chosen].estimates);
-        Placement found =
-            annealing_.run(pool_[chosen].placement, heat, judge_.surcharge(share), judge_.reserved(), random_, budget_);
+        Placement found = annealing_.run(pool_[chosen].placement, heat, judge_.surcharge(share), judge_.reserved(),
+                                         random_, moves_of_run(), budget_);
         Neighbourhoods search(model_, options_.throughput, settings_.moves, settings_.moves.run,
                               settings_.moves.fine_sharpness);
         search.reset(found, judge_.surcharge(share), judge_.reserved());
@@ -362,7 +366,7 @@ private:
         const std::int64_t before = budget_.moves();
         const std::size_t chosen = draw_early(pool_.size(), random_);
         const double heat = draw_heat(random_);
-        offer(judged_annealing_.run(pool_[chosen].placement, heat, random_, budget_), chosen);
+        offer(judged_annealing_.run(pool_[chosen].placement, heat, random_, moves_of_run(), budget_), chosen);
         judged_moves_ += before - budget_.moves();
     }
 

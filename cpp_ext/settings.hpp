@@ -139,28 +139,35 @@ struct SearchSettings {
     // Simulated annealing by the simulator (judged_annealing.hpp), if a device cannot hold the model, or for
     // throughput.
     struct JudgedAnnealing {
-        std::int32_t most_items = 150;  // graphs of at most this many groups
-        std::int32_t sweeps = 60;       // number of proposals for each group in one run
-        std::int32_t stages = 30;       // number of temperatures in one run
+        std::int32_t most_items = 1500;  // graphs of at most this many groups
+        std::int32_t small_items = 150;  // graphs of at most this many groups are small
+        std::int32_t sweeps = 60;        // number of proposals for each group in one run
+        std::int32_t stages = 30;        // number of temperatures in one run
         // Temperatures: a proposal that increases log(objective) by this much is accepted with probability 1/e.
         double hottest = 0.1;
         double coldest = 0.002;
         // Weight of the excess of memory (Judge::softened) at the beginning and at the end of a run.
         double gentle = 0.3;
         double strict = 30.0;
-        double share = 0.5;  // share of all moves
-        // The same numbers for throughput if each device can hold the model. The additive cost model knows what fits
-        // there, but four searches by it alone agree on its local optima.
+        // Share of all moves, on small graphs and on others.
+        double share = 0.5;
+        double large_share = 0.25;
+        // The same numbers for throughput if each device can hold the model, for small graphs alone. The additive cost
+        // model knows what fits there, but four searches by it alone agree on its local optima.
         std::int32_t ample_sweeps = 100;
         std::int32_t ample_stages = 40;
         double ample_share = 0.2;
-        OV_HSDAG_NUMBERS(most_items, sweeps, stages, hottest, coldest, gentle, strict, share, ample_sweeps,
-                         ample_stages, ample_share)
+        OV_HSDAG_NUMBERS(most_items, small_items, sweeps, stages, hottest, coldest, gentle, strict, share, large_share,
+                         ample_sweeps, ample_stages, ample_share)
 
-        // The numbers for a problem: without little memory those in ample memory, and for latency no share at all.
-        [[nodiscard]] JudgedAnnealing suited(bool little_memory, bool throughput) const {
+        // The numbers for a problem of so many groups. In ample memory and for latency the share is 0.
+        [[nodiscard]] JudgedAnnealing suited(bool little_memory, bool throughput, std::int32_t groups) const {
             JudgedAnnealing numbers = *this;
-            if (little_memory) return numbers;
+            if (little_memory) {
+                if (groups > small_items) numbers.share = large_share;
+                return numbers;
+            }
+            numbers.most_items = small_items;
             numbers.sweeps = ample_sweeps;
             numbers.stages = ample_stages;
             numbers.share = throughput ? ample_share : 0.0;

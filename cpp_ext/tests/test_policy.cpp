@@ -341,10 +341,16 @@ void test_annealing_keeps_to_what_devices_run() {
         Annealing annealing(model, throughput, {});
         std::mt19937_64 random(1), again(1);
         Budget budget(1'000'000), same(1'000'000);
-        const Placement found = annealing.run(start, 1.0, none, none, random, budget);
-        CHECK(annealing.run(start, 1.0, none, none, again, same) == found);
+        const Placement found = annealing.run(start, 1.0, none, none, random, 1'000'000, budget);
+        CHECK(annealing.run(start, 1.0, none, none, again, 1'000'000, same) == found);
         CHECK(budget.moves() == same.moves() && budget.moves() < 1'000'000);
         state.reset(found.data(), none, none);
+        CHECK(state.us() < before);
+        // A run in fewer moves than its sweeps need goes through all temperatures as well.
+        Budget few(1'000'000);
+        const Placement hasty = annealing.run(start, 1.0, none, none, random, 4'000, few);
+        CHECK(few.moves() < 996'500 && few.moves() > 995'500);
+        state.reset(hasty.data(), none, none);
         CHECK(state.us() < before);
         for (std::int32_t item = 0; item < model.items; ++item) CHECK(model.supports(item, found[item]));
     }
@@ -369,8 +375,8 @@ void test_judged_annealing_keeps_to_memory_limits() {
             std::mt19937_64 random(1), again(1);
             Budget budget(1'000'000), same(1'000'000);
             JudgedAnnealing annealing(model, judge, {});
-            const Placement found = annealing.run(start, 1.0, random, budget);
-            CHECK(annealing.run(start, 1.0, again, same) == found);
+            const Placement found = annealing.run(start, 1.0, random, 1'000'000, budget);
+            CHECK(annealing.run(start, 1.0, again, 1'000'000, same) == found);
             CHECK(budget.moves() == same.moves() && budget.moves() < 1'000'000);
             for (std::int32_t item = 0; item < model.items; ++item) CHECK(model.supports(item, found[item]));
             const double score = judge.exact_score(found);

@@ -236,7 +236,7 @@ def first_moves(problem: PlacementProblem, settings: SearchSettings = "default")
         moves += min(effort["more_per_group"] * problem.group_count, effort["most_more"])
     if crowded(problem):
         moves = max(effort["moves_in_little_memory"], effort["times_in_little_memory"] * moves)
-    elif problem.objective == "throughput" and problem.group_count <= numbers["judged_annealing"]["most_items"]:
+    elif problem.objective == "throughput" and problem.group_count <= numbers["judged_annealing"]["small_items"]:
         moves += effort["judged_moves"]
     if problem.group_count > effort["most_groups"]:
         moves *= effort["descents"]
