@@ -11,6 +11,7 @@ import openvino as ov
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from ov_hsdag.model.colocation import split_rule
 from ov_hsdag.model.graph import NodeKind
@@ -97,6 +98,32 @@ def drawn(template: PlacementProblem, seed: int | np.random.Generator, devices: 
         if corpus.placeable(problem):
             return dataclasses.replace(problem, memory_bytes=np.full(devices, -1, np.int64))
     raise AssertionError("no problem was drawn in which each group has a device")
+
+
+def hidden_placement(seed: int, objective: str) -> tuple[PlacementProblem, NDArray[np.uint8]]:
+    """A problem of 362 groups on 4 devices, and a placement of it: each device has 2% more memory than that needs.
+
+    The placement consists of parts of the topological order. Devices run half of the other operations only.
+    """
+    generator = np.random.default_rng(seed)
+    problem = dataclasses.replace(drawn(layered(90), seed, 4), objective=objective)
+    position = np.empty(problem.group_count, int)
+    position[topological_groups(problem)] = np.arange(problem.group_count)
+    cuts, order = np.sort(generator.integers(0, problem.group_count, 11)), generator.permutation(4)
+    placement = order[np.searchsorted(cuts, position) % 4].astype(np.uint8)
+    lacking = generator.random((problem.group_count, 4)) < 0.5
+    lacking[np.arange(problem.group_count), placement] = False
+    supported = problem.supported & ~lacking[problem.groups]
+    supported[np.arange(len(problem.groups)), placement[problem.groups]] = True
+    problem = dataclasses.replace(problem, supported=supported)
+    needed = problem.evaluate(placement[None]).memory_bytes[0]
+    return dataclasses.replace(problem, memory_bytes=(1.02 * needed).astype(np.int64) + 1), placement
+
+
+@pytest.mark.parametrize(("seed", "objective"), [(1, "throughput"), (3, "latency"), (5, "latency")])
+def test_placements_are_found_where_hardly_any_fits(seed: int, objective: str) -> None:
+    problem, hidden = hidden_placement(seed, objective)
+    assert search_until_agreed(problem).score <= 1.02 * problem.scores(hidden)[0]
 
 
 @pytest.mark.parametrize("seed", range(4))
