@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from ov_hsdag._env import disabled, has_virtual_devices
 from ov_hsdag.devices.property_values import PRIORITIES, device_properties, listed_devices, names_in, plain
-from ov_hsdag.integration import device_name, hetero_library, requests
+from ov_hsdag.integration import device_name, loaded_libraries, requests
 from ov_hsdag.storage.ir_text import file_carries, has_entry
 from ov_hsdag.utils.errors import DoesNotFitError, PlacementNotFollowedWarning, UserError, one_line
 from ov_hsdag.utils.lazy import opset13, ov
@@ -140,7 +140,7 @@ def _wrap_compile_model(original: Callable[..., ov.CompiledModel]) -> Callable[.
         try:
             compiled = _compiled_call(call, call_as_is, notes)
         finally:
-            hetero_library.keep_loaded()
+            loaded_libraries.keep_hetero()
         for note in notes:
             warn_caller(note)
         return compiled
@@ -323,11 +323,7 @@ def _library_is_loaded() -> bool:
 
     False where the system does not list loaded files, as on Windows; there the library does not touch HETERO's copies.
     """
-    try:
-        with open("/proc/self/maps", "rb") as file:
-            return _LIBRARY in file.read()
-    except OSError:
-        return False
+    return bool(loaded_libraries.paths_of(_LIBRARY))
 
 
 def _compiled_without_placement(call: _Call, failure: str, notes: list[Warning]) -> ov.CompiledModel:
