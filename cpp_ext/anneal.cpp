@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <vector>
 
 #include "draws.hpp"
 
@@ -21,7 +23,8 @@ constexpr std::int64_t kChange = 3;
 
 std::vector<std::uint8_t> Annealing::run(const std::vector<std::uint8_t>& placement, double heat,
                                          const std::vector<double>& surcharge_us, const std::vector<double>& reserved,
-                                         std::mt19937_64& random, std::int64_t moves, Budget& budget) {
+                                         std::mt19937_64& random, std::int64_t moves, Budget& budget,
+                                         const Renew& renew) {
     state_.reset(placement.data(), surcharge_us, reserved);
     state_.sharpen(settings_.sharpness);
     const std::int64_t steps_of_stage = std::int64_t{settings_.sweeps} * model_.items / settings_.stages;
@@ -58,6 +61,12 @@ std::vector<std::uint8_t> Annealing::run(const std::vector<std::uint8_t>& placem
                 best_us = us;
                 best = state_.placement();
             }
+        }
+        if (const std::optional<std::vector<double>> surcharge = renew ? renew(state_.placement()) : std::nullopt) {
+            const std::vector<std::uint8_t> current = state_.placement();
+            state_.reset(best.data(), *surcharge, reserved);
+            best_us = state_.us();
+            state_.reset(current.data(), *surcharge, reserved);
         }
         // Renews the scale of the powers, which is the work of the busiest device, and removes rounding errors of sums.
         state_.sharpen(settings_.sharpness);

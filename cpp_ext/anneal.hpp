@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -19,15 +21,19 @@ public:
     Annealing(const AdditiveModel& model, bool throughput, const SearchSettings::Annealing& settings)
         : model_(model), throughput_(throughput), settings_(settings), state_(model, throughput) {}
 
+    // Returns new surcharges for the rest of a run, [devices] µs, or none to keep those that it has. The surcharges of
+    // the start stand for the submodels of the start, and a run leads away from it.
+    using Renew = std::function<std::optional<std::vector<double>>(const std::vector<std::uint8_t>& placement)>;
+
     // Anneals a placement, [items], and returns the best placement by the smoothed objective.
     //
     // heat: factor of the settings' temperatures. surcharge_us, reserved: see AdditiveState::reset. moves: about the
     // largest number of moves that the run takes; with fewer than its sweeps need it cools faster. budget: moves that
-    // are tried are subtracted.
+    // are tried are subtracted. renew: called with the placement at the end of each stage.
     [[nodiscard]] std::vector<std::uint8_t> run(const std::vector<std::uint8_t>& placement, double heat,
                                                 const std::vector<double>& surcharge_us,
                                                 const std::vector<double>& reserved, std::mt19937_64& random,
-                                                std::int64_t moves, Budget& budget);
+                                                std::int64_t moves, Budget& budget, const Renew& renew = {});
 
 private:
     // Draws a device for an item, most often that of a neighbour.

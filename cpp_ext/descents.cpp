@@ -61,19 +61,22 @@ public:
     // The best score of all searches, µs.
     [[nodiscard]] double best() const { return searches_.front()->score(); }
 
-    // Whether the best score is no better than that of a start. If so, equal scores of searches do not count as
-    // agreement, as all searches have similar starts.
-    [[nodiscard]] bool at_start() const {
-        double start = std::numeric_limits<double>::infinity();
-        for (const auto& search : searches_) start = std::min(start, search->start_score());
-        return best() >= (1.0 - settings_.expected_regret) * start;
+    // Whether the best score is no better than after the first cycle. If so, equal scores of searches do not count as
+    // agreement, as the first cycles of all searches are alike.
+    [[nodiscard]] bool at_first_cycle() const {
+        double first = std::numeric_limits<double>::infinity();
+        for (const auto& search : searches_) first = std::min(first, search->first_cycle_score());
+        return best() >= (1.0 - settings_.expected_regret) * first;
     }
 
-    // The expected gain of one more search, as a share of the best score. If only the best search has a placement
-    // within the memory limits it is 1, and if none has, 0.
+    // The expected gain of one more search, as a share of the best score: the distance of the third best score, divided
+    // by the number of searches. Two searches alone often share a local optimum. It is 1 if the third best search, but
+    // not the best, exceeds the memory limits, and 0 if all do.
     [[nodiscard]] double expected_regret() const {
-        if (searches_[1]->score() >= kOverMemory) return best() < kOverMemory ? 1.0 : 0.0;
-        return (searches_[1]->score() / best() - 1.0) / static_cast<double>(searches_.size());
+        constexpr std::size_t kThird = 2;
+        const double score = searches_[std::min(kThird, searches_.size() - 1)]->score();
+        if (score >= kOverMemory) return best() < kOverMemory ? 1.0 : 0.0;
+        return (score / best() - 1.0) / static_cast<double>(searches_.size());
     }
 
     // The result of the best search, with the cycles and elites of all.
@@ -123,27 +126,30 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
     const SearchSettings::Effort& effort = options.settings.effort;
     Descents descents(space, options);
     descents.begin(starts);
+    std::int64_t most = effort.most_moves;
     // Number of moves after which searches that disagree exchange placements.
-    const auto apart = static_cast<std::int64_t>((1.0 - effort.together) * static_cast<double>(effort.most_moves));
-    // Agreement on a start counts with two devices, and for latency where each device can hold the model: a start is
-    // often the optimum then, and searches find the optimum soon. It also counts for a problem that has no more
-    // placements than a search has moved to.
+    const auto apart = [&] { return static_cast<std::int64_t>((1.0 - effort.together) * static_cast<double>(most)); };
+    // Agreement on the result of the first cycle counts with two devices, and for latency where each device can hold
+    // the model: it is often the optimum then, and searches find the optimum soon. It also counts for a problem that
+    // has no more placements than a search has moved to.
     const bool hard = space.devices() > 2 && (options.throughput || space.little_memory);
     const double placements = std::pow(space.devices(), space.groups());
     std::int64_t spent = options.max_moves;
     bool agreed = descents.alone();
-    while (!agreed && spent < apart) {
+    while (!agreed && spent < apart()) {
         const double before = descents.best();
-        const std::int64_t turn = std::min(spent, apart - spent);
+        const std::int64_t turn = std::min(spent, apart() - spent);
         descents.go_on(turn);
         spent += turn;
         const double moved = std::isfinite(before) ? before / descents.best() - 1.0 : std::isfinite(descents.best());
-        agreed = moved <= effort.expected_regret && descents.expected_regret() <= effort.expected_regret &&
-                 !(hard && placements > static_cast<double>(spent) && descents.at_start());
+        const double regret = descents.expected_regret();
+        agreed = moved <= effort.expected_regret && regret <= effort.expected_regret &&
+                 !(hard && placements > static_cast<double>(spent) && descents.at_first_cycle());
+        if (spent >= apart() && regret >= effort.large_regret) most = effort.most_moves * effort.times_in_doubt;
     }
-    if (!agreed && spent < effort.most_moves) {
+    if (!agreed && spent < most) {
         descents.exchange();
-        descents.go_on(effort.most_moves - spent);
+        descents.go_on(most - spent);
     }
     return descents.result();
 }

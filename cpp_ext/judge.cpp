@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace ov_hsdag {
 namespace {
@@ -30,7 +31,7 @@ Judge::Judge(const Problem& problem, const AdditiveModel& groups, bool throughpu
       throughput_(throughput),
       most_work_(kMostWork),
       simulator_(problem),
-      estimates_{problem.submodel_us, std::vector<double>(problem.submodel_us.size(), 0.0)} {}
+      estimates_{problem.submodel_us, problem.submodel_us, std::vector<double>(problem.submodel_us.size(), 0.0)} {}
 
 void Judge::limit_work(double share) {
     most_work_ = std::isinf(share) ? std::numeric_limits<std::int64_t>::max()
@@ -77,16 +78,21 @@ double Judge::excess_of_memory(const Evaluation& evaluation) const {
     return excess;
 }
 
-// Distributes the simulator's cost of submodels over the tensors that cross, to guide the next moves.
+// Distributes the simulator's cost of submodels over the tensors that cross, to guide the next moves. The share is what
+// the simulator has more than the additive cost model without surcharges, divided by the cost of a submodel for each
+// received tensor.
 void Judge::update_estimates(const Placement& placement, const Evaluation& evaluation) {
     const AdditiveModel& model = model_;
     const std::vector<double>& submodel_us = problem_.submodel_us;
     const auto devices = static_cast<std::size_t>(model.devices);
-    double additive = 0;
-    double received = 0;
+    double additive_us = 0;                         // latency
+    std::vector<double> busy_us(devices, 0.0);      // work and transfers of each device
+    std::vector<double> received_us(devices, 0.0);  // one submodel for each received tensor
     std::vector<double> weight(devices, 0.0);
     for (std::size_t g = 0; g < placement.size(); ++g) {
-        additive += model.item_us[g * devices + placement[g]];
+        const double us = model.item_us[g * devices + placement[g]];
+        additive_us += us;
+        busy_us[placement[g]] += us;
         weight[placement[g]] += static_cast<double>(model.weight[g * devices + placement[g]]);
     }
     for (std::int32_t t = 0; t < model.tensors(); ++t) {
@@ -97,23 +103,35 @@ void Judge::update_estimates(const Placement& placement, const Evaluation& evalu
             if (((sent >> to) & 1) != 0) continue;
             sent |= std::uint64_t{1} << to;
             const std::size_t link = from * devices + to;
-            additive += model.transfer_us[link] + model.transfer_us_per_byte[link] * model.bytes[t];
-            additive += model.fusion_penalty_us[static_cast<std::size_t>(t) * devices + to];
-            received += submodel_us[to];
+            const double us = model.transfer_us[link] + model.transfer_us_per_byte[link] * model.bytes[t];
+            const double fusion_us = model.fusion_penalty_us[static_cast<std::size_t>(t) * devices + to];
+            additive_us += us + fusion_us;
+            busy_us[from] += us * model.transfer_share[from];
+            busy_us[to] += us * model.transfer_share[to] + fusion_us;
+            received_us[to] += submodel_us[to];
         }
     }
-    const double share = received > 0 ? rounded((evaluation.latency_us - additive) / received) : 1.0;
+    const double all_us = std::accumulate(received_us.begin(), received_us.end(), 0.0);
+    const double share = all_us > 0 ? rounded((evaluation.latency_us - additive_us) / all_us) : 1.0;
+    const double limited_share = std::clamp(share, 0.25, 1.25);
     for (std::size_t d = 0; d < devices; ++d) {
-        estimates_.surcharge[d] = std::clamp(share, 0.25, 1.25) * submodel_us[d];
+        double own_share = limited_share;
+        if (throughput_ && received_us[d] > 0) {
+            own_share = std::clamp(rounded((evaluation.busy_us[d] - busy_us[d]) / received_us[d]), 0.1, 2.0);
+        }
+        estimates_.surcharge[d] = limited_share * submodel_us[d];
+        estimates_.own_surcharge[d] = own_share * submodel_us[d];
         estimates_.reserved[d] = std::max(0.0, static_cast<double>(evaluation.memory_bytes[d]) - weight[d]);
         // If a memory limit was exceeded, the estimate was too low.
         if ((evaluation.infeasible & kMemory) != 0) estimates_.reserved[d] *= 1.05;
     }
 }
 
-std::vector<double> Judge::surcharge(double share) const {
-    std::vector<double> result = estimates_.surcharge;
-    for (double& us : result) us *= share;
+std::vector<double> Judge::surcharge(double share, double own) const {
+    std::vector<double> result(estimates_.surcharge.size());
+    for (std::size_t d = 0; d < result.size(); ++d) {
+        result[d] = share * std::lerp(estimates_.surcharge[d], estimates_.own_surcharge[d], own);
+    }
     return result;
 }
 

@@ -39,14 +39,16 @@ public:
     void limit_work(double share);
 
     // The estimate of submodels in the additive cost model: µs that a device pays for each tensor that it receives,
-    // times `share`, [devices].
-    [[nodiscard]] std::vector<double> surcharge(double share) const;
+    // times `share`, [devices]. own: weight of the number of submodels that each device has for a tensor, from 0 to 1;
+    // the rest is that of all devices together. For latency they are the same.
+    [[nodiscard]] std::vector<double> surcharge(double share, double own) const;
     // The estimate of live tensors: bytes of memory on each device that are not available to weights, [devices].
     [[nodiscard]] const std::vector<double>& reserved() const { return estimates_.reserved; }
 
     // Both estimates, as they are after the placement that was scored last.
     struct Estimates {
-        std::vector<double> surcharge, reserved;  // [devices] µs for each received tensor; bytes
+        std::vector<double> surcharge, own_surcharge;  // [devices] µs for each received tensor: by all, by its own
+        std::vector<double> reserved;                  // [devices] bytes
     };
     [[nodiscard]] const Estimates& estimates() const { return estimates_; }
     // Replaces the estimates by those of an earlier placement, from which a search goes on.

@@ -63,8 +63,8 @@ public:
           local_(problem_, levels_, options.throughput, settings_),
           island_search_(problem_, space.levels_of(options.seed + 1), options.throughput, settings_),
           annealing_(model_, options.throughput, settings_.annealing),
-          judged_settings_(settings_.judged_annealing.suited(space.little_memory, options.throughput, model_.items)),
-          judged_annealing_(model_, judge_, judged_settings_),
+          judged_share_(settings_.judged_annealing.share_of(space.little_memory, model_.items)),
+          judged_annealing_(model_, judge_, settings_.judged_annealing),
           random_(options.seed),
           begin_ms_(now_ms(options.processor_time)),
           since_ms_(begin_ms_),
@@ -82,9 +82,9 @@ public:
         add_partitions(false);
         add_partitions_of_other_orders();
         add_single_devices(false);
-        if (!pool_.empty()) start_score_ = pool_.front().score;
         first_cycle();
         if (!std::isfinite(pool_.front().score)) judge_without_limit();
+        first_cycle_score_ = pool_.front().score;
         enter(Phase::kRefine);
         refine_over_memory();
         moves_after_begin_ = budget_.moves();
@@ -107,8 +107,7 @@ public:
         while (budget_.left()) {
             const auto all = static_cast<double>(moves_after_begin_ - budget_.moves());
             const double spent = all - static_cast<double>(judged_moves_);
-            if (model_.items <= judged_settings_.most_items &&
-                static_cast<double>(judged_moves_) < judged_settings_.share * all) {
+            if (static_cast<double>(judged_moves_) < judged_share_ * all) {
                 search_judged();
             } else if (model_.items <= settings_.annealing.most_items &&
                        static_cast<double>(annealed_moves_) < settings_.annealing.share * spent) {
@@ -133,7 +132,7 @@ public:
     }
 
     [[nodiscard]] double score() const { return pool_.front().score; }
-    [[nodiscard]] double start_score() const { return start_score_; }
+    [[nodiscard]] double first_cycle_score() const { return first_cycle_score_; }
 
     [[nodiscard]] MultilevelResult result() {
         MultilevelResult result{pool_.front().placement, pool_.front().score, progress_, cycles_, {}, {}, phase_ms_};
@@ -315,7 +314,7 @@ private:
         Neighbourhoods search(top, options_.throughput, moves, moves.run, moves.coarse_sharpness);
         for (std::size_t i = 0; i < starts.size() && (i == 0 || budget_.left()); ++i) {
             const double share = i < simple.size() ? 1.0 : scattered;
-            search.reset(starts[i], judge_.surcharge(share), judge_.reserved());
+            search.reset(starts[i], judge_.surcharge(share, 0.0), judge_.reserved());
             search.passes(moves.fine_passes, budget_);
             const auto same = [&](const CoarseStart& other) { return other.placement == search.placement(); };
             if (std::any_of(refined.begin(), refined.end(), same)) continue;
@@ -351,13 +350,31 @@ private:
         const std::size_t chosen = draw_early(pool_.size(), random_);
         const double heat = draw_heat(random_);
         judge_.use_estimates(pool_[chosen].estimates);
-        Placement found = annealing_.run(pool_[chosen].placement, heat, judge_.surcharge(share), judge_.reserved(),
-                                         random_, moves_of_run(), budget_);
+        const std::vector<double> reserved = judge_.reserved();
+        const auto surcharge = [&] {
+            return judge_.surcharge(share, random_() % 2 == 0 ? 0.0 : settings_.annealing.own);
+        };
+        // The simulator judges the placement at the end of a stage, unless the stage has not changed it.
+        Placement last = pool_[chosen].placement;
+        Candidate best;
+        const auto renew = [&](const Placement& placement) -> std::optional<std::vector<double>> {
+            if (placement == last || uniform(random_) >= settings_.annealing.renewed) return std::nullopt;
+            last = placement;
+            limit_work();
+            const double score = judge_.score(placement, budget_);
+            if (!std::isfinite(score)) return std::nullopt;
+            if (better(score, best.score)) best = {placement, score};
+            return surcharge();
+        };
+        Placement found = annealing_.run(pool_[chosen].placement, heat, surcharge(), reserved, random_, moves_of_run(),
+                                         budget_, renew);
         Neighbourhoods search(model_, options_.throughput, settings_.moves, settings_.moves.run,
                               settings_.moves.fine_sharpness);
-        search.reset(found, judge_.surcharge(share), judge_.reserved());
+        search.reset(found, surcharge(), judge_.reserved());
         search.passes(settings_.moves.fine_passes, budget_);
-        offer(search.placement(), chosen);
+        found = search.placement();
+        if (better(best.score, judge_.score(found, budget_))) found = std::move(best.placement);
+        offer(std::move(found), chosen);
         annealed_moves_ += before - budget_.moves();
     }
 
@@ -469,7 +486,7 @@ private:
             const SearchSettings::Moves& moves = settings_.moves;
             Neighbourhoods search(model, options_.throughput, moves, moves.run,
                                   level == 0 ? moves.fine_sharpness : moves.coarse_sharpness);
-            search.reset(placement, judge_.surcharge(share), judge_.reserved());
+            search.reset(placement, judge_.surcharge(share, 0.0), judge_.reserved());
             if (level + 1 == hierarchy.levels() && model.items <= moves.small_level) {
                 search.descend(budget_);
             } else {
@@ -541,7 +558,7 @@ private:
     Judge judge_;
     PlacementSearch local_, island_search_;
     Annealing annealing_;
-    SearchSettings::JudgedAnnealing judged_settings_;  // those for this problem
+    double judged_share_;  // share of the moves that annealing by the simulator gets
     JudgedAnnealing judged_annealing_;
     std::vector<ContiguousSearch> contiguous_;  // one for each order of the groups; empty until the first is needed
     std::size_t best_order_ = 0;                // index in contiguous_ of the order with the best partition
@@ -558,7 +575,7 @@ private:
     std::vector<Candidate> island_;  // best first
     std::size_t next_simple_ = 0;    // number of simple placements that the island has had
     std::int64_t island_moves_ = 0, annealed_moves_ = 0, judged_moves_ = 0;
-    double start_score_ = std::numeric_limits<double>::infinity();
+    double first_cycle_score_ = std::numeric_limits<double>::infinity();
     std::int64_t moves_after_begin_ = 0;  // moves of the budget that were left after `begin`
     std::vector<Improvement> progress_;
     std::int64_t cycles_ = 0;
@@ -593,7 +610,7 @@ void MultilevelSearch::offer(std::span<const std::uint8_t> placements) {
 
 double MultilevelSearch::score() const { return search_->score(); }
 
-double MultilevelSearch::start_score() const { return search_->start_score(); }
+double MultilevelSearch::first_cycle_score() const { return search_->first_cycle_score(); }
 
 MultilevelResult MultilevelSearch::result() {
     const OrderedProblem& problem = space_.ordered;

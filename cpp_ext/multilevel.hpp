@@ -55,8 +55,8 @@ public:
     void offer(std::span<const std::uint8_t> placements);
     // The score of the best placement (Judge::score), µs; at least kOverMemory if it exceeds memory limits.
     [[nodiscard]] double score() const;
-    // The score of the best placement before the first cycle: a single device, a partition, or one of `starts`.
-    [[nodiscard]] double start_score() const;
+    // The score of the best placement after the first cycle, which draws nothing at random.
+    [[nodiscard]] double first_cycle_score() const;
     // The results so far.
     [[nodiscard]] MultilevelResult result();
 

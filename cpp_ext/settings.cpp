@@ -13,7 +13,7 @@ SearchSettings SearchSettings::preset(const std::string& name) {
     SearchSettings settings;
     SearchSettings::Effort& effort = settings.effort;
     for (auto* moves : {&effort.moves, &effort.moves_per_group, &effort.more_per_group, &effort.most_more,
-                        &effort.judged_moves, &effort.moves_in_little_memory, &effort.most_moves}) {
+                        &effort.moves_in_little_memory, &effort.most_moves}) {
         *moves = name == "fast" ? *moves / 5 : name == "thorough" ? *moves * 8 : *moves;
     }
     return settings;

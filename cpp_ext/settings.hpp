@@ -27,9 +27,6 @@ struct SearchSettings {
         std::int64_t moves_per_group = 25;
         std::int64_t more_per_group = 2'500;
         std::int64_t most_more = 875'000;
-        // Additional moves of the first turn for throughput if each device can hold the model and the graph is small
-        // enough for annealing by the simulator: one run of that has room in it.
-        std::int64_t judged_moves = 375'000;
         // If a device cannot hold the model, good placements are rarer: least number of moves, factor of the number of
         // moves, and number of the best placements from which local search starts.
         std::int64_t moves_in_little_memory = 1'000'000;
@@ -39,12 +36,16 @@ struct SearchSettings {
         // with the moves of all first turns.
         std::int32_t descents = 4;
         std::int32_t most_groups = 4'000;
-        std::int64_t most_moves = 6'000'000;  // largest number of moves of a search: about 1 s on one core
-        double expected_regret = 0.0001;      // searches end below this expected gain, a share of the best score
+        std::int64_t most_moves = 6'000'000;  // largest number of moves of a search: about half a second on one core
+        // Factor of `most_moves` if one more search is expected to gain at least `large_regret`, a share of the best
+        // score, when the searches would exchange placements.
+        std::int32_t times_in_doubt = 2;
+        double large_regret = 0.0025;
+        double expected_regret = 0.0001;  // searches end below this expected gain, a share of the best score
         double together = 0.5;  // last share of `most_moves`, for which searches that disagree exchange placements
-        OV_HSDAG_NUMBERS(moves, moves_per_group, more_per_group, most_more, judged_moves, moves_in_little_memory,
+        OV_HSDAG_NUMBERS(moves, moves_per_group, more_per_group, most_more, moves_in_little_memory,
                          times_in_little_memory, refined_in_little_memory, descents, most_groups, most_moves,
-                         expected_regret, together)
+                         times_in_doubt, large_regret, expected_regret, together)
     } effort;
 
     struct Coarsening {
@@ -133,11 +134,15 @@ struct SearchSettings {
         double hottest = 0.002;
         double coldest = 0.00005;
         double share = 0.75;  // share of all moves that annealing gets
-        OV_HSDAG_NUMBERS(most_items, sweeps, stages, sharpness, hottest, coldest, share)
+        // Share of the stages after which the simulator judges the placement, and renews the estimate of submodels.
+        double renewed = 1.0;
+        // Half of these estimates have this weight for each device's own number of submodels (Judge::surcharge). It
+        // says more about the busiest device than that of all devices, but about fewer tensors.
+        double own = 0.5;
+        OV_HSDAG_NUMBERS(most_items, sweeps, stages, sharpness, hottest, coldest, share, renewed, own)
     } annealing;
 
-    // Simulated annealing by the simulator (judged_annealing.hpp), if a device cannot hold the model, or for
-    // throughput.
+    // Simulated annealing by the simulator (judged_annealing.hpp), if a device cannot hold the model.
     struct JudgedAnnealing {
         std::int32_t most_items = 1500;  // graphs of at most this many groups
         std::int32_t small_items = 150;  // graphs of at most this many groups are small
@@ -152,26 +157,12 @@ struct SearchSettings {
         // Share of all moves, on small graphs and on others.
         double share = 0.5;
         double large_share = 0.25;
-        // The same numbers for throughput if each device can hold the model, for small graphs alone. The additive cost
-        // model knows what fits there, but four searches by it alone agree on its local optima.
-        std::int32_t ample_sweeps = 100;
-        std::int32_t ample_stages = 40;
-        double ample_share = 0.2;
-        OV_HSDAG_NUMBERS(most_items, small_items, sweeps, stages, hottest, coldest, gentle, strict, share, large_share,
-                         ample_sweeps, ample_stages, ample_share)
+        OV_HSDAG_NUMBERS(most_items, small_items, sweeps, stages, hottest, coldest, gentle, strict, share, large_share)
 
-        // The numbers for a problem of so many groups. In ample memory and for latency the share is 0.
-        [[nodiscard]] JudgedAnnealing suited(bool little_memory, bool throughput, std::int32_t groups) const {
-            JudgedAnnealing numbers = *this;
-            if (little_memory) {
-                if (groups > small_items) numbers.share = large_share;
-                return numbers;
-            }
-            numbers.most_items = small_items;
-            numbers.sweeps = ample_sweeps;
-            numbers.stages = ample_stages;
-            numbers.share = throughput ? ample_share : 0.0;
-            return numbers;
+        // The share for a problem of so many groups; 0 if each device can hold the model.
+        [[nodiscard]] double share_of(bool little_memory, std::int32_t groups) const {
+            if (!little_memory || groups > most_items) return 0.0;
+            return groups > small_items ? large_share : share;
         }
     } judged_annealing;
 

@@ -50,7 +50,9 @@ WHOLE = "nothing"
 PARTS: dict[str, Mapping[str, Mapping[str, float]]] = {
     WHOLE: {},
     "annealing": {"annealing": {"share": 0.0}},
-    "annealing by the simulator": {"judged_annealing": {"share": 0.0, "ample_share": 0.0}},
+    "annealing by the simulator": {"judged_annealing": {"share": 0.0, "large_share": 0.0}},
+    "estimates of each stage": {"annealing": {"renewed": 0.0}},
+    "submodels of each device": {"annealing": {"own": 0.0}},
     "exchange between the searches": {"effort": {"together": 0.0}},
     "moves of segments": {"moves": {"run": 1}, "local": {"fine_run": 1}},
     "second population": {"population": {"island_share": 0.0, "island_share_in_throughput": 0.0}},
@@ -96,7 +98,7 @@ def scores_without(moves: int, cell: DrawnProblem) -> dict[str, Any]:
     """
     scores: dict[str, float | None] = {}
     for part, changes in PARTS.items():
-        effort = {"most_moves": moves, "expected_regret": 0.0, **changes.get("effort", {})}
+        effort = {"most_moves": moves, "times_in_doubt": 1, "expected_regret": 0.0, **changes.get("effort", {})}
         found = search_until_agreed(cell.problem, threads=1, settings={**changes, "effort": effort})
         scores[part] = found.score if np.isfinite(found.score) else None
     return {"model": cell.model, "devices": cell.devices, "scores_us": scores}

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from benchmarks.quality import optimum as command
-from ov_hsdag.placers.multilevel import search_until_agreed
 from ov_hsdag.problem.problem import OBJECTIVES, PlacementProblem
 from tests.graphs import every_placement, problem_of, random_problem
 
@@ -49,17 +48,6 @@ def test_the_solver_finds_the_least_of_all_placements(first: int) -> None:
         assert found.proven, seed
         assert found.score_us == pytest.approx(least, rel=TOLERANCE), seed
         assert found.bound_us == found.score_us, seed
-
-
-def test_annealing_by_the_simulator_finds_an_optimum_that_the_additive_model_does_not() -> None:
-    """Without it, the four searches agree on a worse placement."""
-    problem = command.draw(145, seed=4712)
-    found = search_until_agreed(problem)
-    best = optimum(problem, found.placement[None], seconds=SECONDS)
-    assert best.proven
-    assert found.score == pytest.approx(best.score_us, rel=1e-6)
-    additive = search_until_agreed(problem, settings={"judged_annealing": {"ample_share": 0.0}})
-    assert additive.score > 1.01 * best.score_us
 
 
 def test_equal_devices_are_no_two_answers() -> None:

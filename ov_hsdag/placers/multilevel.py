@@ -174,9 +174,10 @@ def search_until_agreed(
     """Runs four independent searches in turns until another search would hardly gain anything.
 
     In each turn every search tries the same number of moves, as many as in all turns before it. The searches end when
-    two numbers are 0.01% at most: the gain of the last turn, and a quarter of the difference between the two best
-    scores, which is the expected gain of a fifth search. Where they do not agree they exchange placements, and end
-    after 6 million moves each (the group "effort" of the settings). Graphs of more than 4,000 groups have one search.
+    two numbers are 0.01% at most: the gain of the last turn, and a quarter of the difference between the best score and
+    the third best, which is the most that a fifth search is expected to gain. Where they do not agree they exchange
+    placements, and end after 6 million moves each, or after 12 million where half of these leave the second number at
+    0.25% or more (the group "effort" of the settings). Graphs of more than 4,000 groups have one search.
 
     Args:
         problem: the problem.
@@ -226,18 +227,15 @@ def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> N
 def first_moves(problem: PlacementProblem, settings: SearchSettings = "default") -> int:
     """Number of moves of each search in the first turn of `search_until_agreed`.
 
-    It follows from the numbers of groups and devices, the objective, and whether memory is short (cpp_ext/settings.hpp,
-    `Effort`). For a graph that is so large that there is one search only, it is the number of moves of that search.
+    It follows from the numbers of groups and devices, and whether memory is short (cpp_ext/settings.hpp, `Effort`). For
+    a graph that is so large that there is one search only, it is the number of moves of that search.
     """
-    numbers = search_settings(settings)
-    effort = numbers["effort"]
+    effort = search_settings(settings)["effort"]
     moves = effort["moves"] + effort["moves_per_group"] * problem.group_count
     if len(problem.devices) > 2:
         moves += min(effort["more_per_group"] * problem.group_count, effort["most_more"])
     if crowded(problem):
         moves = max(effort["moves_in_little_memory"], effort["times_in_little_memory"] * moves)
-    elif problem.objective == "throughput" and problem.group_count <= numbers["judged_annealing"]["small_items"]:
-        moves += effort["judged_moves"]
     if problem.group_count > effort["most_groups"]:
         moves *= effort["descents"]
     return int(moves)
