@@ -220,6 +220,21 @@ def test_searches_that_agree_end_and_others_go_on() -> None:
     assert max(gains) > 1.0
 
 
+def test_searches_in_doubt_have_more_moves() -> None:
+    """Where one more search would gain much when half of the moves are spent, the number of moves is multiplied."""
+    hard = dataclasses.replace(large(5, 3), objective="throughput")
+
+    def cycles(times_in_doubt: int, large_regret: float) -> int:
+        effort = {"moves": 20_000, "more_per_group": 1, "most_moves": 160_000}
+        doubt = {"times_in_doubt": times_in_doubt, "large_regret": large_regret}
+        # Without annealing, most moves are those of cycles, which are counted.
+        settings: SearchSettings = {"effort": effort | doubt, "annealing": {"share": 0.0}}
+        return search_until_agreed(hard, settings=settings).cycles
+
+    assert cycles(8, 0.0) > 2 * cycles(1, 0.0)
+    assert cycles(8, 10.0) == cycles(1, 0.0)
+
+
 def test_searches_agree_on_a_start_where_they_can_have_tried_every_placement() -> None:
     chain = problem_of([[node] for node in range(3)], [[3.0, 3.0, 3.0]] * 3, objective="throughput")
     cycles = [

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <span>
 #include <stdexcept>
@@ -356,6 +357,37 @@ void test_annealing_keeps_to_what_devices_run() {
     }
 }
 
+// A run takes new surcharges after each stage: fewer tensors cross where they are free in the first stage alone.
+void test_annealing_takes_new_surcharges() {
+    std::mt19937 drawing(9);
+    Problem problem = random_problem(drawing, random_graph(drawing, 40), 2, 0.0);
+    std::fill(problem.transfer_us.begin(), problem.transfer_us.end(), 0.0);
+    std::fill(problem.transfer_us_per_byte.begin(), problem.transfer_us_per_byte.end(), 0.0);
+    const SearchSpace space(problem, problem.group);
+    const AdditiveModel& model = space.levels.fine;
+    const std::vector<double> none(2, 0.0), dear(2, 1e6);
+    Placement fastest(static_cast<std::size_t>(model.items));
+    for (std::int32_t item = 0; item < model.items; ++item) fastest[item] = model.fastest(item);
+    Annealing annealing(model, false, {});
+    const auto crossing = [&](const Annealing::Renew& renew) {
+        std::mt19937_64 random(1);
+        Budget budget(1'000'000);
+        const Placement found = annealing.run(fastest, 1.0, none, none, random, 1'000'000, budget, renew);
+        AdditiveState state(model, false), free(model, false);
+        state.reset(found.data(), dear, none);
+        free.reset(found.data(), none, none);
+        return (state.us() - free.us()) / 1e6;
+    };
+    int calls = 0;
+    const double kept = crossing([&](const Placement& placement) -> std::optional<std::vector<double>> {
+        calls += placement.size() == fastest.size() ? 1 : 0;
+        return std::nullopt;
+    });
+    CHECK(calls == SearchSettings::Annealing().stages);
+    CHECK(kept == crossing({}));
+    CHECK(kept > crossing([&](const Placement&) { return dear; }));
+}
+
 // Annealing by the simulator begins outside of the memory limits, returns a placement within them, and is reproducible.
 void test_judged_annealing_keeps_to_memory_limits() {
     std::mt19937 drawing(11);
@@ -474,6 +506,7 @@ void test_policy() {
     test_no_placements_are_refined_to_none();
     test_searches_on_threads_find_what_they_find_alone();
     test_annealing_keeps_to_what_devices_run();
+    test_annealing_takes_new_surcharges();
     test_judged_annealing_keeps_to_memory_limits();
     test_canonical_orders_are_topological();
     test_descents_end_alike_on_any_number_of_threads();
