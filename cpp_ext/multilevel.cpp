@@ -354,14 +354,22 @@ private:
         const auto surcharge = [&] {
             return judge_.surcharge(share, random_() % 2 == 0 ? 0.0 : settings_.annealing.own);
         };
-        // The simulator judges the placement at the end of a stage, unless the stage has not changed it.
+        // The simulator judges the placement at the end of a stage, unless the stage has not changed it, and as long as
+        // that takes less than half of the run.
         Placement last = pool_[chosen].placement;
+        std::int64_t moves_at_next = budget_.moves();
         Candidate best;
         const auto renew = [&](const Placement& placement) -> std::optional<std::vector<double>> {
-            if (placement == last || uniform(random_) >= settings_.annealing.renewed) return std::nullopt;
+            if (placement == last || budget_.moves() > moves_at_next) return std::nullopt;
+            if (uniform(random_) >= settings_.annealing.renewed) return std::nullopt;
             last = placement;
             limit_work();
+            const std::int64_t left = budget_.moves();
             const double score = judge_.score(placement, budget_);
+            // Placements within a run have many cycles. Each round of breaking these takes as long as one simulation
+            // without cycles, of which the judge subtracts a sixteenth.
+            budget_.spend(15 * (left - budget_.moves() - model_.items));
+            moves_at_next = 2 * budget_.moves() - left;
             if (!std::isfinite(score)) return std::nullopt;
             if (better(score, best.score)) best = {placement, score};
             return surcharge();

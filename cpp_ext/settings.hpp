@@ -40,7 +40,7 @@ struct SearchSettings {
         // Factor of `most_moves` if one more search is expected to gain at least `large_regret`, a share of the best
         // score, when the searches would exchange placements.
         std::int32_t times_in_doubt = 2;
-        double large_regret = 0.0025;
+        double large_regret = 0.01;
         double expected_regret = 0.0001;  // searches end below this expected gain, a share of the best score
         double together = 0.5;  // last share of `most_moves`, for which searches that disagree exchange placements
         OV_HSDAG_NUMBERS(moves, moves_per_group, more_per_group, most_more, moves_in_little_memory,

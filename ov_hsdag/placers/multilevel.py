@@ -177,7 +177,7 @@ def search_until_agreed(
     two numbers are 0.01% at most: the gain of the last turn, and a quarter of the difference between the best score and
     the third best, which is the most that a fifth search is expected to gain. Where they do not agree they exchange
     placements, and end after 6 million moves each, or after 12 million where half of these leave the second number at
-    0.25% or more (the group "effort" of the settings). Graphs of more than 4,000 groups have one search.
+    1% or more (the group "effort" of the settings). Graphs of more than 4,000 groups have one search.
 
     Args:
         problem: the problem.
