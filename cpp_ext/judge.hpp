@@ -25,6 +25,9 @@ public:
     // the order of additions, and infinite if the placement is infeasible for another reason than memory. Updates the
     // estimates to the submodels and live tensors of this placement. budget: the cost of the simulation is subtracted.
     double score(const Placement& placement, Budget& budget);
+    // The moves that the last simulation takes beyond what `score` subtracted. `score` subtracts a sixteenth of a
+    // simulation for each round of breaking cycles, and a round takes about as long as a whole simulation.
+    [[nodiscard]] std::int64_t unpaid_moves() const { return unpaid_moves_; }
     // The score without rounding; estimates are not updated.
     double exact_score(const Placement& placement);
     // The objective of a placement whether or not it keeps to the memory limits, µs, infinite if it is infeasible for
@@ -41,7 +44,7 @@ public:
     // The estimate of submodels in the additive cost model: µs that a device pays for each tensor that it receives,
     // times `share`, [devices]. own: weight of the number of submodels that each device has for a tensor, from 0 to 1;
     // the rest is that of all devices together. For latency they are the same.
-    [[nodiscard]] std::vector<double> surcharge(double share, double own) const;
+    [[nodiscard]] std::vector<double> surcharge(double share, double own = 0.0) const;
     // The estimate of live tensors: bytes of memory on each device that are not available to weights, [devices].
     [[nodiscard]] const std::vector<double>& reserved() const { return estimates_.reserved; }
 
@@ -69,6 +72,7 @@ private:
     std::int64_t most_work_;  // limit of the work of one split (Splitter::split)
     Simulator simulator_;
     Estimates estimates_;
+    std::int64_t unpaid_moves_ = 0;
 };
 
 }  // namespace ov_hsdag

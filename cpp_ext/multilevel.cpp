@@ -314,7 +314,7 @@ private:
         Neighbourhoods search(top, options_.throughput, moves, moves.run, moves.coarse_sharpness);
         for (std::size_t i = 0; i < starts.size() && (i == 0 || budget_.left()); ++i) {
             const double share = i < simple.size() ? 1.0 : scattered;
-            search.reset(starts[i], judge_.surcharge(share, 0.0), judge_.reserved());
+            search.reset(starts[i], judge_.surcharge(share), judge_.reserved());
             search.passes(moves.fine_passes, budget_);
             const auto same = [&](const CoarseStart& other) { return other.placement == search.placement(); };
             if (std::any_of(refined.begin(), refined.end(), same)) continue;
@@ -366,10 +366,9 @@ private:
             limit_work();
             const std::int64_t left = budget_.moves();
             const double score = judge_.score(placement, budget_);
-            // Placements within a run have many cycles. Each round of breaking these takes as long as one simulation
-            // without cycles, of which the judge subtracts a sixteenth.
-            budget_.spend(15 * (left - budget_.moves() - model_.items));
-            moves_at_next = 2 * budget_.moves() - left;
+            budget_.spend(judge_.unpaid_moves());  // placements within a run have many cycles
+            const std::int64_t cost = left - budget_.moves();
+            moves_at_next = budget_.moves() - cost;
             if (!std::isfinite(score)) return std::nullopt;
             if (better(score, best.score)) best = {placement, score};
             return surcharge();
@@ -494,7 +493,7 @@ private:
             const SearchSettings::Moves& moves = settings_.moves;
             Neighbourhoods search(model, options_.throughput, moves, moves.run,
                                   level == 0 ? moves.fine_sharpness : moves.coarse_sharpness);
-            search.reset(placement, judge_.surcharge(share, 0.0), judge_.reserved());
+            search.reset(placement, judge_.surcharge(share), judge_.reserved());
             if (level + 1 == hierarchy.levels() && model.items <= moves.small_level) {
                 search.descend(budget_);
             } else {

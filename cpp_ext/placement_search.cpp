@@ -96,7 +96,7 @@ void PlacementSearch::offer(Candidate& best, const Placement& placement, Budget&
 }
 
 Candidate PlacementSearch::descend_coarse(Candidate& best, const Placement& start, double share, Budget& budget) {
-    coarse_.reset(levels_.coarsened(start), judge_.surcharge(share, 0.0), judge_.reserved());
+    coarse_.reset(levels_.coarsened(start), judge_.surcharge(share), judge_.reserved());
     coarse_.descend(budget);
     Candidate found{levels_.expanded(coarse_.placement()), kInfinity, best.origin};
     found.score = found.placement == best.placement ? best.score : judge_.score(found.placement, budget);
@@ -105,7 +105,7 @@ Candidate PlacementSearch::descend_coarse(Candidate& best, const Placement& star
 }
 
 void PlacementSearch::descend_fine(Candidate& best, const Placement& start, double share, Budget& budget) {
-    fine_.reset(start, judge_.surcharge(share, 0.0), judge_.reserved());
+    fine_.reset(start, judge_.surcharge(share), judge_.reserved());
     fine_.descend(budget);
     offer(best, fine_.placement(), budget);
 }
@@ -125,7 +125,7 @@ void PlacementSearch::improve_runs(Candidate& best, bool coarse, Budget& budget)
         improved = false;
         const Placement start = coarse ? levels_.coarsened(best.placement) : best.placement;
         if (coarse && levels_.expanded(start) != best.placement) return;
-        level.reset(start, judge_.surcharge(0.0, 0.0), judge_.reserved());
+        level.reset(start, judge_.surcharge(0.0), judge_.reserved());
         // The additive cost model knows little about live tensors, so that more runs are tried if limits are exceeded.
         const auto tries = static_cast<std::size_t>(best.score < kOverMemory ? settings_.tries : 8 * settings_.tries);
         for (const Run& run : level.promising_runs(best.score, tries, budget)) {

@@ -36,7 +36,7 @@ struct SearchSettings {
         // with the moves of all first turns.
         std::int32_t descents = 4;
         std::int32_t most_groups = 4'000;
-        std::int64_t most_moves = 6'000'000;  // largest number of moves of a search: about half a second on one core
+        std::int64_t most_moves = 6'000'000;  // largest number of moves of a search: 0.5 to 1 s on one core
         // Factor of `most_moves` if one more search is expected to gain at least `large_regret`, a share of the best
         // score, when the searches would exchange placements.
         std::int32_t times_in_doubt = 2;

@@ -33,8 +33,8 @@ class Multilevel:
 
     Attributes:
         seconds: time of the search, seconds; results then depend on the machine. By default the search ends when
-            independent searches agree (`search_until_agreed`), after 0.1 to 2 s on two cores, always with the same
-            result.
+            independent searches agree or have made a fixed number of moves (`search_until_agreed`), always with the
+            same result.
         seed: seed of the random numbers.
         threads: number of simultaneous searches where `seconds` is given, each with a seed of its own.
         settings: settings of the search, see `ov_hsdag.placers.settings`.

@@ -86,8 +86,8 @@ class PlaceOptions:
         measure_seconds: time budget of both measurements together, seconds; 60 by default. Costs that there is no time
             to measure come from the profile, which a warning says.
         search_seconds: time of the search for a placement on each core, seconds; its result then depends on the speed
-            of the machine. By default the search ends when four independent searches agree, after 0.1 to 2 s, and its
-            result is always the same.
+            of the machine. By default the search ends when independent searches agree or have made a fixed number of
+            moves, and its result is always the same.
         costs: measured costs of `ov-hsdag calibrate --model`, or their file. They are used for the devices that they
             were measured on, which `Placement.predicted` names under "measured_costs".
     """
@@ -161,7 +161,10 @@ class PlaceOptions:
         float, "", "Time for measuring operations and placements, about (default 60; plans: 30 a model).", least=1
     )
     search_seconds: float | None = _flag(
-        float, "", "Time for searching a placement; by default 0.1 to 2 s, with the same result always.", least=0.001
+        float,
+        "",
+        "Time for searching a placement; by default until searches agree, with the same result always.",
+        least=0.001,
     )
     costs: ModelCosts | str | PathLike[str] | None = None
 
