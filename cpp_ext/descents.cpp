@@ -18,13 +18,13 @@
 namespace ov_hsdag {
 namespace {
 
-// The independent searches, sorted by score after each turn. Problems of more than `most_groups` groups have only one.
+// The independent searches, sorted by score after each turn.
 class Descents {
 public:
     Descents(const SearchSpace& space, const SearchOptions& options)
         : settings_(options.settings.effort), threads_(static_cast<std::size_t>(std::max(options.threads, 1))) {
-        const bool large = space.groups() > settings_.most_groups;
-        for (std::int32_t k = 0; k < (large ? 1 : settings_.descents); ++k) {
+        const std::int32_t count = large(space, settings_) ? settings_.large_descents : settings_.descents;
+        for (std::int32_t k = 0; k < count; ++k) {
             SearchOptions seeded = options;
             seeded.seed += static_cast<std::uint64_t>(k);
             searches_.push_back(std::make_unique<MultilevelSearch>(space, seeded));
@@ -58,6 +58,10 @@ public:
 
     // Whether there is only one search, which has none to agree with.
     [[nodiscard]] bool alone() const { return searches_.size() < 2; }
+    // Whether a problem has so many groups that its searches have only the first turn.
+    [[nodiscard]] static bool large(const SearchSpace& space, const SearchSettings::Effort& effort) {
+        return space.groups() > effort.most_groups;
+    }
     // The best score of all searches, µs.
     [[nodiscard]] double best() const { return searches_.front()->score(); }
 
@@ -70,12 +74,12 @@ public:
     }
 
     // The expected gain of one more search, as a share of the best score: the distance of the third best score, divided
-    // by the number of searches. Two searches alone often share a local optimum. It is 1 if the third best search, but
-    // not the best, exceeds the memory limits, and 0 if all do.
+    // by the number of searches. Two searches alone often share a local optimum. It is 1 if the third best search
+    // exceeds the memory limits.
     [[nodiscard]] double expected_regret() const {
         constexpr std::size_t kThird = 2;
         const double score = searches_[std::min(kThird, searches_.size() - 1)]->score();
-        if (score >= kOverMemory) return best() < kOverMemory ? 1.0 : 0.0;
+        if (score >= kOverMemory) return 1.0;
         return (score / best() - 1.0) / static_cast<double>(searches_.size());
     }
 
@@ -135,6 +139,14 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
     const bool hard = space.devices() > 2 && (options.throughput || space.little_memory);
     const double placements = std::pow(space.devices(), space.groups());
     std::int64_t spent = options.max_moves;
+    const std::int64_t most_in_doubt = effort.most_moves * effort.times_in_doubt;
+    if (Descents::large(space, effort)) {
+        if (!descents.alone() && spent < most_in_doubt && descents.expected_regret() >= effort.large_regret) {
+            descents.exchange();
+            descents.go_on(std::min(spent, most_in_doubt - spent));
+        }
+        return descents.result();
+    }
     bool agreed = descents.alone();
     while (!agreed && spent < apart()) {
         const double before = descents.best();
@@ -145,7 +157,7 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
         const double regret = descents.expected_regret();
         agreed = moved <= effort.expected_regret && regret <= effort.expected_regret &&
                  !(hard && placements > static_cast<double>(spent) && descents.at_first_cycle());
-        if (spent >= apart() && regret >= effort.large_regret) most = effort.most_moves * effort.times_in_doubt;
+        if (spent >= apart() && regret >= effort.large_regret) most = most_in_doubt;
     }
     if (!agreed && spent < most) {
         descents.exchange();

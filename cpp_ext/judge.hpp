@@ -25,9 +25,6 @@ public:
     // the order of additions, and infinite if the placement is infeasible for another reason than memory. Updates the
     // estimates to the submodels and live tensors of this placement. budget: the cost of the simulation is subtracted.
     double score(const Placement& placement, Budget& budget);
-    // The moves that the last simulation takes beyond what `score` subtracted. `score` subtracts a sixteenth of a
-    // simulation for each round of breaking cycles, and a round takes about as long as a whole simulation.
-    [[nodiscard]] std::int64_t unpaid_moves() const { return unpaid_moves_; }
     // The score without rounding; estimates are not updated.
     double exact_score(const Placement& placement);
     // The objective of a placement whether or not it keeps to the memory limits, µs, infinite if it is infeasible for
@@ -72,7 +69,6 @@ private:
     std::int64_t most_work_;  // limit of the work of one split (Splitter::split)
     Simulator simulator_;
     Estimates estimates_;
-    std::int64_t unpaid_moves_ = 0;
 };
 
 }  // namespace ov_hsdag

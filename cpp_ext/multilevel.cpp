@@ -62,7 +62,6 @@ public:
           judge_(problem_, model_, options.throughput),
           local_(problem_, levels_, options.throughput, settings_),
           island_search_(problem_, space.levels_of(options.seed + 1), options.throughput, settings_),
-          annealing_(model_, options.throughput, settings_.annealing),
           judged_share_(settings_.judged_annealing.share_of(space.little_memory, model_.items)),
           judged_annealing_(model_, judge_, settings_.judged_annealing),
           random_(options.seed),
@@ -109,8 +108,7 @@ public:
             const double spent = all - static_cast<double>(judged_moves_);
             if (static_cast<double>(judged_moves_) < judged_share_ * all) {
                 search_judged();
-            } else if (model_.items <= settings_.annealing.most_items &&
-                       static_cast<double>(annealed_moves_) < settings_.annealing.share * spent) {
+            } else if (static_cast<double>(annealed_moves_) < settings_.annealing.share * spent) {
                 search_annealed();
             } else if (model_.items <= sizes.many_cycles && static_cast<double>(island_moves_) < share * spent) {
                 search_island();
@@ -343,45 +341,67 @@ private:
     // left. So early runs are short, later ones are longer, and each cools before the moves are spent.
     [[nodiscard]] std::int64_t moves_of_run() const { return std::min(all_moves_ - budget_.moves(), budget_.moves()); }
 
-    // Anneals a placement of the pool, improves the result by passes, and offers it.
+    // Draws the number of items of the level on which a run of annealing works: that of the finest level, halved a
+    // random number of times. Most runs work on a coarse level, where one move is a move of many groups.
+    [[nodiscard]] std::int32_t draw_items_to_anneal() {
+        const SearchSettings::Annealing& annealing = settings_.annealing;
+        std::uint64_t least = 0;
+        while ((model_.items >> least) > annealing.most_items) ++least;
+        std::uint64_t most = least;
+        while ((model_.items >> (most + 1)) >= annealing.fewest_items) ++most;
+        if (least == 0 && uniform(random_) >= annealing.coarse) return model_.items;
+        least = std::min(std::max<std::uint64_t>(least, 1), most);
+        return model_.items >> (least + random_() % (most - least + 1));
+    }
+
+    // Anneals a placement of the pool, improves the result by passes, and adds it to the pool.
     void search_annealed() {
         const std::int64_t before = budget_.moves();
         const double share = draw_share(random_);
         const std::size_t chosen = draw_early(pool_.size(), random_);
         const double heat = draw_heat(random_);
+        const Placement start = pool_[chosen].placement;
         judge_.use_estimates(pool_[chosen].estimates);
         const std::vector<double> reserved = judge_.reserved();
         const auto surcharge = [&] {
             return judge_.surcharge(share, random_() % 2 == 0 ? 0.0 : settings_.annealing.own);
         };
+        const Hierarchy hierarchy = coarsened(draw_items_to_anneal(), settings_.coarsening.noise,
+                                              std::vector<std::uint64_t>(start.begin(), start.end()));
+        const std::size_t coarsest = hierarchy.levels() - 1;
         // The simulator judges the placement at the end of a stage, unless the stage has not changed it, and as long as
         // that takes less than half of the run.
-        Placement last = pool_[chosen].placement;
+        Placement last = start;
         std::int64_t moves_at_next = budget_.moves();
-        Candidate best;
-        const auto renew = [&](const Placement& placement) -> std::optional<std::vector<double>> {
-            if (placement == last || budget_.moves() > moves_at_next) return std::nullopt;
-            if (uniform(random_) >= settings_.annealing.renewed) return std::nullopt;
+        Solution best;
+        const auto renew = [&](const Placement& coarse) -> std::optional<std::vector<double>> {
+            if (budget_.moves() > moves_at_next || uniform(random_) >= settings_.annealing.renewed) return std::nullopt;
+            Placement placement = coarse;
+            for (std::size_t level = coarsest; level > 0; --level) placement = hierarchy.refined(level, placement);
+            if (placement == last) return std::nullopt;
             last = placement;
             limit_work();
             const std::int64_t left = budget_.moves();
             const double score = judge_.score(placement, budget_);
-            budget_.spend(judge_.unpaid_moves());  // placements within a run have many cycles
             const std::int64_t cost = left - budget_.moves();
             moves_at_next = budget_.moves() - cost;
             if (!std::isfinite(score)) return std::nullopt;
-            if (better(score, best.score)) best = {placement, score};
+            if (better(score, best.score)) best = {std::move(placement), score, judge_.estimates()};
             return surcharge();
         };
-        Placement found = annealing_.run(pool_[chosen].placement, heat, surcharge(), reserved, random_, moves_of_run(),
-                                         budget_, renew);
-        Neighbourhoods search(model_, options_.throughput, settings_.moves, settings_.moves.run,
-                              settings_.moves.fine_sharpness);
-        search.reset(found, surcharge(), judge_.reserved());
-        search.passes(settings_.moves.fine_passes, budget_);
-        found = search.placement();
-        if (better(best.score, judge_.score(found, budget_))) found = std::move(best.placement);
-        offer(std::move(found), chosen);
+        Annealing annealing(hierarchy.model(coarsest), options_.throughput, settings_.annealing);
+        Placement placement = annealing.run(hierarchy.coarsest(start), heat, surcharge(), reserved, random_,
+                                            moves_of_run(), budget_, renew);
+        for (std::size_t level = coarsest + 1; level-- > 0;) {
+            if (level < coarsest) placement = hierarchy.refined(level + 1, placement);
+            Neighbourhoods search(hierarchy.model(level), options_.throughput, settings_.moves, settings_.moves.run,
+                                  settings_.moves.fine_sharpness);
+            search.reset(placement, surcharge(), judge_.reserved());
+            search.passes(level == 0 ? settings_.moves.fine_passes : settings_.moves.passes, budget_);
+            placement = search.placement();
+        }
+        Solution result = judged(std::move(placement));
+        add(better(best.score, result.score) ? std::move(best) : std::move(result), chosen);
         annealed_moves_ += before - budget_.moves();
     }
 
@@ -516,34 +536,51 @@ private:
         judge_.limit_work(std::min(share, 1.0));
     }
 
-    // Judges a placement, adds it to the pool if it is good enough, and returns its score (Judge::score). If it is
-    // infeasible for another reason than memory, cycles among its parts are removed and it is judged again.
-    //
-    // parent: index in the pool of the placement from which it was made. A better placement replaces its parent;
-    // another one is added only while the pool has free places. Otherwise all placements of the pool would come from
-    // one of them and be alike after many cycles. Without a parent the pool keeps the best. Problems of more than
-    // `many_cycles` groups have too few cycles for that to happen, so that `parent` is ignored.
-    double offer(Placement placement, std::optional<std::size_t> parent = std::nullopt) {
-        const auto same = [&](const Solution& solution) { return solution.placement == placement; };
-        if (const auto known = std::find_if(pool_.begin(), pool_.end(), same); known != pool_.end())
-            return known->score;
+    // Judges a placement (Judge::score). If it is infeasible for another reason than memory, cycles among its parts are
+    // removed and it is judged again.
+    [[nodiscard]] Solution judged(Placement placement) {
         limit_work();
         double score = judge_.score(placement, budget_);
         if (!std::isfinite(score)) {
             break_circles(model_, placement);
-            if (const auto known = std::find_if(pool_.begin(), pool_.end(), same); known != pool_.end()) {
-                return known->score;
-            }
+            if (const Solution* known = find(placement)) return *known;
             score = judge_.score(placement, budget_);
             ++infeasible_;
         }
+        return {std::move(placement), score, judge_.estimates()};
+    }
+
+    // The solution of the pool with this placement; null if there is none.
+    [[nodiscard]] const Solution* find(const Placement& placement) const {
+        const auto same = [&](const Solution& solution) { return solution.placement == placement; };
+        const auto known = std::find_if(pool_.begin(), pool_.end(), same);
+        return known != pool_.end() ? &*known : nullptr;
+    }
+
+    // Judges a placement, adds it to the pool if it is good enough, and returns its score. parent: see `add`.
+    double offer(Placement placement, std::optional<std::size_t> parent = std::nullopt) {
+        if (const Solution* known = find(placement)) return known->score;
+        Solution solution = judged(std::move(placement));
+        const double score = solution.score;
+        add(std::move(solution), parent);
+        return score;
+    }
+
+    // Adds a solution to the pool if it is good enough, and not in it yet.
+    //
+    // parent: index in the pool of the placement from which it was made. A better solution replaces its parent;
+    // another one is added only while the pool has free places. Otherwise all placements of the pool would come from
+    // one of them and be alike after many cycles. Without a parent the pool keeps the best. Problems of more than
+    // `many_cycles` groups have too few cycles for that to happen, so that `parent` is ignored.
+    void add(Solution solution, std::optional<std::size_t> parent) {
+        if (find(solution.placement) != nullptr) return;
+        const double score = solution.score;
         if (pool_.empty() || better(score, pool_.front().score)) {
             if (score < kOverMemory) progress_.push_back({now_ms(options_.processor_time) - begin_ms_, score});
         }
         const auto most = static_cast<std::size_t>(settings_.population.size);
         if (model_.items > settings_.population.many_cycles) parent.reset();
-        if (parent && pool_.size() == most && !better(score, pool_[*parent].score)) return score;
-        Solution solution{std::move(placement), score, judge_.estimates()};
+        if (parent && pool_.size() == most && !better(score, pool_[*parent].score)) return;
         if (parent && better(score, pool_[*parent].score)) {
             pool_[*parent] = std::move(solution);
         } else {
@@ -552,7 +589,6 @@ private:
         std::stable_sort(pool_.begin(), pool_.end(),
                          [](const Solution& a, const Solution& b) { return a.score < b.score; });
         if (pool_.size() > most) pool_.pop_back();
-        return score;
     }
 
     const SearchSpace& space_;
@@ -564,7 +600,6 @@ private:
     const SearchSettings& settings_;
     Judge judge_;
     PlacementSearch local_, island_search_;
-    Annealing annealing_;
     double judged_share_;  // share of the moves that annealing by the simulator gets
     JudgedAnnealing judged_annealing_;
     std::vector<ContiguousSearch> contiguous_;  // one for each order of the groups; empty until the first is needed

@@ -32,9 +32,10 @@ struct SearchSettings {
         std::int64_t moves_in_little_memory = 1'000'000;
         std::int64_t times_in_little_memory = 3;
         std::int32_t refined_in_little_memory = 4;
-        // Number of searches, which continue until they agree. Graphs of more than `most_groups` groups have only one,
-        // with the moves of all first turns.
+        // Number of searches, which continue until they agree. Graphs of more than `most_groups` groups have only
+        // `large_descents`. Each has the moves of `descents` first turns, and as many again if they are in doubt.
         std::int32_t descents = 4;
+        std::int32_t large_descents = 2;
         std::int32_t most_groups = 4'000;
         std::int64_t most_moves = 6'000'000;  // largest number of moves of a search: 0.5 to 1 s on one core
         // Factor of `most_moves` if one more search is expected to gain at least `large_regret`, a share of the best
@@ -44,8 +45,8 @@ struct SearchSettings {
         double expected_regret = 0.0001;  // searches end below this expected gain, a share of the best score
         double together = 0.5;  // last share of `most_moves`, for which searches that disagree exchange placements
         OV_HSDAG_NUMBERS(moves, moves_per_group, more_per_group, most_more, moves_in_little_memory,
-                         times_in_little_memory, refined_in_little_memory, descents, most_groups, most_moves,
-                         times_in_doubt, large_regret, expected_regret, together)
+                         times_in_little_memory, refined_in_little_memory, descents, large_descents, most_groups,
+                         most_moves, times_in_doubt, large_regret, expected_regret, together)
     } effort;
 
     struct Coarsening {
@@ -126,7 +127,7 @@ struct SearchSettings {
 
     // Simulated annealing (anneal.hpp).
     struct Annealing {
-        std::int32_t most_items = 4000;  // graphs of at most this many groups are annealed
+        std::int32_t most_items = 4000;  // runs work on levels of at most this many items
         std::int32_t sweeps = 200;       // number of moves of each item that one run tries
         std::int32_t stages = 40;        // number of temperatures in one run
         std::int32_t sharpness = 6;      // doublings of the power that approximates the maximum
@@ -139,7 +140,12 @@ struct SearchSettings {
         // Half of these estimates have this weight for each device's own number of submodels (Judge::surcharge). It
         // says more about the busiest device than that of all devices, but about fewer tensors.
         double own = 0.5;
-        OV_HSDAG_NUMBERS(most_items, sweeps, stages, sharpness, hottest, coldest, share, renewed, own)
+        // Share of the runs that work on a coarse level, and least number of items of such a level. On larger graphs
+        // than `most_items` all do.
+        double coarse = 0.8;
+        std::int32_t fewest_items = 24;
+        OV_HSDAG_NUMBERS(most_items, sweeps, stages, sharpness, hottest, coldest, share, renewed, own, coarse,
+                         fewest_items)
     } annealing;
 
     // Simulated annealing by the simulator (judged_annealing.hpp), if a device cannot hold the model.

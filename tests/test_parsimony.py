@@ -85,9 +85,9 @@ def test_what_submodels_have_to_gain_is_said_where_a_device_is_chosen() -> None:
     assert told == "search is predicted 1.50% better and not taken: 2 submodels instead of 1 have to gain 1.9%"
 
 
-def test_a_decoder_in_little_memory_is_not_cut_to_pieces_for_a_percent() -> None:
+def test_a_decoder_in_little_memory_is_not_cut_to_pieces_for_some_percent() -> None:
     """Multi-query attention; each of two unlike devices holds 0.6 of the weights and states."""
-    template = extract(stateful_decoder(3, heads=4, shared=1, size=32), split_rule(ov.__version__))
+    template = extract(stateful_decoder(6, heads=4, shared=1, size=64), split_rule(ov.__version__))
     names, profile = device_set(("cpu_core_amx", "cpu_core"))
     unlimited = np.full(2, -1, np.int64)
     problem = assemble(template, names, profile, "throughput", unlimited)
@@ -100,4 +100,4 @@ def test_a_decoder_in_little_memory_is_not_cut_to_pieces_for_a_percent() -> None
     chosen = best_by_prediction(problem, candidates)
     assert evaluation.submodels[best] > 5 and problem.evaluate(chosen.placement).submodels == 2
     note = why_not_taken(problem, candidates, chosen)[candidates[best].name]
-    assert note.startswith(f"{evaluation.submodels[best]} submodels for 0.") and note.endswith("%: not taken")
+    assert note.startswith(f"{evaluation.submodels[best]} submodels for 3.") and note.endswith("%: not taken")

@@ -50,6 +50,7 @@ WHOLE = "nothing"
 PARTS: dict[str, Mapping[str, Mapping[str, float]]] = {
     WHOLE: {},
     "annealing": {"annealing": {"share": 0.0}},
+    "annealing on coarse levels": {"annealing": {"coarse": 0.0}},
     "annealing by the simulator": {"judged_annealing": {"share": 0.0, "large_share": 0.0}},
     "estimates of each stage": {"annealing": {"renewed": 0.0}},
     "submodels of each device": {"annealing": {"own": 0.0}},

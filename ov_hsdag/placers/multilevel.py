@@ -177,7 +177,8 @@ def search_until_agreed(
     two numbers are 0.01% at most: the gain of the last turn, and a quarter of the difference between the best score and
     the third best, which is the most that a fifth search is expected to gain. Where they do not agree they exchange
     placements, and end after 6 million moves each, or after 12 million where half of these leave the second number at
-    1% or more (the group "effort" of the settings). Graphs of more than 4,000 groups have one search.
+    1% or more (the group "effort" of the settings). Graphs of more than 4,000 groups have two searches of one turn,
+    which exchange placements and have a second turn where they differ by 2% or more.
 
     Args:
         problem: the problem.
@@ -228,7 +229,7 @@ def first_moves(problem: PlacementProblem, settings: SearchSettings = "default")
     """Number of moves of each search in the first turn of `search_until_agreed`.
 
     It follows from the numbers of groups and devices, and whether memory is short (cpp_ext/settings.hpp, `Effort`). For
-    a graph that is so large that there is one search only, it is the number of moves of that search.
+    a graph of more than `most_groups` groups, which has fewer searches, it is the number of moves of four first turns.
     """
     effort = search_settings(settings)["effort"]
     moves = effort["moves"] + effort["moves_per_group"] * problem.group_count

@@ -34,12 +34,12 @@ _LEANINGS = (-4.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 4.0)
 # Temperatures of the softmax from which placements are sampled.
 _TEMPERATURES = (0.5, 1.0, 2.0)
 
-_MOVES = 50_000  # moves of the local search from the best proposal, which take a few milliseconds
+_MOVES = 150_000  # moves of the local search from the best proposal, which take about 15 ms
 
 # Number of groups above which there are fewer moves and no samples. The last moves perturb the placement, and judging
 # parts that wait for each other takes tens of milliseconds then. A greedy choice was better than all samples in 24 of
 # 24 such problems.
-_MOST_SAMPLED_GROUPS, _MOVES_OF_MANY = 1000, 40_000
+_MOST_SAMPLED_GROUPS, _MOVES_OF_MANY = 1000, 120_000
 
 # Limit of work for evaluating a proposal, see `PlacementProblem.evaluate`. One that is scattered over hundreds of
 # submodels is not worth more.
