@@ -58,7 +58,7 @@ public:
 
     // Whether there is only one search, which has none to agree with.
     [[nodiscard]] bool alone() const { return searches_.size() < 2; }
-    // Whether a problem has so many groups that its searches have only the first turn.
+    // Whether a problem has so many groups that it has fewer searches, of one turn or two.
     [[nodiscard]] static bool large(const SearchSpace& space, const SearchSettings::Effort& effort) {
         return space.groups() > effort.most_groups;
     }
@@ -74,8 +74,8 @@ public:
     }
 
     // The expected gain of one more search, as a share of the best score: the distance of the third best score, divided
-    // by the number of searches. Two searches alone often share a local optimum. It is 1 if the third best search
-    // exceeds the memory limits.
+    // by the number of searches. Two of four searches often share a local optimum. Of two searches, the second best
+    // counts. The gain is 1 if the search that counts exceeds the memory limits.
     [[nodiscard]] double expected_regret() const {
         constexpr std::size_t kThird = 2;
         const double score = searches_[std::min(kThird, searches_.size() - 1)]->score();

@@ -345,22 +345,26 @@ private:
     // random number of times. Most runs work on a coarse level, where one move is a move of many groups.
     [[nodiscard]] std::int32_t draw_items_to_anneal() {
         const SearchSettings::Annealing& annealing = settings_.annealing;
-        std::uint64_t least = 0;
-        while ((model_.items >> least) > annealing.most_items) ++least;
-        std::uint64_t most = least;
-        while ((model_.items >> (most + 1)) >= annealing.fewest_items) ++most;
-        if (least == 0 && uniform(random_) >= annealing.coarse) return model_.items;
-        least = std::min(std::max<std::uint64_t>(least, 1), most);
-        return model_.items >> (least + random_() % (most - least + 1));
+        std::uint64_t fewest_halvings = 0;
+        while ((model_.items >> fewest_halvings) > annealing.most_items) ++fewest_halvings;
+        std::uint64_t most_halvings = fewest_halvings;
+        while ((model_.items >> (most_halvings + 1)) >= annealing.fewest_items) ++most_halvings;
+        if (fewest_halvings == 0) {
+            if (uniform(random_) >= annealing.coarse) return model_.items;
+            // A graph of few groups has no coarse level.
+            fewest_halvings = std::min<std::uint64_t>(1, most_halvings);
+        }
+        return model_.items >> (fewest_halvings + random_() % (most_halvings - fewest_halvings + 1));
     }
 
-    // Anneals a placement of the pool, improves the result by passes, and adds it to the pool.
+    // Anneals a placement of the pool on a fine or coarse level, refines the result on each level down to the finest,
+    // and adds it to the pool.
     void search_annealed() {
         const std::int64_t before = budget_.moves();
         const double share = draw_share(random_);
         const std::size_t chosen = draw_early(pool_.size(), random_);
         const double heat = draw_heat(random_);
-        const Placement start = pool_[chosen].placement;
+        const Placement& start = pool_[chosen].placement;
         judge_.use_estimates(pool_[chosen].estimates);
         const std::vector<double> reserved = judge_.reserved();
         const auto surcharge = [&] {
@@ -368,7 +372,7 @@ private:
         };
         const Hierarchy hierarchy = coarsened(draw_items_to_anneal(), settings_.coarsening.noise,
                                               std::vector<std::uint64_t>(start.begin(), start.end()));
-        const std::size_t coarsest = hierarchy.levels() - 1;
+        const std::vector<std::int32_t> item_of_group = hierarchy.items();
         // The simulator judges the placement at the end of a stage, unless the stage has not changed it, and as long as
         // that takes less than half of the run.
         Placement last = start;
@@ -376,8 +380,7 @@ private:
         Solution best;
         const auto renew = [&](const Placement& coarse) -> std::optional<std::vector<double>> {
             if (budget_.moves() > moves_at_next || uniform(random_) >= settings_.annealing.renewed) return std::nullopt;
-            Placement placement = coarse;
-            for (std::size_t level = coarsest; level > 0; --level) placement = hierarchy.refined(level, placement);
+            Placement placement = gathered(coarse, item_of_group);
             if (placement == last) return std::nullopt;
             last = placement;
             limit_work();
@@ -389,18 +392,10 @@ private:
             if (better(score, best.score)) best = {std::move(placement), score, judge_.estimates()};
             return surcharge();
         };
-        Annealing annealing(hierarchy.model(coarsest), options_.throughput, settings_.annealing);
+        Annealing annealing(hierarchy.model(hierarchy.levels() - 1), options_.throughput, settings_.annealing);
         Placement placement = annealing.run(hierarchy.coarsest(start), heat, surcharge(), reserved, random_,
                                             moves_of_run(), budget_, renew);
-        for (std::size_t level = coarsest + 1; level-- > 0;) {
-            if (level < coarsest) placement = hierarchy.refined(level + 1, placement);
-            Neighbourhoods search(hierarchy.model(level), options_.throughput, settings_.moves, settings_.moves.run,
-                                  settings_.moves.fine_sharpness);
-            search.reset(placement, surcharge(), judge_.reserved());
-            search.passes(level == 0 ? settings_.moves.fine_passes : settings_.moves.passes, budget_);
-            placement = search.placement();
-        }
-        Solution result = judged(std::move(placement));
+        Solution result = judged(refined_down(hierarchy, std::move(placement), surcharge, true));
         add(better(best.score, result.score) ? std::move(best) : std::move(result), chosen);
         annealed_moves_ += before - budget_.moves();
     }
@@ -502,19 +497,23 @@ private:
         phase_ = phase;
     }
 
-    // Refines a placement of the coarsest level on each level down to the finest, and offers the result. share: see
-    // Judge::surcharge. parent: see `offer`.
-    void uncoarsen(const Hierarchy& hierarchy, Placement placement, double share,
-                   std::optional<std::size_t> parent = std::nullopt) {
-        ++cycles_;
+    // Refines a placement of the coarsest level on each level down to the finest, and returns that of the finest.
+    //
+    // surcharge: returns the surcharges of a level, [devices] µs. annealed: whether the placement comes from annealing.
+    // It is close to an optimum then: coarse levels approximate the maximum as well as the finest one, and the coarsest
+    // level needs passes only.
+    template <typename Surcharge>
+    [[nodiscard]] Placement refined_down(const Hierarchy& hierarchy, Placement placement, const Surcharge& surcharge,
+                                         bool annealed) {
+        const SearchSettings::Moves& moves = settings_.moves;
         for (std::size_t level = hierarchy.levels(); level-- > 0;) {
             const AdditiveModel& model = hierarchy.model(level);
-            if (level + 1 < hierarchy.levels()) placement = hierarchy.refined(level + 1, placement);
-            const SearchSettings::Moves& moves = settings_.moves;
+            const bool coarsest = level + 1 == hierarchy.levels();
+            if (!coarsest) placement = hierarchy.refined(level + 1, placement);
             Neighbourhoods search(model, options_.throughput, moves, moves.run,
-                                  level == 0 ? moves.fine_sharpness : moves.coarse_sharpness);
-            search.reset(placement, judge_.surcharge(share), judge_.reserved());
-            if (level + 1 == hierarchy.levels() && model.items <= moves.small_level) {
+                                  level == 0 || annealed ? moves.fine_sharpness : moves.coarse_sharpness);
+            search.reset(placement, surcharge(), judge_.reserved());
+            if (coarsest && !annealed && model.items <= moves.small_level) {
                 search.descend(budget_);
             } else {
                 search.passes(level == 0 ? moves.fine_passes : moves.passes, budget_);
@@ -522,7 +521,16 @@ private:
             placement = search.placement();
             enter(Phase::kRefine);
         }
-        offer(std::move(placement), parent);
+        return placement;
+    }
+
+    // Refines a placement of the coarsest level on all levels, and offers the result. share: see Judge::surcharge.
+    // parent: see `add`.
+    void uncoarsen(const Hierarchy& hierarchy, Placement placement, double share,
+                   std::optional<std::size_t> parent = std::nullopt) {
+        ++cycles_;
+        const auto surcharge = [&] { return judge_.surcharge(share); };
+        offer(refined_down(hierarchy, std::move(placement), surcharge, false), parent);
     }
 
     // Limits the judge's work by the moves spent so far, so that early on no single placement takes most of the time

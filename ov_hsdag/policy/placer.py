@@ -34,7 +34,7 @@ _LEANINGS = (-4.0, -2.0, -1.0, -0.5, 0.5, 1.0, 2.0, 4.0)
 # Temperatures of the softmax from which placements are sampled.
 _TEMPERATURES = (0.5, 1.0, 2.0)
 
-_MOVES = 150_000  # moves of the local search from the best proposal, which take about 15 ms
+_MOVES = 150_000  # moves of the local search from the best proposal; 10 to 50 ms on one core for some hundred groups
 
 # Number of groups above which there are fewer moves and no samples. The last moves perturb the placement, and judging
 # parts that wait for each other takes tens of milliseconds then. A greedy choice was better than all samples in 24 of
