@@ -19,17 +19,19 @@ double energy(const Judge::Softened& judged, double weight) {
 
 }  // namespace
 
-Placement JudgedAnnealing::run(const Placement& start, double heat, std::mt19937_64& random, std::int64_t moves,
-                               Budget& budget) {
-    const std::int64_t steps_of_stage = std::int64_t{settings_.sweeps} * model_.items / settings_.stages;
+Placement JudgedAnnealing::run(const Hierarchy& hierarchy, const Placement& start, double heat, std::mt19937_64& random,
+                               std::int64_t moves, Budget& budget) {
+    const AdditiveModel& model = hierarchy.model(hierarchy.levels() - 1);
+    const std::vector<std::int32_t> item_of_group = hierarchy.items();
+    const std::int64_t steps_of_stage = std::int64_t{settings_.sweeps} * model.items / settings_.stages;
     const std::int64_t moves_of_stage = moves / settings_.stages;
     const double hottest = settings_.hottest * heat;
     const double cooling = std::pow(settings_.coldest / hottest, 1.0 / settings_.stages);
     const double growth = std::pow(settings_.strict / settings_.gentle, 1.0 / settings_.stages);
     double temperature = hottest;
     double weight = settings_.gentle;
-    Placement current = start;
-    Judge::Softened now = judge_.softened(current, budget);
+    Placement current = hierarchy.coarsest(start);
+    Judge::Softened now = judge_.softened(start, budget);
     Placement best = start;
     double best_us = now.excess > 0 ? std::numeric_limits<double>::infinity() : now.us;
     for (std::int32_t stage = 0; stage < settings_.stages && budget.left(); ++stage) {
@@ -37,9 +39,10 @@ Placement JudgedAnnealing::run(const Placement& start, double heat, std::mt19937
         for (std::int64_t step = 0; step < steps_of_stage && budget.moves() > left_after_stage && budget.left();
              ++step) {
             trial_ = current;
-            propose(random);
+            propose(model, random);
             if (trial_ == current) continue;
-            const Judge::Softened next = judge_.softened(trial_, budget);
+            const Placement placement = gathered(trial_, item_of_group);
+            const Judge::Softened next = judge_.softened(placement, budget);
             if (!std::isfinite(next.us)) continue;
             const double grown = energy(next, weight) - energy(now, weight);
             if (!accepts(grown, temperature, random)) continue;
@@ -47,7 +50,7 @@ Placement JudgedAnnealing::run(const Placement& start, double heat, std::mt19937
             now = next;
             if (now.excess > 0 || !better(now.us, best_us)) continue;
             best_us = now.us;
-            best = current;
+            best = placement;
         }
         temperature *= cooling;
         weight *= growth;
@@ -55,37 +58,38 @@ Placement JudgedAnnealing::run(const Placement& start, double heat, std::mt19937
     return best;
 }
 
-void JudgedAnnealing::propose(std::mt19937_64& random) {
-    const auto items = static_cast<std::uint64_t>(model_.items);
-    const auto item_at = [&](std::size_t position) { return static_cast<std::size_t>(model_.order[position]); };
+void JudgedAnnealing::propose(const AdditiveModel& model, std::mt19937_64& random) {
+    const auto items = static_cast<std::uint64_t>(model.items);
+    const auto item_at = [&](std::size_t position) { return static_cast<std::size_t>(model.order[position]); };
     const std::size_t position = random() % items;
-    const std::uint8_t device = draw_device(position, random);
+    const std::uint8_t device = draw_device(model, position, random);
     const std::uint64_t kind = random() % 8;
     if (kind < 4) {
-        put(item_at(position), device);
+        put(model, item_at(position), device);
     } else if (kind < 6) {
         const std::size_t other = random() % items;
         const std::uint8_t here = trial_[item_at(position)];
-        put(item_at(position), trial_[item_at(other)]);
-        put(item_at(other), here);
+        put(model, item_at(position), trial_[item_at(other)]);
+        put(model, item_at(other), here);
     } else {
         const std::size_t length = 2 + random() % std::max<std::uint64_t>(items / 4, 1);
         for (std::size_t k = position; k < std::min(position + length, static_cast<std::size_t>(items)); ++k) {
-            put(item_at(k), device);
+            put(model, item_at(k), device);
         }
     }
 }
 
-void JudgedAnnealing::put(std::size_t item, std::uint8_t device) {
-    if (model_.supports(static_cast<std::int32_t>(item), device)) trial_[item] = device;
+void JudgedAnnealing::put(const AdditiveModel& model, std::size_t item, std::uint8_t device) {
+    if (model.supports(static_cast<std::int32_t>(item), device)) trial_[item] = device;
 }
 
-std::uint8_t JudgedAnnealing::draw_device(std::size_t position, std::mt19937_64& random) const {
+std::uint8_t JudgedAnnealing::draw_device(const AdditiveModel& model, std::size_t position,
+                                          std::mt19937_64& random) const {
     const std::uint64_t drawn = random();
-    if (drawn % 4 == 0) return static_cast<std::uint8_t>((drawn >> 8) % static_cast<std::uint64_t>(model_.devices));
-    const auto items = static_cast<std::uint64_t>(model_.items);
+    if (drawn % 4 == 0) return static_cast<std::uint8_t>((drawn >> 8) % static_cast<std::uint64_t>(model.devices));
+    const auto items = static_cast<std::uint64_t>(model.items);
     const std::uint64_t next = drawn % 4 == 1 ? position + 1 : position + items - 1;
-    return trial_[static_cast<std::size_t>(model_.order[next % items])];
+    return trial_[static_cast<std::size_t>(model.order[next % items])];
 }
 
 }  // namespace ov_hsdag

@@ -63,7 +63,7 @@ public:
           local_(problem_, levels_, options.throughput, settings_),
           island_search_(problem_, space.levels_of(options.seed + 1), options.throughput, settings_),
           judged_share_(settings_.judged_annealing.share_of(space.little_memory, model_.items)),
-          judged_annealing_(model_, judge_, settings_.judged_annealing),
+          judged_annealing_(judge_, settings_.judged_annealing),
           random_(options.seed),
           begin_ms_(now_ms(options.processor_time)),
           since_ms_(begin_ms_),
@@ -341,20 +341,25 @@ private:
     // left. So early runs are short, later ones are longer, and each cools before the moves are spent.
     [[nodiscard]] std::int64_t moves_of_run() const { return std::min(all_moves_ - budget_.moves(), budget_.moves()); }
 
-    // Draws the number of items of the level on which a run of annealing works: that of the finest level, halved a
-    // random number of times. Most runs work on a coarse level, where one move is a move of many groups.
-    [[nodiscard]] std::int32_t draw_items_to_anneal() {
-        const SearchSettings::Annealing& annealing = settings_.annealing;
+    // Makes the levels for a run of annealing from a placement. The run works on the coarsest one, where one move is a
+    // move of many groups. Groups on different devices are not merged.
+    //
+    // The number of items of that level is the number of groups, halved a random number of times: from `most_items` at
+    // most down to `fewest_items`. coarse: share of the runs that halve at least once, where `most_items` allows none.
+    [[nodiscard]] Hierarchy levels_to_anneal(const Placement& start, double coarse, std::int32_t fewest_items,
+                                             std::int32_t most_items) {
         std::uint64_t fewest_halvings = 0;
-        while ((model_.items >> fewest_halvings) > annealing.most_items) ++fewest_halvings;
+        while ((model_.items >> fewest_halvings) > most_items) ++fewest_halvings;
         std::uint64_t most_halvings = fewest_halvings;
-        while ((model_.items >> (most_halvings + 1)) >= annealing.fewest_items) ++most_halvings;
-        if (fewest_halvings == 0) {
-            if (uniform(random_) >= annealing.coarse) return model_.items;
+        while ((model_.items >> (most_halvings + 1)) >= fewest_items) ++most_halvings;
+        std::uint64_t halvings = 0;
+        if (fewest_halvings > 0 || uniform(random_) < coarse) {
             // A graph of few groups has no coarse level.
-            fewest_halvings = std::min<std::uint64_t>(1, most_halvings);
+            fewest_halvings = std::max(fewest_halvings, std::min<std::uint64_t>(1, most_halvings));
+            halvings = fewest_halvings + random_() % (most_halvings - fewest_halvings + 1);
         }
-        return model_.items >> (fewest_halvings + random_() % (most_halvings - fewest_halvings + 1));
+        return coarsened(model_.items >> halvings, settings_.coarsening.noise,
+                         std::vector<std::uint64_t>(start.begin(), start.end()));
     }
 
     // Anneals a placement of the pool on a fine or coarse level, refines the result on each level down to the finest,
@@ -370,8 +375,9 @@ private:
         const auto surcharge = [&] {
             return judge_.surcharge(share, random_() % 2 == 0 ? 0.0 : settings_.annealing.own);
         };
-        const Hierarchy hierarchy = coarsened(draw_items_to_anneal(), settings_.coarsening.noise,
-                                              std::vector<std::uint64_t>(start.begin(), start.end()));
+        const SearchSettings::Annealing& settings = settings_.annealing;
+        const Hierarchy hierarchy =
+            levels_to_anneal(start, settings.coarse, settings.fewest_items, settings.most_items);
         const std::vector<std::int32_t> item_of_group = hierarchy.items();
         // The simulator judges the placement at the end of a stage, unless the stage has not changed it, and as long as
         // that takes less than half of the run.
@@ -400,12 +406,16 @@ private:
         annealed_moves_ += before - budget_.moves();
     }
 
-    // Anneals a placement of the pool by the simulator, and offers the result.
+    // Anneals a placement of the pool by the simulator, on a fine or coarse level, and offers the result.
     void search_judged() {
         const std::int64_t before = budget_.moves();
         const std::size_t chosen = draw_early(pool_.size(), random_);
         const double heat = draw_heat(random_);
-        offer(judged_annealing_.run(pool_[chosen].placement, heat, random_, moves_of_run(), budget_), chosen);
+        const Placement& start = pool_[chosen].placement;
+        const SearchSettings::JudgedAnnealing& settings = settings_.judged_annealing;
+        const Hierarchy hierarchy =
+            levels_to_anneal(start, settings.coarse, settings.fewest_items, settings.most_coarse_items);
+        offer(judged_annealing_.run(hierarchy, start, heat, random_, moves_of_run(), budget_), chosen);
         judged_moves_ += before - budget_.moves();
     }
 

@@ -37,11 +37,11 @@ struct SearchSettings {
         std::int32_t descents = 4;
         std::int32_t large_descents = 2;
         std::int32_t most_groups = 4'000;
-        std::int64_t most_moves = 6'000'000;  // largest number of moves of a search: 0.5 to 1 s on one core
+        std::int64_t most_moves = 8'000'000;  // largest number of moves of a search: 0.7 to 1 s on one core
         // Factor of `most_moves` if one more search is expected to gain at least `large_regret`, a share of the best
         // score, when the searches would exchange placements.
         std::int32_t times_in_doubt = 2;
-        double large_regret = 0.01;
+        double large_regret = 0.005;
         double expected_regret = 0.0001;  // searches end below this expected gain, a share of the best score
         double together = 0.5;  // last share of `most_moves`, for which searches that disagree exchange placements
         OV_HSDAG_NUMBERS(moves, moves_per_group, more_per_group, most_more, moves_in_little_memory,
@@ -155,7 +155,7 @@ struct SearchSettings {
         std::int32_t sweeps = 60;        // number of proposals for each group in one run
         std::int32_t stages = 30;        // number of temperatures in one run
         // Temperatures: a proposal that increases log(objective) by this much is accepted with probability 1/e.
-        double hottest = 0.1;
+        double hottest = 0.03;
         double coldest = 0.002;
         // Weight of the excess of memory (Judge::softened) at the beginning and at the end of a run.
         double gentle = 0.3;
@@ -163,7 +163,13 @@ struct SearchSettings {
         // Share of all moves, on small graphs and on others.
         double share = 0.5;
         double large_share = 0.25;
-        OV_HSDAG_NUMBERS(most_items, small_items, sweeps, stages, hottest, coldest, gentle, strict, share, large_share)
+        // Share of the runs that work on a coarse level, and least and largest number of items of such a level. On
+        // graphs of more groups all do: the simulator takes so long that few steps fit into a run.
+        double coarse = 0.8;
+        std::int32_t fewest_items = 24;
+        std::int32_t most_coarse_items = 200;
+        OV_HSDAG_NUMBERS(most_items, small_items, sweeps, stages, hottest, coldest, gentle, strict, share, large_share,
+                         coarse, fewest_items, most_coarse_items)
 
         // The share for a problem of so many groups; 0 if each device can hold the model.
         [[nodiscard]] double share_of(bool little_memory, std::int32_t groups) const {

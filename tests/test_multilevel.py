@@ -247,6 +247,22 @@ def test_searches_in_doubt_have_more_moves() -> None:
     assert cycles(8, 10.0) == cycles(1, 0.0)
 
 
+def test_searches_go_on_where_no_placement_fits() -> None:
+    """Equal scores of searches are no agreement where they exceed the memory limits: a later placement may fit."""
+    problem = dataclasses.replace(large(5, 3), memory_bytes=np.ones(3, np.int64))
+
+    def cycles(most_moves: int) -> int:
+        effort = {"moves": 20_000, "more_per_group": 1, "moves_in_little_memory": 20_000, "times_in_little_memory": 1}
+        effort |= {"most_moves": most_moves, "times_in_doubt": 1}
+        # Without other parts, most moves are those of cycles, which are counted.
+        others = {"annealing": {"share": 0.0}, "judged_annealing": {"large_share": 0.0}, "population": {"many_cycles": 1, "seldom_local": 1}}
+        found = search_until_agreed(problem, settings={"effort": effort} | others)
+        assert not np.isfinite(found.score)
+        return found.cycles
+
+    assert cycles(1_280_000) > 2 * cycles(160_000)
+
+
 def test_searches_agree_on_a_start_where_they_can_have_tried_every_placement() -> None:
     chain = problem_of([[node] for node in range(3)], [[3.0, 3.0, 3.0]] * 3, objective="throughput")
     cycles = [

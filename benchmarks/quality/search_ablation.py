@@ -52,6 +52,7 @@ PARTS: dict[str, Mapping[str, Mapping[str, float]]] = {
     "annealing": {"annealing": {"share": 0.0}},
     "annealing on coarse levels": {"annealing": {"coarse": 0.0}},
     "annealing by the simulator": {"judged_annealing": {"share": 0.0, "large_share": 0.0}},
+    "annealing by the simulator on coarse levels": {"judged_annealing": {"coarse": 0.0, "most_coarse_items": 1500}},
     "estimates of each stage": {"annealing": {"renewed": 0.0}},
     "submodels of each device": {"annealing": {"own": 0.0}},
     "exchange between the searches": {"effort": {"together": 0.0}},

@@ -392,6 +392,7 @@ void test_annealing_takes_new_surcharges() {
 void test_judged_annealing_keeps_to_memory_limits() {
     std::mt19937 drawing(11);
     int found_within = 0;
+    int found_within_coarse = 0;
     for (const bool throughput : {false, true}) {
         for (int round = 0; round < 4; ++round) {
             Problem problem = random_problem(drawing, random_graph(drawing, 40), 3, 1.0);
@@ -404,20 +405,26 @@ void test_judged_annealing_keeps_to_memory_limits() {
             Judge judge(problem, model, throughput);
             Placement start = whole;
             model.make_supported(start);
-            std::mt19937_64 random(1), again(1);
-            Budget budget(1'000'000), same(1'000'000);
-            JudgedAnnealing annealing(model, judge, {});
-            const Placement found = annealing.run(start, 1.0, random, 1'000'000, budget);
-            CHECK(annealing.run(start, 1.0, again, 1'000'000, same) == found);
-            CHECK(budget.moves() == same.moves() && budget.moves() < 1'000'000);
-            for (std::int32_t item = 0; item < model.items; ++item) CHECK(model.supports(item, found[item]));
-            const double score = judge.exact_score(found);
-            CHECK(found == start || score < kOverMemory);
-            CHECK(!better(judge.exact_score(start), score));
-            found_within += found != start ? 1 : 0;
+            const std::vector<std::uint64_t> labels(start.begin(), start.end());
+            for (const std::int32_t target : {model.items, model.items / 2}) {
+                std::mt19937_64 random(1), again(1);
+                const Hierarchy hierarchy(model, transfer_ratings(model), {.target = target, .labels = labels}, random);
+                again = random;
+                Budget budget(1'000'000), same(1'000'000);
+                JudgedAnnealing annealing(judge, {});
+                const Placement found = annealing.run(hierarchy, start, 1.0, random, 1'000'000, budget);
+                CHECK(annealing.run(hierarchy, start, 1.0, again, 1'000'000, same) == found);
+                CHECK(budget.moves() == same.moves() && budget.moves() < 1'000'000);
+                for (std::int32_t item = 0; item < model.items; ++item) CHECK(model.supports(item, found[item]));
+                const double score = judge.exact_score(found);
+                CHECK(found == start || score < kOverMemory);
+                CHECK(!better(judge.exact_score(start), score));
+                if (found != start) ++(target == model.items ? found_within : found_within_coarse);
+            }
         }
     }
     CHECK(found_within > 4);
+    CHECK(found_within_coarse > 2);
 }
 
 void test_canonical_orders_are_topological() {

@@ -176,9 +176,9 @@ def search_until_agreed(
     In each turn every search tries the same number of moves, as many as in all turns before it. The searches end when
     two numbers are 0.01% at most: the gain of the last turn, and a quarter of the difference between the best score and
     the third best, which is the most that a fifth search is expected to gain. Where they do not agree they exchange
-    placements, and end after 6 million moves each, or after 12 million where half of these leave the second number at
-    1% or more (the group "effort" of the settings). Graphs of more than 4,000 groups have two searches of one turn,
-    which exchange placements and have a second turn where they differ by 2% or more.
+    placements, and end after 8 million moves each, or after 16 million where half of these leave the second number at
+    0.5% or more (the group "effort" of the settings). Graphs of more than 4,000 groups have two searches of one turn,
+    which exchange placements and have a second turn where they differ by 1% or more.
 
     Args:
         problem: the problem.
