@@ -255,8 +255,13 @@ def test_searches_go_on_where_no_placement_fits() -> None:
         effort = {"moves": 20_000, "more_per_group": 1, "moves_in_little_memory": 20_000, "times_in_little_memory": 1}
         effort |= {"most_moves": most_moves, "times_in_doubt": 1}
         # Without other parts, most moves are those of cycles, which are counted.
-        others = {"annealing": {"share": 0.0}, "judged_annealing": {"large_share": 0.0}, "population": {"many_cycles": 1, "seldom_local": 1}}
-        found = search_until_agreed(problem, settings={"effort": effort} | others)
+        settings: SearchSettings = {
+            "effort": effort,
+            "annealing": {"share": 0.0},
+            "judged_annealing": {"large_share": 0.0},
+            "population": {"many_cycles": 1, "seldom_local": 1},
+        }
+        found = search_until_agreed(problem, settings=settings)
         assert not np.isfinite(found.score)
         return found.cycles
 
