@@ -75,6 +75,7 @@ Splitter::Splitter(const Graph& graph, SplitRule rule) : graph_(graph), rule_(ru
 const Split& Splitter::split(const std::uint8_t* device, std::int64_t most_work) {
     split_.sortable = true;
     split_.rounds = 0;
+    split_.work = 0;
     std::copy(device, device + graph_.nodes(), affinity_.begin());
     for (std::int32_t e = 0; e < graph_.edges(); ++e) {
         const std::int32_t to = graph_.target[e];
@@ -106,6 +107,7 @@ const Split& Splitter::split(const std::uint8_t* device, std::int64_t most_work)
             // Constants are compiled into their consumers, so that no submodel waits for one.
             split_.sortable = !find_cyclic_components(false) && split_.sortable;
         }
+        split_.work = most_work - work_left_;
     }
     split_.cyclic.clear();
     if (!split_.sortable) {

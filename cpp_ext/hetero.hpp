@@ -33,6 +33,7 @@ struct Split {
     std::vector<std::uint8_t> trivial;          // [submodels] 1 if it computes nothing (Parameter or Constant → Result)
     std::vector<std::uint8_t> cyclic;           // [nodes] 1 if the submodel waits for itself; empty if sortable
     std::int32_t rounds = 1;  // walks over the nodes: one, plus one for each boundary that breaks a cycle
+    std::int64_t work = 0;    // words of bit sets that breaking cycles processed
     bool sortable = true;     // false: HETERO gives up ("Cannot sort subgraphs!" and similar errors)
 
     [[nodiscard]] std::int32_t submodels() const { return static_cast<std::int32_t>(submodel_device.size()); }

@@ -82,7 +82,7 @@ public:
         add_partitions_of_other_orders();
         add_single_devices(false);
         first_cycle();
-        if (!std::isfinite(pool_.front().score)) judge_without_limit();
+        if (!std::isfinite(pool_.front().score)) judge_with_more_work();
         first_cycle_score_ = pool_.front().score;
         enter(Phase::kRefine);
         refine_over_memory();
@@ -261,16 +261,17 @@ private:
         }
     }
 
-    // Judges the placements of the pool again, without a limit of work, until one is feasible. It is for problems of
-    // which no placement was feasible within the limit: if each device lacks operations that others have, there may be
-    // no simple placement.
-    void judge_without_limit() {
-        limited_work_ = false;
-        judge_.limit_work(std::numeric_limits<double>::infinity());
+    // Judges the placements of the pool again, with a higher limit of work, until one is feasible. It is for problems
+    // of which no placement was feasible within the limit: if each device lacks operations that others have, there may
+    // be no simple placement. There is a limit here as well, as breaking the cycles of a scattered placement of 20,000
+    // nodes takes many minutes, HETERO's own code included.
+    void judge_with_more_work() {
+        least_work_ = settings_.judging.work_at_last;
         const std::vector<Solution> previous = std::exchange(pool_, {});
         for (const Solution& solution : previous) {
             if (pool_.empty() || (budget_.left() && !std::isfinite(pool_.front().score))) offer(solution.placement);
         }
+        if (!std::isfinite(pool_.front().score)) least_work_ = 0;
     }
 
     // If the best placement exceeds memory limits, refines it by the simulator: live tensors count for the limits, and
@@ -546,12 +547,11 @@ private:
     // Limits the judge's work by the moves spent so far, so that early on no single placement takes most of the time
     // that has passed. Each infeasible placement raises the limit, so that a feasible one is found.
     void limit_work() {
-        if (!limited_work_) return;
         const auto spent = static_cast<double>(all_moves_ - budget_.moves());
         const double share =
             std::max(spent / settings_.judging.moves_of_all_work,
                      settings_.judging.least_work * std::pow(settings_.judging.more_work, infeasible_));
-        judge_.limit_work(std::min(share, 1.0));
+        judge_.limit_work(std::max(std::min(share, 1.0), least_work_));
     }
 
     // Judges a placement (Judge::score). If it is infeasible for another reason than memory, cycles among its parts are
@@ -629,7 +629,7 @@ private:
     std::int64_t all_moves_;  // the budget's moves, spent ones included
     Budget budget_;
     bool lacks_operations_;          // some device lacks operations
-    bool limited_work_ = true;       // false: breaking the cycles of a placement may take any time
+    double least_work_ = 0;          // least limit of the judge's work, see judge_with_more_work
     int infeasible_ = 0;             // number of placements that were infeasible at first
     std::vector<Solution> pool_;     // best first
     std::vector<Candidate> island_;  // best first

@@ -98,7 +98,9 @@ struct SearchSettings {
         double moves_of_all_work = 300'000;
         double least_work = 1.0 / 64;
         double more_work = 1.2;
-        OV_HSDAG_NUMBERS(moves_of_all_work, least_work, more_work)
+        // The same where no placement is feasible within the default limit: about a second for one placement.
+        double work_at_last = 64.0;
+        OV_HSDAG_NUMBERS(moves_of_all_work, least_work, more_work, work_at_last)
     } judging;
 
     // Moves on the levels (neighbourhoods.hpp).

@@ -24,6 +24,7 @@ const Evaluation& Simulator::evaluate(const std::uint8_t* placement, std::int64_
     result_.infeasible = split.sortable ? 0 : kUnsortable;
     result_.submodels = split.submodels();
     result_.rounds = split.rounds;
+    result_.work = split.work;
     std::fill(result_.busy_us.begin(), result_.busy_us.end(), 0.0);
     result_.latency_us = 0;
     for (std::size_t node = 0; node < device_.size(); ++node) {

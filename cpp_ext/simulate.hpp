@@ -29,6 +29,7 @@ struct Evaluation {
     std::int32_t cut_tensors = 0;            // number of transfers
     std::int32_t submodels = 0;              // number of submodels
     std::int32_t rounds = 1;                 // Split::rounds, which determines the time of the evaluation
+    std::int64_t work = 0;                   // Split::work, likewise
     std::uint8_t infeasible = 0;             // bits of Infeasible; 0: the placement is feasible
     std::vector<double> busy_us;             // [devices] work in one request, with shares of transfers
     std::vector<std::int64_t> memory_bytes;  // [devices] weights, states and, per submodel, the peak of live tensors

@@ -427,6 +427,26 @@ void test_judged_annealing_keeps_to_memory_limits() {
     CHECK(found_within_coarse > 2);
 }
 
+// A placement whose cycles could not be broken within the limit of work pays for that work, and not only for the few
+// rounds that it took.
+void test_work_beyond_the_limit_is_paid() {
+    std::mt19937 drawing(5);
+    Problem problem = random_problem(drawing, random_graph(drawing, 1500), 2, 1.0);
+    const AdditiveModel model(problem, problem.group, node_orders(problem).front());
+    Placement scattered(static_cast<std::size_t>(model.items));
+    for (std::size_t i = 0; i < scattered.size(); ++i) scattered[i] = static_cast<std::uint8_t>(drawing() % 2);
+    Simulator simulator(problem);
+    const std::int64_t limit = 400'000;
+    const Evaluation limited = simulator.evaluate(scattered.data(), limit);
+    CHECK((limited.infeasible & kUnsortable) != 0 && limited.work > limit);
+    CHECK((simulator.evaluate(scattered.data()).infeasible & kUnsortable) == 0);
+    Judge judge(problem, model, true);
+    judge.limit_work(static_cast<double>(limit) / 16'000'000);
+    Budget budget(1'000'000);
+    CHECK(std::isinf(judge.score(scattered, budget)));
+    CHECK(1'000'000 - budget.moves() >= model.items + limited.work / 100);
+}
+
 void test_canonical_orders_are_topological() {
     std::mt19937 random(31);
     for (int round = 0; round < 20; ++round) {
@@ -518,6 +538,7 @@ void test_policy() {
     test_annealing_keeps_to_what_devices_run();
     test_annealing_takes_new_surcharges();
     test_judged_annealing_keeps_to_memory_limits();
+    test_work_beyond_the_limit_is_paid();
     test_canonical_orders_are_topological();
     test_descents_end_alike_on_any_number_of_threads();
     test_structure_of_a_path();
