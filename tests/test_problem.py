@@ -155,3 +155,24 @@ def test_what_is_scattered_over_too_many_submodels_to_be_judged_goes_to_the_best
     assert problem.evaluate(scattered).submodels[0] > 300 and (problem.legalized(scattered) == scattered).all()
     monkeypatch.setattr("ov_hsdag.problem.problem.MOST_WORK", 1000)
     assert (problem.legalized(scattered) == problem.singles[problem.scores(problem.singles).argmin()]).all()
+
+
+def test_what_is_scattered_and_no_device_runs_is_replaced_by_what_a_search_begins_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Repairing it takes many minutes for a model of 20,000 operations."""
+    repaired = []
+    repair = PlacementProblem.repair
+    monkeypatch.setattr(PlacementProblem, "repair", lambda *given: repaired.append(1) or repair(*given))
+    monkeypatch.setattr("ov_hsdag.problem.problem._MOST_REPAIRED", 10)
+    # No scattered placement is judged within one step, as those of many nodes are not within the usual limit.
+    monkeypatch.setattr("ov_hsdag.problem.problem.MOST_WORK", 1)
+    given = 0
+    for seed in range(8):
+        problem = random_problem(seed, nodes=150, devices=2, missing=0.2)
+        assert problem.evaluate(problem.singles).broken.all()
+        for placement in problem.where_supported(np.random.default_rng(seed).integers(0, 2, (3, problem.group_count))):
+            assert problem.evaluate(placement, most_work=1).broken[0]
+            assert not problem.evaluate(problem.legalized(placement)).broken[0]
+            given += 1
+    assert len(repaired) < given / 2

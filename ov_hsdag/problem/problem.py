@@ -495,15 +495,23 @@ class PlacementProblem:
     def legalized(self, placement: NDArray[np.integer[Any]]) -> NDArray[np.uint8]:
         """Returns the placement if HETERO can run it, else a repaired one; uint8 [groups]. Memory limits are ignored.
 
-        The best single device replaces a placement that cannot be run and has too many submodels (`_MOST_REPAIRED`) to
-        be repaired, if a single device runs the model.
+        A placement that cannot be run and has too many submodels (`_MOST_REPAIRED`) to be repaired is replaced: by the
+        best single device if one runs the model, else by the first placement that a search finds from it.
         """
         evaluation = self.evaluate(placement, most_work=MOST_WORK)
         if not evaluation.broken[0]:
             return placement.astype(np.uint8)
-        single = self.singles[self.scores(self.singles).argmin()]
-        many = evaluation.submodels[0] > _MOST_REPAIRED and not self.evaluate(single).broken[0]
-        return single if many else self.repair(placement)
+        if evaluation.submodels[0] > _MOST_REPAIRED:
+            single = self.singles[self.scores(self.singles).argmin()]
+            if not self.evaluate(single).broken[0]:
+                return single
+            # One move is as good as none: the search breaks the cycles of its starts without it.
+            starts = np.atleast_2d(placement).astype(np.uint8)
+            found = self.search_space.search(self.objective == "throughput", max_moves=1, starts=starts)
+            first: NDArray[np.uint8] = found["placement"]
+            if np.isfinite(found["score"]) or not self.evaluate(first, most_work=MOST_WORK).broken[0]:
+                return first
+        return self.repair(placement)
 
     @cached_property
     def memory_limits(self) -> Floats:
