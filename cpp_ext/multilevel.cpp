@@ -263,8 +263,8 @@ private:
 
     // Judges the placements of the pool again, with a higher limit of work, until one is feasible. It is for problems
     // of which no placement was feasible within the limit: if each device lacks operations that others have, there may
-    // be no simple placement. There is a limit here as well, as breaking the cycles of a scattered placement of 20,000
-    // nodes takes many minutes, HETERO's own code included.
+    // be no simple placement. Without any limit, breaking the cycles of one scattered placement of 20,000 nodes takes
+    // many minutes.
     void judge_with_more_work() {
         least_work_ = settings_.judging.work_at_last;
         const std::vector<Solution> previous = std::exchange(pool_, {});
