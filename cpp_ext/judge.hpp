@@ -34,7 +34,7 @@ public:
     };
     // Estimates are not updated. budget: as for `score`.
     Softened softened(const Placement& placement, Budget& budget);
-    // Limits the work of breaking a placement's cycles to a share of the default limit, 1 or more for a higher one.
+    // Limits the work of breaking a placement's cycles to a share of the default limit; above 1 for a higher limit.
     // Placements that take more are infeasible to this judge.
     void limit_work(double share);
 

@@ -346,7 +346,8 @@ private:
     // move of many groups. Groups on different devices are not merged.
     //
     // The number of items of that level is the number of groups, halved a random number of times: from `most_items` at
-    // most down to `fewest_items`. coarse: share of the runs that halve at least once, where `most_items` allows none.
+    // most down to `fewest_items`. coarse: share of the runs that halve it at least once on a graph of at most
+    // `most_items` groups; on larger ones all do.
     [[nodiscard]] Hierarchy levels_to_anneal(const Placement& start, double coarse, std::int32_t fewest_items,
                                              std::int32_t most_items) {
         std::uint64_t fewest_halvings = 0;

@@ -441,6 +441,7 @@ void test_work_beyond_the_limit_is_paid() {
     CHECK((limited.infeasible & kUnsortable) != 0 && limited.work > limit);
     CHECK((simulator.evaluate(scattered.data()).infeasible & kUnsortable) == 0);
     Judge judge(problem, model, true);
+    // The default limit and the number of words for a move are constants of judge.cpp.
     judge.limit_work(static_cast<double>(limit) / 16'000'000);
     Budget budget(1'000'000);
     CHECK(std::isinf(judge.score(scattered, budget)));
