@@ -118,7 +118,9 @@ def _signatures(nodes: Nodes, numbers: dict[object, int], *, whole: bool = True)
             attributes = node.get_attributes()
             for name in _IDENTIFYING_ATTRIBUTES:
                 attributes.pop(name, None)
-            marks = sorted({*node.get_rt_info()} - {_CACHE_ATTRIBUTE}) if whole else ()
+            info = node.get_rt_info()
+            # Most nodes have no marks, and an iterator over them takes longer than all other properties together.
+            marks = sorted({*info} - {_CACHE_ATTRIBUTE}) if whole and len(info) else ()
             key = (str(node.get_type_info()), repr(attributes), outputs, tuple(marks))
         signatures[index] = numbers.setdefault(key, len(numbers))
     return signatures
