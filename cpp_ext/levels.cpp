@@ -45,6 +45,16 @@ bool exceeds_a_device(const Problem& problem) {
     return false;
 }
 
+// Whether no device supports all items of a model.
+bool none_supports_all(const AdditiveModel& model) {
+    for (std::size_t device = 0; device < static_cast<std::size_t>(model.devices); ++device) {
+        bool all = true;
+        for (std::int32_t item = 0; item < model.items && all; ++item) all = model.supports(item, device);
+        if (all) return false;
+    }
+    return true;
+}
+
 }  // namespace
 
 Levels::Levels(const OrderedProblem& problem, std::span<const std::int32_t> coarse_groups, std::size_t node_order)
@@ -56,6 +66,7 @@ SearchSpace::SearchSpace(const Problem& problem, std::span<const std::int32_t> c
     : ordered(problem),
       levels(ordered, coarse_groups),
       little_memory(exceeds_a_device(problem)),
+      all_lack_operations(none_supports_all(levels.fine)),
       coarse_groups_(coarse_groups.begin(), coarse_groups.end()),
       others_(ordered.node_orders().size()) {}
 

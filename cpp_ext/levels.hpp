@@ -49,8 +49,9 @@ public:
     SearchSpace(const Problem& problem, std::span<const std::int32_t> coarse_groups);
 
     const OrderedProblem ordered;
-    const Levels levels;       // levels of the first order
-    const bool little_memory;  // whether the memory limit of some device is too small for the whole model
+    const Levels levels;             // levels of the first order
+    const bool little_memory;        // whether the memory limit of some device is too small for the whole model
+    const bool all_lack_operations;  // whether no device supports all groups
 
     // The levels of an order; numbers beyond the last order start again with the first. Thread safe.
     [[nodiscard]] const Levels& levels_of(std::size_t order) const;

@@ -1,5 +1,5 @@
-// Passes, flips and runs on an AdditiveState. All of them make moves, compare the score, and undo what did not help;
-// the trail lists the moves to undo. Costs are counted in moves of a Budget.
+// Passes, flips, runs and slides on an AdditiveState. All of them make moves, compare the score, and undo what did not
+// help; the trail lists the moves to undo. Costs are counted in moves of a Budget.
 #include "neighbourhoods.hpp"
 
 #include <algorithm>
@@ -38,6 +38,7 @@ void Neighbourhoods::descend(Budget& budget) {
         }
         flips(budget);
         best_run(budget);
+        best_slide(budget);
         if (better(state_.score(), before)) continue;
         if (!throughput_ || sharpness == settings_.most_sharpness) break;
         ++sharpness;
@@ -229,20 +230,12 @@ void Neighbourhoods::apply(const Run& run, std::vector<std::uint8_t>& placement)
 template <typename Visit>
 void Neighbourhoods::for_each_run(Budget& budget, Visit visit) {
     const std::int32_t n = model_.items;
-    std::vector<std::int32_t> boundaries;
-    for (std::int32_t k = 0; k <= n; ++k) {
-        if (k == 0 || k == n || state_.device(model_.order[k - 1]) != state_.device(model_.order[k])) {
-            boundaries.push_back(k);
-        }
-    }
-    const std::int64_t moves_each = 2 * std::int64_t{std::min(longest_run_, n)} * model_.devices;
-    const auto most = static_cast<std::size_t>(
-        std::max<std::int64_t>(settings_.run_moves / std::max<std::int64_t>(moves_each, 1), 4));
-    const std::size_t stride = (boundaries.size() + most - 1) / most;
-    for (std::size_t b = 0; b < boundaries.size() && budget.left(); b += stride) {
+    const std::vector<std::int32_t> begins = boundaries();
+    const std::size_t each = stride(begins.size(), 2 * std::int64_t{std::min(longest_run_, n)} * model_.devices);
+    for (std::size_t b = 0; b < begins.size() && budget.left(); b += each) {
         for (const std::int32_t step : {1, -1}) {
             for (std::uint8_t d = 0; d < model_.devices; ++d) {
-                Run run{step > 0 ? boundaries[b] : boundaries[b] - 1, 0, step, d, 0};
+                Run run{step > 0 ? begins[b] : begins[b] - 1, 0, step, d, 0};
                 trail_.clear();
                 for (std::int32_t k = run.first; k >= 0 && k < n && run.count < longest_run_; k += step) {
                     const std::int32_t item = model_.order[k];
@@ -260,6 +253,77 @@ void Neighbourhoods::for_each_run(Budget& budget, Visit visit) {
             }
         }
     }
+}
+
+// Calls visit(slide), in the state after the slide, for each slide of a part. The items that it leaves go to the part
+// behind it; at an end of the order to each other device.
+template <typename Visit>
+void Neighbourhoods::for_each_slide(Budget& budget, Visit visit) {
+    const std::int32_t n = model_.items;
+    const std::vector<std::int32_t> begins = boundaries();
+    const std::size_t each = stride(begins.size(), 8 * std::int64_t{std::min(settings_.slide, n)});
+    for (std::size_t part = 0; part + 1 < begins.size() && budget.left(); part += each) {
+        const std::int32_t first = begins[part], end = begins[part + 1];
+        const std::uint8_t own = state_.device(model_.order[first]);
+        for (const std::int32_t step : {1, -1}) {
+            const std::int32_t behind = step > 0 ? first - 1 : end;
+            const bool at_end = behind < 0 || behind >= n;
+            for (std::uint8_t d = 0; d < model_.devices; ++d) {
+                if (d == own || (!at_end && d != state_.device(model_.order[behind]))) continue;
+                Slide slide{first, end, 0, step, d};
+                trail_.clear();
+                std::int32_t left = step > 0 ? first : end - 1;
+                std::int32_t taken = step > 0 ? end : first - 1;
+                for (; slide.count < std::min(settings_.slide, end - first) && taken >= 0 && taken < n;
+                     left += step, taken += step) {
+                    ++slide.count;
+                    move_if_supported(model_.order[left], d);
+                    move_if_supported(model_.order[taken], own);
+                    visit(slide);
+                }
+                budget.spend(static_cast<std::int64_t>(2 * trail_.size()));
+                undo(0);
+            }
+        }
+    }
+}
+
+void Neighbourhoods::best_slide(Budget& budget) {
+    double best = state_.score();
+    Slide chosen;
+    for_each_slide(budget, [&](const Slide& slide) {
+        if (!better(state_.score(), best)) return;
+        best = state_.score();
+        chosen = slide;
+    });
+    if (chosen.count == 0) return;
+    const std::uint8_t own = state_.device(model_.order[chosen.first]);
+    std::int32_t left = chosen.step > 0 ? chosen.first : chosen.end - 1;
+    std::int32_t taken = chosen.step > 0 ? chosen.end : chosen.first - 1;
+    for (std::int32_t i = 0; i < chosen.count; ++i, left += chosen.step, taken += chosen.step) {
+        move_if_supported(model_.order[left], chosen.device);
+        move_if_supported(model_.order[taken], own);
+    }
+}
+
+std::vector<std::int32_t> Neighbourhoods::boundaries() const {
+    const std::int32_t n = model_.items;
+    std::vector<std::int32_t> begins;
+    for (std::int32_t k = 0; k <= n; ++k) {
+        if (k == 0 || k == n || state_.device(model_.order[k - 1]) != state_.device(model_.order[k]))
+            begins.push_back(k);
+    }
+    return begins;
+}
+
+std::size_t Neighbourhoods::stride(std::size_t parts, std::int64_t moves_each) const {
+    const auto most = static_cast<std::size_t>(
+        std::max<std::int64_t>(settings_.run_moves / std::max<std::int64_t>(moves_each, 1), 4));
+    return (parts + most - 1) / most;
+}
+
+void Neighbourhoods::move_if_supported(std::int32_t item, std::uint8_t device) {
+    if (state_.device(item) != device && model_.supports(item, device)) move(item, device);
 }
 
 void Neighbourhoods::move(std::int32_t item, std::uint8_t device) {

@@ -3,6 +3,7 @@
 //     the best move of any item that has not moved yet, even if it raises the cost, and then return to the best state.
 //   - Flips move a connected part on one device to another as a whole, or swap the items of two devices.
 //   - Runs move consecutive items of a topological order, beginning at a partition boundary, together.
+//   - Slides move a part along the order: it takes items ahead of it, and leaves as many behind it to another device.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +25,15 @@ struct Run {
     double us = 0;            // the additive objective after the run, µs
 };
 
+// A part that moves along the order.
+struct Slide {
+    std::int32_t first = 0;  // positions of the part's first item and of the first item behind it
+    std::int32_t end = 0;
+    std::int32_t count = 0;   // number of items that it takes and leaves
+    std::int32_t step = 1;    // 1: towards the end of the order, -1: towards its begin
+    std::uint8_t device = 0;  // the device of the items that it leaves
+};
+
 // Searches the neighbourhoods of a placement of one level's items. Keeps a reference to the model. Use one per thread.
 class Neighbourhoods {
 public:
@@ -41,7 +51,7 @@ public:
 
     // Makes passes until one does not improve the placement, at most `most`.
     void passes(int most, Budget& budget);
-    // Makes passes, flips and runs in turn until none of them improves the placement.
+    // Makes passes, flips, runs and slides in turn until none of them improves the placement.
     void descend(Budget& budget);
     // The runs, including single items, after which the additive objective is better than `bound`, at most `most`, the
     // best first. The placement is not changed.
@@ -75,6 +85,8 @@ private:
     void flips(Budget& budget);
     // Makes the run that improves the score most, if any does.
     void best_run(Budget& budget);
+    // Makes the slide that improves the score most, if any does.
+    void best_slide(Budget& budget);
 
     // Moves each of the items to target(its device) if the new device supports it; undoes this unless it improves the
     // score.
@@ -82,6 +94,15 @@ private:
     void try_flip(const std::vector<std::int32_t>& items, Target target, Budget& budget);
     template <typename Visit>
     void for_each_run(Budget& budget, Visit visit);
+    template <typename Visit>
+    void for_each_slide(Budget& budget, Visit visit);
+    // The positions in the order where parts begin, and its end.
+    [[nodiscard]] std::vector<std::int32_t> boundaries() const;
+    // Every how many parts the search for runs or slides takes, so that it has `run_moves` moves at most. moves_each:
+    // those of one part.
+    [[nodiscard]] std::size_t stride(std::size_t parts, std::int64_t moves_each) const;
+    // Moves an item to a device if the device supports it, and notes it in trail_.
+    void move_if_supported(std::int32_t item, std::uint8_t device);
 
     // Makes a move and notes it in trail_.
     void move(std::int32_t item, std::uint8_t device);

@@ -114,7 +114,8 @@ struct SearchSettings {
         std::int32_t most_sharpness = 5;
         std::int32_t small_level = 400;  // coarsest levels of at most this many items are searched with all moves
         std::int32_t run = 64;           // largest number of items in a run
-        std::int32_t rounds = 12;        // largest number of rounds of passes, flips and runs in one descent
+        std::int32_t slide = 64;         // largest number of items by which a part slides
+        std::int32_t rounds = 12;        // largest number of rounds of passes, flips, runs and slides in a descent
         // Up to this number of items, all moves of each item are tried; on larger levels only those that may pay.
         std::int32_t every_move = 256;
         // Up to this number of items, all entries of the queue are renewed after each move, as work and memory change
@@ -123,7 +124,7 @@ struct SearchSettings {
         std::int32_t many_consumers = 64;  // tensors with more consumers do not update all of these when one moves
         std::int32_t patience = 40;        // a pass ends after this many moves without a new best state
         std::int64_t run_moves = 20'000;   // largest number of moves in one search for runs
-        OV_HSDAG_NUMBERS(passes, fine_passes, coarse_sharpness, fine_sharpness, most_sharpness, small_level, run,
+        OV_HSDAG_NUMBERS(passes, fine_passes, coarse_sharpness, fine_sharpness, most_sharpness, small_level, run, slide,
                          rounds, every_move, fresh, many_consumers, patience, run_moves)
     } moves;
 

@@ -21,7 +21,7 @@ from ov_hsdag.problem.pricing import build_problem
 from ov_hsdag.problem.problem import PlacementProblem
 from research.graphs import graph_of, problem_on
 from research.zoo.catalog import ZOO
-from tests.graphs import every_placement, random_problem
+from tests.graphs import every_placement, problem_of, random_problem
 
 
 def additive_latency(problem: PlacementProblem, placement: np.ndarray) -> float:
@@ -62,6 +62,22 @@ def test_minimum_cut_counts_broken_fusions(seed: int, nodes: int) -> None:
     assert (additive <= latency + 1e-9).all()
     cut_once = problem.evaluate(every).submodels <= 2
     np.testing.assert_allclose(additive[cut_once], latency[cut_once])
+
+
+def test_minimum_cuts_for_throughput_give_both_devices_the_same_work() -> None:
+    """The first device is faster with every branch, and by more from branch to branch."""
+    us = [[100.0, 110.0 + 10 * branch] for branch in range(8)]
+    problem = problem_of([[0] for _ in us], us, objective="throughput")
+    assert not MinCut().place(replace(problem, objective="latency")).any()
+    assert problem.scores(MinCut().place(problem))[0] == pytest.approx(problem.scores(every_placement(problem)).min())
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), nodes=st.integers(3, 30), missing=st.sampled_from([0.0, 0.2]))
+def test_minimum_cuts_for_throughput_are_no_worse_than_one_for_latency(seed: int, nodes: int, missing: float) -> None:
+    problem = random_problem(seed, nodes=nodes, missing=missing, objective="throughput", submodel_us=4.0)
+    latency = MinCut().place(replace(problem, objective="latency"))
+    assert problem.scores(MinCut().place(problem))[0] <= problem.scores(latency)[0]
 
 
 @settings(max_examples=40, deadline=None)

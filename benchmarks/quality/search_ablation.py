@@ -57,6 +57,7 @@ PARTS: dict[str, Mapping[str, Mapping[str, float]]] = {
     "submodels of each device": {"annealing": {"own": 0.0}},
     "exchange between the searches": {"effort": {"together": 0.0}},
     "moves of segments": {"moves": {"run": 1}, "local": {"fine_run": 1}},
+    "slides of segments": {"moves": {"slide": 1}},
     "second population": {"population": {"island_share": 0.0, "island_share_in_throughput": 0.0}},
     "searches on the finest level": {"population": {"local": 1, "seldom_local": 1}},
 }

@@ -26,11 +26,13 @@
 #include "judged_annealing.hpp"
 #include "levels.hpp"
 #include "multilevel.hpp"
+#include "neighbourhoods.hpp"
 #include "orders.hpp"
 #include "parallel.hpp"
 #include "parse.hpp"
 #include "problem.hpp"
 #include "refine.hpp"
+#include "segments.hpp"
 #include "simulate.hpp"
 #include "tests.hpp"
 
@@ -257,6 +259,113 @@ void test_circles_are_broken() {
         const Placement before = placement;
         break_circles(model, placement);
         CHECK(placement == before);
+    }
+}
+
+// The number of segments that a placement needs: runs all items of one device that are ready, then those of another.
+// Devices take turns in the order that needs the fewest, by trying each first device.
+std::size_t segments_of(const AdditiveModel& model, const Placement& placement) {
+    const auto devices = static_cast<std::size_t>(model.devices);
+    std::size_t fewest = std::numeric_limits<std::size_t>::max();
+    for (std::size_t first = 0; first < devices; ++first) {
+        std::vector<std::int32_t> waits(placement.size());
+        for (std::size_t i = 0; i < waits.size(); ++i) waits[i] = model.received_ptr[i + 1] - model.received_ptr[i];
+        std::vector<bool> done(placement.size(), false);
+        std::size_t left = placement.size(), count = 0, idle = 0;
+        for (std::size_t device = first; left > 0 && idle < devices; device = (device + 1) % devices) {
+            std::size_t ran = 0;
+            for (bool changed = true; changed;) {
+                changed = false;
+                for (std::size_t i = 0; i < placement.size(); ++i) {
+                    if (done[i] || waits[i] > 0 || placement[i] != device) continue;
+                    done[i] = changed = true;
+                    ++ran;
+                    for (std::int32_t p = model.produced_ptr[i]; p < model.produced_ptr[i + 1]; ++p) {
+                        const std::int32_t tensor = model.produced[p];
+                        for (std::int32_t c = model.consumer_ptr[tensor]; c < model.consumer_ptr[tensor + 1]; ++c) {
+                            --waits[model.consumer[c]];
+                        }
+                    }
+                }
+            }
+            left -= ran;
+            count += ran > 0 ? 1 : 0;
+            idle = ran > 0 ? 0 : idle + 1;
+        }
+        CHECK(left == 0);
+        fewest = std::min(fewest, count);
+    }
+    return fewest;
+}
+
+void test_segments_are_few_and_supported() {
+    std::mt19937 random(31);
+    for (int round = 0; round < 40; ++round) {
+        const std::size_t devices = 2 + random() % 2;
+        Problem problem = random_problem(random, random_graph(random, 20 + static_cast<std::int32_t>(random() % 60)),
+                                         static_cast<std::int32_t>(devices), 1.0);
+        for (std::size_t node = 0; node < problem.group.size(); ++node) {
+            for (std::size_t d = 0; d < devices; ++d) {
+                problem.supported[node * devices + d] = d == node % devices || random() % 4 != 0 ? 1 : 0;
+            }
+        }
+        const AdditiveModel model(problem, problem.group, node_orders(problem).front());
+        const std::vector<Placement> placements = segment_placements(model);
+        CHECK(!placements.empty() && placements.size() <= 2 * devices);
+        std::size_t fewest = std::numeric_limits<std::size_t>::max();
+        for (const Placement& placement : placements) {
+            for (std::int32_t i = 0; i < model.items; ++i) CHECK(model.supports(i, placement[i]));
+            fewest = std::min(fewest, segments_of(model, placement));
+        }
+        if (devices > 2) continue;
+        // On two devices, no placement has fewer segments than the one in which each device runs all that it can.
+        for (int other = 0; other < 20; ++other) {
+            Placement placement = random_placement(random, model.items, 2);
+            model.make_supported(placement);
+            CHECK(segments_of(model, placement) >= fewest);
+        }
+    }
+}
+
+// After a descent, no slide of a part improves the latency.
+void test_descents_end_where_no_slide_helps() {
+    std::mt19937 random(37);
+    for (int round = 0; round < 30; ++round) {
+        const std::int32_t devices = 2 + static_cast<std::int32_t>(random() % 3);
+        const Problem problem =
+            random_problem(random, random_graph(random, 20 + static_cast<std::int32_t>(random() % 60)), devices, 1.0);
+        const AdditiveModel model(problem, problem.group, node_orders(problem).front());
+        const std::vector<double> none(static_cast<std::size_t>(devices), 0.0);
+        SearchSettings::Moves settings;
+        settings.rounds = 1000;
+        settings.slide = model.items;
+        settings.run_moves = 1'000'000'000;
+        Neighbourhoods search(model, false, settings, model.items, 0);
+        search.reset(random_placement(random, model.items, devices), none, none);
+        Budget budget(1'000'000'000, Budget::kNoEnd, false);
+        search.descend(budget);
+        const Placement& found = search.placement();
+        const auto at = [&](std::int32_t k) { return found[model.order[k]]; };
+        for (std::int32_t first = 0, end = 0; first < model.items; first = end) {
+            while (end < model.items && at(end) == at(first)) ++end;
+            for (const std::int32_t step : {1, -1}) {
+                const std::int32_t behind = step > 0 ? first - 1 : end;
+                for (std::int32_t d = 0; d < devices; ++d) {
+                    const bool inside = behind >= 0 && behind < model.items;
+                    if (d == at(first) || (inside && d != at(behind))) continue;
+                    AdditiveState state(model, false);
+                    state.reset(found.data(), none, none);
+                    std::int32_t left = step > 0 ? first : end - 1, taken = step > 0 ? end : first - 1;
+                    for (std::int32_t i = first; i < end && taken >= 0 && taken < model.items; ++i) {
+                        state.move(model.order[left], static_cast<std::uint8_t>(d));
+                        state.move(model.order[taken], at(first));
+                        CHECK(state.us() >= search.us() * (1 - 1e-6));
+                        left += step;
+                        taken += step;
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -532,6 +641,8 @@ void test_policy() {
     test_additive_state();
     test_hierarchies_are_acyclic();
     test_circles_are_broken();
+    test_segments_are_few_and_supported();
+    test_descents_end_where_no_slide_helps();
     test_refinement_keeps_its_promises();
     test_orders_are_topological();
     test_no_placements_are_refined_to_none();

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ov_hsdag.devices.cpu import usable_cores
-from ov_hsdag.placers.base import by_structure, distinct
+from ov_hsdag.placers.base import Placer, by_structure, distinct
 from ov_hsdag.placers.contiguous import Contiguous
 from ov_hsdag.placers.filling import Filling, crowded
+from ov_hsdag.placers.mincut import MinCut
 from ov_hsdag.placers.refine import refine
 from ov_hsdag.placers.settings import SearchSettings, search_settings
 from ov_hsdag.problem.problem import PlacementProblem, topological_groups
@@ -26,7 +27,7 @@ from ov_hsdag.problem.problem import PlacementProblem, topological_groups
 
 @dataclass(frozen=True)
 class Multilevel:
-    """Multilevel search from single devices and contiguous partitions.
+    """Multilevel search from single devices, contiguous partitions and, on two devices, minimum cuts.
 
     Where a device cannot hold the model, the best placements are refined by local search with the simulator. Memory
     limits count live tensors, which moves on coarse graphs ignore.
@@ -74,7 +75,7 @@ class Multilevel:
                 problem,
                 seconds=self.seconds,
                 seed=self.seed,
-                starts=Contiguous().place(problem),
+                starts=_starts(problem),
                 threads=self.threads,
                 settings=self.settings,
             )
@@ -195,10 +196,19 @@ def search_until_agreed(
         max_moves=first_moves(problem, settings),
         seed=seed,
         threads=threads or usable_cores(),
-        starts=Contiguous().place(problem)[None],
+        starts=_starts(problem),
         settings=search_settings(settings),
     )
     return Found(**result)
+
+
+def _starts(problem: PlacementProblem) -> NDArray[np.uint8]:
+    """Returns the placements of other placers from which the search starts, without duplicates, uint8 [count, groups].
+
+    On two devices minimum cuts are exact. On more, the search found what they find.
+    """
+    placers: list[Placer] = [Contiguous(), *([MinCut()] if len(problem.devices) == 2 else [])]
+    return distinct(np.stack([placer.place(problem) for placer in placers]))
 
 
 def _in_list_order(problem: PlacementProblem, placement: NDArray[np.uint8]) -> NDArray[np.uint8]:
