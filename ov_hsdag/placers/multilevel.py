@@ -205,9 +205,10 @@ def search_until_agreed(
 def _starts(problem: PlacementProblem) -> NDArray[np.uint8]:
     """Returns the placements of other placers from which the search starts, without duplicates, uint8 [count, groups].
 
-    On two devices minimum cuts are exact. On more, the search found what they find.
+    On two devices minimum cuts are exact, where some device runs each group. On more, the search found what they find.
     """
-    placers: list[Placer] = [Contiguous(), *([MinCut()] if len(problem.devices) == 2 else [])]
+    cuts = len(problem.devices) == 2 and problem.group_supported.any(axis=1).all()
+    placers: list[Placer] = [Contiguous(), *([MinCut()] if cuts else [])]
     return distinct(np.stack([placer.place(problem) for placer in placers]))
 
 
