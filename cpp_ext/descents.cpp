@@ -141,7 +141,10 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
     std::int64_t spent = options.max_moves;
     const std::int64_t most_in_doubt = effort.most_moves * effort.times_in_doubt;
     if (Descents::large(space, effort)) {
-        if (!descents.alone() && spent < most_in_doubt && descents.expected_regret() >= effort.large_regret) {
+        // One turn may have gone into infeasible placements, and both searches still have a simple placement.
+        const bool too_short = (hard || space.lacks_operations) && descents.at_first_cycle();
+        const bool in_doubt = too_short || descents.expected_regret() >= effort.large_regret;
+        if (!descents.alone() && spent < most_in_doubt && in_doubt) {
             descents.exchange();
             descents.go_on(std::min(spent, most_in_doubt - spent));
         }

@@ -66,6 +66,8 @@ SearchSpace::SearchSpace(const Problem& problem, std::span<const std::int32_t> c
     : ordered(problem),
       levels(ordered, coarse_groups),
       little_memory(exceeds_a_device(problem)),
+      lacks_operations(std::find(levels.fine.supported.begin(), levels.fine.supported.end(), 0) !=
+                       levels.fine.supported.end()),
       all_lack_operations(none_supports_all(levels.fine)),
       coarse_groups_(coarse_groups.begin(), coarse_groups.end()),
       others_(ordered.node_orders().size()) {}

@@ -51,6 +51,7 @@ public:
     const OrderedProblem ordered;
     const Levels levels;             // levels of the first order
     const bool little_memory;        // whether the memory limit of some device is too small for the whole model
+    const bool lacks_operations;     // whether some device does not support some group
     const bool all_lack_operations;  // whether no device supports all groups
 
     // The levels of an order; numbers beyond the last order start again with the first. Thread safe.

@@ -70,8 +70,7 @@ public:
           since_ms_(begin_ms_),
           all_moves_(options.max_moves > 0 ? options.max_moves : std::numeric_limits<std::int64_t>::max() / 4),
           budget_(all_moves_, options.budget_ms > 0 ? begin_ms_ + options.budget_ms : Budget::kNoEnd,
-                  options.processor_time),
-          lacks_operations_(std::find(model_.supported.begin(), model_.supported.end(), 0) != model_.supported.end()) {}
+                  options.processor_time) {}
 
     // Fills the pool with starts and makes the first cycle. starts: [count, groups] placements that are tried as well.
     void begin(std::span<const std::uint8_t> starts) {
@@ -175,7 +174,7 @@ private:
     // Offers contiguous partitions without refinement: in any order of the devices, then in the best orders with more
     // places where parts may end. whole: see ContiguousOptions.
     void add_partitions(bool whole) {
-        if (model_.devices == 1 || !budget_.left() || (whole && !lacks_operations_)) return;
+        if (model_.devices == 1 || !budget_.left() || (whole && !space_.lacks_operations)) return;
         // With many orders of the devices, partitions take longer than all else before the first placement: one order
         // first.
         if (model_.devices > settings_.partitions.few_devices) {
@@ -643,7 +642,6 @@ private:
     std::array<double, 3> phase_ms_{};
     std::int64_t all_moves_;  // the budget's moves, spent ones included
     Budget budget_;
-    bool lacks_operations_;          // some device lacks operations
     double least_work_ = 0;          // least limit of the judge's work, see judge_with_more_work
     int infeasible_ = 0;             // number of placements that were infeasible at first
     std::vector<Solution> pool_;     // best first
