@@ -183,6 +183,17 @@ def test_what_no_device_runs_ends_the_search_without_a_placement() -> None:
         assert np.isinf(found.score) and found.placement.max() < 2
 
 
+def test_two_searches_of_a_large_graph_go_on_where_one_turn_found_nothing() -> None:
+    problem = dataclasses.replace(large(0, 3), objective="throughput")
+    moves = 10_000
+    once = [search(problem, max_moves=moves, seed=seed, starts=Contiguous().place(problem)).score for seed in range(2)]
+    assert once[0] == once[1]
+    # All graphs count as large, and have `moves` in the first turn.
+    few: SearchSettings = {"effort": {"most_groups": 1, "descents": 1, "more_per_group": 1, "most_more": 1}}
+    few["effort"] |= {"moves": moves - problem.group_count, "moves_per_group": 1}
+    assert search_until_agreed(problem, settings=few).score < once[0]
+
+
 def test_equal_devices_begin_in_the_order_of_the_list() -> None:
     for seed in range(4):
         problem = large(seed, 3)
