@@ -268,23 +268,18 @@ private:
         for (Placement& placement : segment_placements(model_)) offer(std::move(placement));
     }
 
-    // Judges placements in segments and those of the pool again, with a higher limit of work. It is for problems of
-    // which no placement was feasible within the limit: if each device lacks operations that others have, there may be
-    // no simple placement. Without any limit, breaking the cycles of one scattered placement of 20,000 nodes takes many
-    // minutes.
+    // Judges placements in segments again, and then those of the pool until one is feasible, with a higher limit of
+    // work. It is for problems of which no placement was feasible within the limit: if each device lacks operations
+    // that others have, there may be no simple placement. Without any limit, breaking the cycles of one scattered
+    // placement of 20,000 nodes takes many minutes.
     void judge_with_more_work() {
         least_work_ = settings_.judging.work_at_last;
-        std::vector<Solution> previous = std::exchange(pool_, {});
+        const std::vector<Solution> previous = std::exchange(pool_, {});
         add_segments();
-        for (Solution& solution : previous) {
-            if (pool_.empty() || !std::isfinite(pool_.front().score)) offer_if_needed(std::move(solution.placement));
+        for (const Solution& solution : previous) {
+            if (pool_.empty() || (budget_.left() && !std::isfinite(pool_.front().score))) offer(solution.placement);
         }
         if (!std::isfinite(pool_.front().score)) least_work_ = 0;
-    }
-
-    // Offers a placement if moves are left; without moves only if the pool is empty, which it must not stay.
-    void offer_if_needed(Placement placement) {
-        if (pool_.empty() || budget_.left()) offer(std::move(placement));
     }
 
     // If the best placement exceeds memory limits, refines it by the simulator: live tensors count for the limits, and

@@ -266,19 +266,18 @@ void Neighbourhoods::for_each_slide(Budget& budget, Visit visit) {
         const std::int32_t first = begins[part], end = begins[part + 1];
         const std::uint8_t own = state_.device(model_.order[first]);
         for (const std::int32_t step : {1, -1}) {
-            const std::int32_t behind = step > 0 ? first - 1 : end;
+            const std::int32_t left = step > 0 ? first : end - 1;
+            const std::int32_t taken = step > 0 ? end : first - 1;
+            const std::int32_t behind = left - step;
             const bool at_end = behind < 0 || behind >= n;
+            const std::int32_t most = std::min({settings_.slide, end - first, step > 0 ? n - end : first});
             for (std::uint8_t d = 0; d < model_.devices; ++d) {
                 if (d == own || (!at_end && d != state_.device(model_.order[behind]))) continue;
-                Slide slide{first, end, 0, step, d};
+                Slide slide{left, taken, 0, step, own, d};
                 trail_.clear();
-                std::int32_t left = step > 0 ? first : end - 1;
-                std::int32_t taken = step > 0 ? end : first - 1;
-                for (; slide.count < std::min(settings_.slide, end - first) && taken >= 0 && taken < n;
-                     left += step, taken += step) {
+                while (slide.count < most) {
+                    slide_by_one(slide, slide.count);
                     ++slide.count;
-                    move_if_supported(model_.order[left], d);
-                    move_if_supported(model_.order[taken], own);
                     visit(slide);
                 }
                 budget.spend(static_cast<std::int64_t>(2 * trail_.size()));
@@ -296,14 +295,12 @@ void Neighbourhoods::best_slide(Budget& budget) {
         best = state_.score();
         chosen = slide;
     });
-    if (chosen.count == 0) return;
-    const std::uint8_t own = state_.device(model_.order[chosen.first]);
-    std::int32_t left = chosen.step > 0 ? chosen.first : chosen.end - 1;
-    std::int32_t taken = chosen.step > 0 ? chosen.end : chosen.first - 1;
-    for (std::int32_t i = 0; i < chosen.count; ++i, left += chosen.step, taken += chosen.step) {
-        move_if_supported(model_.order[left], chosen.device);
-        move_if_supported(model_.order[taken], own);
-    }
+    for (std::int32_t k = 0; k < chosen.count; ++k) slide_by_one(chosen, k);
+}
+
+void Neighbourhoods::slide_by_one(const Slide& slide, std::int32_t k) {
+    move_if_supported(model_.order[slide.left + k * slide.step], slide.to);
+    move_if_supported(model_.order[slide.taken + k * slide.step], slide.from);
 }
 
 std::vector<std::int32_t> Neighbourhoods::boundaries() const {
@@ -316,10 +313,10 @@ std::vector<std::int32_t> Neighbourhoods::boundaries() const {
     return begins;
 }
 
-std::size_t Neighbourhoods::stride(std::size_t parts, std::int64_t moves_each) const {
+std::size_t Neighbourhoods::stride(std::size_t boundaries, std::int64_t moves_each) const {
     const auto most = static_cast<std::size_t>(
         std::max<std::int64_t>(settings_.run_moves / std::max<std::int64_t>(moves_each, 1), 4));
-    return (parts + most - 1) / most;
+    return (boundaries + most - 1) / most;
 }
 
 void Neighbourhoods::move_if_supported(std::int32_t item, std::uint8_t device) {

@@ -25,13 +25,14 @@ struct Run {
     double us = 0;            // the additive objective after the run, µs
 };
 
-// A part that moves along the order.
+// A part that moves along the order: it leaves items at one end, and takes as many behind its other end.
 struct Slide {
-    std::int32_t first = 0;  // positions of the part's first item and of the first item behind it
-    std::int32_t end = 0;
-    std::int32_t count = 0;   // number of items that it takes and leaves
-    std::int32_t step = 1;    // 1: towards the end of the order, -1: towards its begin
-    std::uint8_t device = 0;  // the device of the items that it leaves
+    std::int32_t left = 0;   // position of the first item that it leaves
+    std::int32_t taken = 0;  // position of the first item that it takes
+    std::int32_t count = 0;  // number of items that it leaves, and that it takes
+    std::int32_t step = 1;   // 1: towards the end of the order, -1: towards its begin
+    std::uint8_t from = 0;   // the part's device, which the items that it takes get
+    std::uint8_t to = 0;     // the device that the items that it leaves get
 };
 
 // Searches the neighbourhoods of a placement of one level's items. Keeps a reference to the model. Use one per thread.
@@ -98,11 +99,13 @@ private:
     void for_each_slide(Budget& budget, Visit visit);
     // The positions in the order where parts begin, and its end.
     [[nodiscard]] std::vector<std::int32_t> boundaries() const;
-    // Every how many parts the search for runs or slides takes, so that it has `run_moves` moves at most. moves_each:
-    // those of one part.
-    [[nodiscard]] std::size_t stride(std::size_t parts, std::int64_t moves_each) const;
-    // Moves an item to a device if the device supports it, and notes it in trail_.
+    // The stride over boundaries with which a search for runs or slides makes at most `run_moves` moves, but for a few
+    // boundaries in any case. boundaries: their number. moves_each: number of moves at one boundary.
+    [[nodiscard]] std::size_t stride(std::size_t boundaries, std::int64_t moves_each) const;
+    // Moves an item to a device unless it is there or the device does not support it, and notes the move in trail_.
     void move_if_supported(std::int32_t item, std::uint8_t device);
+    // Moves the item that a slide leaves as its number `k`, and the one that it takes.
+    void slide_by_one(const Slide& slide, std::int32_t k);
 
     // Makes a move and notes it in trail_.
     void move(std::int32_t item, std::uint8_t device);

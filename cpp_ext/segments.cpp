@@ -9,6 +9,7 @@
 namespace ov_hsdag {
 namespace {
 
+// A placement that is made segment by segment.
 class Segments {
 public:
     explicit Segments(const AdditiveModel& model)

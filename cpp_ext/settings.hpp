@@ -123,7 +123,7 @@ struct SearchSettings {
         std::int32_t fresh = 48;
         std::int32_t many_consumers = 64;  // tensors with more consumers do not update all of these when one moves
         std::int32_t patience = 40;        // a pass ends after this many moves without a new best state
-        std::int64_t run_moves = 20'000;   // largest number of moves in one search for runs
+        std::int64_t run_moves = 20'000;   // largest number of moves in one search for runs or slides
         OV_HSDAG_NUMBERS(passes, fine_passes, coarse_sharpness, fine_sharpness, most_sharpness, small_level, run, slide,
                          rounds, every_move, fresh, many_consumers, patience, run_moves)
     } moves;

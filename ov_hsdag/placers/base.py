@@ -78,6 +78,33 @@ def by_structure(find: Callable[[PlacementProblem], NDArray[np.uint8]], problem:
     return placements
 
 
+def placed_once(
+    name: str, find: Callable[[PlacementProblem], NDArray[np.uint8]], problem: PlacementProblem
+) -> NDArray[np.uint8]:
+    """Runs a placer that draws nothing at random like `by_structure`, once for each problem.
+
+    The search begins with its placement. It works on the canonical form, whose placement is kept as well.
+
+    Args:
+        name: the placer's name, under which `PlacementProblem.found` keeps the placements.
+        find: the placer: takes a problem and returns its placement, uint8 [groups].
+        problem: the problem; its nodes are in any topological order.
+
+    Returns:
+        The placement, uint8 [groups].
+    """
+
+    def kept(form: PlacementProblem) -> NDArray[np.uint8]:
+        """The placement for one order of the nodes, uint8 [1, groups]."""
+        if name not in form.found:
+            form.found[name] = find(form)
+        return form.found[name][None]
+
+    if name not in problem.found:
+        problem.found[name] = by_structure(kept, problem)[0]
+    return problem.found[name]
+
+
 def _best_first(problem: PlacementProblem, placements: NDArray[np.uint8], expected: float) -> NDArray[np.uint8]:
     """Moves the placement with the best score to the front.
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag import _native
 from ov_hsdag.model.graph import Floats, NodeKind
-from ov_hsdag.placers.base import best_of, by_structure
+from ov_hsdag.placers.base import best_of, placed_once
 from ov_hsdag.problem.coarse import CoarseView, crossing, off_diagonal
 from ov_hsdag.problem.problem import MOST_WORK, PlacementProblem, topological_groups
 
@@ -89,14 +89,12 @@ class Contiguous:
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """Finds a placement, see `Placer.place`; it is never worse than a single device."""
-        if self.name not in problem.found:
-            problem.found[self.name] = by_structure(self._find, problem)[0]
-        return problem.found[self.name]
+        return placed_once(self.name, self._find, problem)
 
     @staticmethod
     def _find(problem: PlacementProblem) -> NDArray[np.uint8]:
-        """The best of the single devices and the contiguous placements, uint8 [1, groups]."""
-        return best_of(problem, [*problem.singles, *contiguous_placements(problem)])[None]
+        """The best of the single devices and the contiguous placements, uint8 [groups]."""
+        return best_of(problem, [*problem.singles, *contiguous_placements(problem)])
 
 
 def contiguous_placements(problem: PlacementProblem, *, in_list_order: bool = False) -> list[NDArray[np.uint8]]:

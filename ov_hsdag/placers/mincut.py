@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ov_hsdag import _native
 from ov_hsdag.model.graph import Floats
-from ov_hsdag.placers.base import best_of, by_structure
+from ov_hsdag.placers.base import best_of, placed_once
 from ov_hsdag.problem.problem import PlacementProblem, Tensors
 
 # Largest number of sweeps of alpha-expansion over all devices; it ends earlier where a sweep gains nothing.
@@ -31,7 +31,7 @@ _SURCHARGES = (0.0, 1.0)
 _HALVINGS = 6
 
 # Number of the last cuts that are simulated: the cuts of the first halvings leave most work to one device.
-_KEPT = 3
+_SIMULATED_CUTS = 3
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,15 @@ class MinCut:
 
     def place(self, problem: PlacementProblem) -> NDArray[np.uint8]:
         """Finds a placement, see `Placer.place`."""
-        if self.name not in problem.found:
-            problem.found[self.name] = by_structure(self._find, problem)[0]
-        return problem.found[self.name]
+        return placed_once(self.name, self._find, problem)
 
     def _find(self, problem: PlacementProblem) -> NDArray[np.uint8]:
-        """The best of the cuts by the simulator, uint8 [1, groups]."""
+        """The best of the cuts by the simulator, uint8 [groups]."""
         surcharges = _SURCHARGES if problem.submodel_us.any() else _SURCHARGES[:1]
         cuts = [_solve(problem, _transfers(problem, share)) for share in surcharges]
         if len(problem.devices) == 2 and problem.objective == "throughput":
             cuts += _balanced_cuts(problem)
-        return best_of(problem, cuts)[None]
+        return best_of(problem, cuts)
 
 
 def _transfers(problem: PlacementProblem, surcharge: float) -> Floats:
@@ -113,7 +111,7 @@ def _balanced_cuts(problem: PlacementProblem) -> list[NDArray[np.uint8]]:
         cuts.append(cut)
         first, second = (_work_of(problem, work[device], cut, device) for device in range(2))
         low, high = (weight, high) if first > second else (low, weight)
-    return cuts[-_KEPT:]
+    return cuts[-_SIMULATED_CUTS:]
 
 
 def _work_of(problem: PlacementProblem, transfers: Floats, placement: NDArray[np.uint8], device: int) -> float:

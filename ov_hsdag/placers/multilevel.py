@@ -206,7 +206,8 @@ def search_until_agreed(
 def _starts(problem: PlacementProblem) -> NDArray[np.uint8]:
     """Returns the placements of other placers from which the search starts, without duplicates, uint8 [count, groups].
 
-    On two devices minimum cuts are exact, where some device runs each group. On more, the search found what they find.
+    Minimum cuts are exact on two devices. On more devices, the search finds by itself what they find. A cut needs a
+    device for each group.
     """
     cuts = len(problem.devices) == 2 and problem.group_supported.any(axis=1).all()
     placers: list[Placer] = [Contiguous(), *([MinCut()] if cuts else [])]
