@@ -148,6 +148,11 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
             descents.exchange();
             descents.go_on(std::min(spent, most_in_doubt - spent));
         }
+        // Where the best placement still exceeds the memory limits, often by half a percent, a turn more helps.
+        for (std::int32_t k = 0; k < effort.turns_over_memory && descents.best() >= kOverMemory; ++k) {
+            descents.exchange();
+            descents.go_on(spent);
+        }
         return descents.result();
     }
     bool agreed = descents.alone();

@@ -172,9 +172,11 @@ private:
     }
 
     // Offers contiguous partitions without refinement: in any order of the devices, then in the best orders with more
-    // places where parts may end. whole: see ContiguousOptions.
+    // places where parts may end. Ends when `Partitions::infeasible` of them were infeasible. whole: see
+    // ContiguousOptions.
     void add_partitions(bool whole) {
         if (model_.devices == 1 || !budget_.left() || (whole && !space_.lacks_operations)) return;
+        most_infeasible_ = infeasible_ + settings_.partitions.infeasible;
         // With many orders of the devices, partitions take longer than all else before the first placement: one order
         // first.
         if (model_.devices > settings_.partitions.few_devices) {
@@ -221,7 +223,7 @@ private:
     void add_partitions_of(const ContiguousOptions& wanted, std::int32_t fine) {
         std::vector<std::vector<std::int32_t>> sequences;
         for (ContiguousPlacement& found : partitions(best_order_, wanted)) {
-            offer(std::move(found.placement));
+            if (infeasible_ < most_infeasible_) offer(std::move(found.placement));
             if (std::find(sequences.begin(), sequences.end(), found.sequence) == sequences.end()) {
                 sequences.push_back(std::move(found.sequence));
             }
@@ -244,7 +246,7 @@ private:
     double add_partitions_in(std::size_t order, const std::vector<std::int32_t>& sequence, std::int32_t cuts,
                              bool whole) {
         double score = std::numeric_limits<double>::infinity();
-        if (!budget_.left()) return score;
+        if (!budget_.left() || infeasible_ >= most_infeasible_) return score;
         const ContiguousOptions wanted{
             .cuts = cuts, .sequence = sequence, .whole = whole, .sequences = 1, .per_sequence = 1};
         for (ContiguousPlacement& found : partitions(order, wanted))
@@ -386,8 +388,9 @@ private:
             return judge_.surcharge(share, random_() % 2 == 0 ? 0.0 : settings_.annealing.own);
         };
         const SearchSettings::Annealing& settings = settings_.annealing;
-        const Hierarchy hierarchy =
-            levels_to_anneal(start, settings.coarse, settings.fewest_items, settings.most_items);
+        const bool large = model_.items > settings.most_items;
+        const Hierarchy hierarchy = levels_to_anneal(start, settings.coarse, settings.fewest_items,
+                                                     large ? settings.most_coarse_items : settings.most_items);
         const std::vector<std::int32_t> item_of_group = hierarchy.items();
         // The simulator judges the placement at the end of a stage, unless the stage has not changed it, and as long as
         // that takes less than half of the run.
@@ -638,6 +641,7 @@ private:
     std::int64_t all_moves_;  // the budget's moves, spent ones included
     Budget budget_;
     double least_work_ = 0;          // least limit of the judge's work, see judge_with_more_work
+    int most_infeasible_ = 0;        // value of infeasible_ at which no more partitions are offered
     int infeasible_ = 0;             // number of placements that were infeasible at first
     std::vector<Solution> pool_;     // best first
     std::vector<Candidate> island_;  // best first

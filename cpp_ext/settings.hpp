@@ -33,10 +33,12 @@ struct SearchSettings {
         std::int64_t times_in_little_memory = 3;
         std::int32_t refined_in_little_memory = 4;
         // Number of searches, which continue until they agree. Graphs of more than `most_groups` groups have only
-        // `large_descents`. Each has the moves of `descents` first turns, and as many again if they are in doubt.
+        // `large_descents`. Each has a turn with the moves of `descents` first turns, and a second if they are in
+        // doubt.
         std::int32_t descents = 4;
         std::int32_t large_descents = 2;
         std::int32_t most_groups = 4'000;
+        std::int32_t turns_over_memory = 3;   // largest number of such turns more while no placement is feasible
         std::int64_t most_moves = 8'000'000;  // largest number of moves of a search: 0.7 to 1 s on one core
         // Factor of `most_moves` if one more search is expected to gain at least `large_regret`, a share of the best
         // score, when the searches would exchange placements.
@@ -46,7 +48,7 @@ struct SearchSettings {
         double together = 0.5;  // last share of `most_moves`, for which searches that disagree exchange placements
         OV_HSDAG_NUMBERS(moves, moves_per_group, more_per_group, most_more, moves_in_little_memory,
                          times_in_little_memory, refined_in_little_memory, descents, large_descents, most_groups,
-                         most_moves, times_in_doubt, large_regret, expected_regret, together)
+                         turns_over_memory, most_moves, times_in_doubt, large_regret, expected_regret, together)
     } effort;
 
     struct Coarsening {
@@ -65,7 +67,10 @@ struct SearchSettings {
         std::int32_t fine_sequences = 2;
         std::int32_t few_devices = 5;
         std::int32_t few_cuts = 96;
-        OV_HSDAG_NUMBERS(cuts, fine_sequences, few_devices, few_cuts)
+        // Partitions are offered until this many were infeasible for another reason than memory. Breaking the cycles
+        // of each takes as long as ten simulations, and where some devices lack operations often all are infeasible.
+        std::int32_t infeasible = 3;
+        OV_HSDAG_NUMBERS(cuts, fine_sequences, few_devices, few_cuts, infeasible)
     } partitions;
 
     // The population with which cycles begin.
@@ -130,7 +135,7 @@ struct SearchSettings {
 
     // Simulated annealing (anneal.hpp).
     struct Annealing {
-        std::int32_t most_items = 4000;  // runs work on levels of at most this many items
+        std::int32_t most_items = 4000;  // graphs of more groups are annealed on coarse levels only
         std::int32_t sweeps = 200;       // number of moves of each item that one run tries
         std::int32_t stages = 40;        // number of temperatures in one run
         std::int32_t sharpness = 6;      // doublings of the power that approximates the maximum
@@ -144,11 +149,12 @@ struct SearchSettings {
         // says more about the busiest device than that of all devices, but about fewer tensors.
         double own = 0.5;
         // Share of the runs that work on a coarse level, and least number of items of such a level. On larger graphs
-        // than `most_items` all do.
+        // than `most_items` all do, on levels of at most `most_coarse_items`: time does not suffice for runs of more.
         double coarse = 0.8;
         std::int32_t fewest_items = 24;
+        std::int32_t most_coarse_items = 1000;
         OV_HSDAG_NUMBERS(most_items, sweeps, stages, sharpness, hottest, coldest, share, renewed, own, coarse,
-                         fewest_items)
+                         fewest_items, most_coarse_items)
     } annealing;
 
     // Simulated annealing by the simulator (judged_annealing.hpp), if a device cannot hold the model.
