@@ -193,6 +193,33 @@ def test_two_searches_of_a_large_graph_go_on_where_one_turn_found_nothing() -> N
     assert search_until_agreed(problem, settings=few).score < once[0]
 
 
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+def test_searches_of_a_large_graph_go_on_while_no_placement_fits(objective: str) -> None:
+    problem, _ = hidden_placement(0, objective)
+
+    def score(turns_over_memory: int) -> float:
+        # All graphs count as large, and have `moves` in one turn.
+        moves = 60_000
+        effort = {"most_groups": 1, "descents": 1, "more_per_group": 1, "most_more": 1, "moves": 1, "moves_per_group": 1}
+        effort |= {"moves_in_little_memory": moves, "times_in_little_memory": 1, "most_moves": moves}
+        effort |= {"times_in_doubt": 1, "turns_over_memory": turns_over_memory}
+        return search_until_agreed(problem, settings={"effort": effort}).score
+
+    assert np.isinf(score(1))
+    assert np.isfinite(score(3))
+
+
+def test_infeasible_partitions_leave_moves_to_the_cycles() -> None:
+    types = np.array((template := layered(2500)).graph.types)
+    supported = np.stack([types != kind for kind in ("Softmax", "Relu", "")], axis=1)
+    problem = dataclasses.replace(drawn(template, 1, 3), supported=supported, objective="throughput")
+    few, all_of_them = (
+        search(problem, max_moves=3_000_000, settings={"partitions": {"infeasible": most}}) for most in (1, 1000)
+    )
+    assert few.cycles > all_of_them.cycles
+    assert few.score <= all_of_them.score
+
+
 def test_equal_devices_begin_in_the_order_of_the_list() -> None:
     for seed in range(4):
         problem = large(seed, 3)
