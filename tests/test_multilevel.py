@@ -200,7 +200,8 @@ def test_searches_of_a_large_graph_go_on_while_no_placement_fits(objective: str)
     def score(turns_over_memory: int) -> float:
         # All graphs count as large, and have `moves` in one turn.
         moves = 60_000
-        effort = {"most_groups": 1, "descents": 1, "more_per_group": 1, "most_more": 1, "moves": 1, "moves_per_group": 1}
+        effort = {"most_groups": 1, "descents": 1, "more_per_group": 1, "most_more": 1}
+        effort |= {"moves": 1, "moves_per_group": 1}
         effort |= {"moves_in_little_memory": moves, "times_in_little_memory": 1, "most_moves": moves}
         effort |= {"times_in_doubt": 1, "turns_over_memory": turns_over_memory}
         return search_until_agreed(problem, settings={"effort": effort}).score
