@@ -148,7 +148,7 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
             descents.exchange();
             descents.go_on(std::min(spent, most_in_doubt - spent));
         }
-        // Where the best placement still exceeds the memory limits, often by half a percent, a turn more helps.
+        // Nothing is feasible yet. Often the best placement exceeds the memory limits by half a percent.
         for (std::int32_t k = 0; k < effort.turns_over_memory && descents.best() >= kOverMemory; ++k) {
             descents.exchange();
             descents.go_on(spent);
