@@ -43,8 +43,9 @@ public:
         sort();
     }
 
-    // Offers the elites of all searches to each search, so that it can combine them with its own.
-    void exchange() {
+    // Offers the elites of all searches to each search, so that it can combine them with its own, and runs a further
+    // turn, in which each search has `moves` moves.
+    void go_on_together(std::int64_t moves) {
         std::vector<Placement> kept;
         for (const auto& search : searches_) {
             const MultilevelResult result = search->result();
@@ -54,6 +55,7 @@ public:
             for (const Placement& placement : kept) search->offer(placement);
         }
         sort();
+        go_on(moves);
     }
 
     // Whether there is only one search, which has none to agree with.
@@ -145,13 +147,11 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
         const bool too_short = (hard || space.lacks_operations) && descents.at_first_cycle();
         const bool in_doubt = too_short || descents.expected_regret() >= effort.large_regret;
         if (!descents.alone() && spent < most_in_doubt && in_doubt) {
-            descents.exchange();
-            descents.go_on(std::min(spent, most_in_doubt - spent));
+            descents.go_on_together(std::min(spent, most_in_doubt - spent));
         }
-        // Nothing is feasible yet. Often the best placement exceeds the memory limits by half a percent.
+        // While nothing is feasible, a further turn often helps, as the best placement exceeds memory limits by little.
         for (std::int32_t k = 0; k < effort.turns_over_memory && descents.best() >= kOverMemory; ++k) {
-            descents.exchange();
-            descents.go_on(spent);
+            descents.go_on_together(spent);
         }
         return descents.result();
     }
@@ -168,8 +168,7 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
         if (spent >= apart() && regret >= effort.large_regret) most = most_in_doubt;
     }
     if (!agreed && spent < most) {
-        descents.exchange();
-        descents.go_on(most - spent);
+        descents.go_on_together(most - spent);
     }
     return descents.result();
 }

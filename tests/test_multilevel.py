@@ -182,14 +182,16 @@ def test_what_no_device_runs_ends_the_search_without_a_placement() -> None:
         assert np.isinf(found.score) and found.placement.max() < 2
 
 
+AS_LARGE = {"most_groups": 1, "descents": 1, "more_per_group": 1, "most_more": 1}
+"""The effort with which all graphs count as large, and have few moves in a turn."""
+
+
 def test_two_searches_of_a_large_graph_go_on_where_one_turn_found_nothing() -> None:
     problem = dataclasses.replace(large(0, 3), objective="throughput")
     moves = 10_000
     once = [search(problem, max_moves=moves, seed=seed, starts=Contiguous().place(problem)).score for seed in range(2)]
     assert once[0] == once[1]
-    # All graphs count as large, and have `moves` in the first turn.
-    few: SearchSettings = {"effort": {"most_groups": 1, "descents": 1, "more_per_group": 1, "most_more": 1}}
-    few["effort"] |= {"moves": moves - problem.group_count, "moves_per_group": 1}
+    few: SearchSettings = {"effort": AS_LARGE | {"moves": moves - problem.group_count, "moves_per_group": 1}}
     assert search_until_agreed(problem, settings=few).score < once[0]
 
 
@@ -198,10 +200,8 @@ def test_searches_of_a_large_graph_go_on_while_no_placement_fits(objective: str)
     problem, _ = hidden_placement(0, objective)
 
     def score(turns_over_memory: int) -> float:
-        # All graphs count as large, and have `moves` in one turn.
         moves = 60_000
-        effort = {"most_groups": 1, "descents": 1, "more_per_group": 1, "most_more": 1}
-        effort |= {"moves": 1, "moves_per_group": 1}
+        effort = AS_LARGE | {"moves": 1, "moves_per_group": 1}
         effort |= {"moves_in_little_memory": moves, "times_in_little_memory": 1, "most_moves": moves}
         effort |= {"times_in_doubt": 1, "turns_over_memory": turns_over_memory}
         return search_until_agreed(problem, settings={"effort": effort}).score

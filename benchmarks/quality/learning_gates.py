@@ -6,7 +6,7 @@
 Four experiments ("gates") compare starts with the default search, which has only its own start:
 
 - Noisy oracle: the start is the best known placement after 0 to 20% of its groups were redrawn. All searches try the
-  same number of moves, about a tenth of a second. The default effort, which ends by itself, tries many times as many.
+  same number of moves, some hundredths of a second. The default effort, which ends by itself, tries many times as many.
 - The shipped policy: the start is its first choice. Also printed is the share of groups for which it has the device of
   the best known placement.
 - Mt-KaHyPar: the starts are its partitions, on 8 and 16 equal devices (`pip install mtkahypar`).
@@ -63,7 +63,7 @@ SEEDS = 3
 """Number of seeds of each start; a seed decides the noise and the search."""
 
 MOVES = 200_000
-"""Number of moves of each search from a start: about a tenth of a second on problems of some hundred groups."""
+"""Number of moves of each search from a start: some hundredths of a second on problems of some hundred groups."""
 
 BEST_SECONDS = 8.0
 """Processor time of the search for the best known placement."""
