@@ -99,9 +99,14 @@ void break_circles(const AdditiveModel& model, Placement& placement) {
                 to[p] = static_cast<std::uint8_t>(most - begin);
             }
         }
+        bool moved = false;
         for (std::size_t i = 0; i < placement.size(); ++i) {
-            if (model.supports(static_cast<std::int32_t>(i), to[part[i]])) placement[i] = to[part[i]];
+            if (placement[i] == to[part[i]] || !model.supports(static_cast<std::int32_t>(i), to[part[i]])) continue;
+            placement[i] = to[part[i]];
+            moved = true;
         }
+        // The last rounds are all alike, so that the next one would not move anything either.
+        if (round >= kRounds && !moved) return;
     }
 }
 

@@ -146,8 +146,8 @@ MultilevelResult search_until_agreed(const SearchSpace& space, std::span<const s
         // One turn may have gone into infeasible placements, and both searches still have a simple placement.
         const bool too_short = (hard || space.lacks_operations) && descents.at_first_cycle();
         const bool in_doubt = too_short || descents.expected_regret() >= effort.large_regret;
-        if (!descents.alone() && spent < most_in_doubt && in_doubt) {
-            descents.go_on_together(std::min(spent, most_in_doubt - spent));
+        if (!descents.alone() && in_doubt && effort.times_in_doubt > 1) {
+            descents.go_on_together(spent * (effort.times_in_doubt - 1));
         }
         // While nothing is feasible, a further turn often helps, as the best placement exceeds memory limits by little.
         for (std::int32_t k = 0; k < effort.turns_over_memory && descents.best() >= kOverMemory; ++k) {

@@ -1,6 +1,8 @@
-// The splitting rule on bit sets. A split begins with the connected components of equal affinity. While components
-// form a cycle, further inputs become boundaries: per node by which boundaries it depends on (split_cycles_once),
-// and by the later rule also by isolating single nodes.
+// The splitting rule on bit sets. Searches split thousands of placements of one graph, most of which have no cycles. So
+// the constructor merges what is never split at first, and a split looks only at edges that may be boundaries. A split
+// begins with the connected components of equal affinity. While components form a cycle, further inputs become
+// boundaries: per node by which boundaries it depends on (split_cycles_once), and by the later rule also by isolating
+// single nodes.
 #include "hetero.hpp"
 
 #include <algorithm>
@@ -12,14 +14,6 @@
 
 namespace ov_hsdag {
 namespace {
-
-// Whether two bit sets of `words` words have a common bit.
-bool intersects(const std::uint64_t* a, const std::uint64_t* b, std::size_t words) {
-    for (std::size_t w = 0; w < words; ++w) {
-        if ((a[w] & b[w]) != 0) return true;
-    }
-    return false;
-}
 
 // Calls visit(number of the bit) for each bit that is in both sets, ascending.
 template <typename Visit>
@@ -40,8 +34,24 @@ std::int32_t find_root(std::vector<std::int32_t>& parent, std::int32_t node) {
     return node;
 }
 
+// Merges the sets of two nodes. The root of a set is its smallest node.
+void merge(std::vector<std::int32_t>& parent, std::int32_t a, std::int32_t b) {
+    a = find_root(parent, a);
+    b = find_root(parent, b);
+    if (a < b) parent[b] = a;
+    if (b < a) parent[a] = b;
+}
+
+// What a node is to the submodel that has it, as bits: it is connected with an operation; it is one.
+constexpr std::uint8_t kComputes = 1;
+constexpr std::uint8_t kOperation = 2;
+
 void set_bit(std::uint64_t* bits, std::int32_t bit) {
     bits[static_cast<std::size_t>(bit) / 64] |= std::uint64_t{1} << (static_cast<std::size_t>(bit) % 64);
+}
+
+bool has_bit(const std::uint64_t* bits, std::int32_t bit) {
+    return (bits[static_cast<std::size_t>(bit) / 64] >> (static_cast<std::size_t>(bit) % 64) & 1) != 0;
 }
 
 }  // namespace
@@ -53,22 +63,42 @@ SplitRule split_rule_of(const std::string& openvino_version) {
     return std::pair(year, minor) >= std::pair(2026L, 3L) ? SplitRule::kScc : SplitRule::kClassic;
 }
 
-Splitter::Splitter(const Graph& graph, SplitRule rule) : graph_(graph), rule_(rule) {
+Splitter::Splitter(const Graph& graph, SplitRule rule, std::span<const std::int32_t> group)
+    : graph_(graph), rule_(rule) {
     const auto nodes = static_cast<std::size_t>(graph.nodes());
     affinity_.resize(nodes);
-    boundary_.resize(static_cast<std::size_t>(graph.edges()));
+    boundary_.assign(static_cast<std::size_t>(graph.edges()), 0);
     component_.resize(nodes);
-    parent_.resize(nodes);
-    edge_bit_.resize(boundary_.size());
+    rooted_.resize(nodes);
+    edge_bit_.assign(boundary_.size(), -1);
     node_bit_.resize(nodes);
     row_.resize(nodes);
-    shared_bit_.resize(nodes);
+    words_of_row_.resize(nodes);
     only_consumer_.assign(nodes, -1);
+    content_.resize(nodes);
+    std::iota(rooted_.begin(), rooted_.end(), 0);
     for (std::int32_t e = 0; e < graph.edges(); ++e) {
         const std::int32_t from = graph.source[e];
-        if (graph.kind[from] == NodeKind::kConstant && graph.consumers[graph.input_output[e]] == 1) {
-            only_consumer_[from] = graph.target[e];
+        const std::int32_t to = graph.target[e];
+        if (graph.kind[from] == NodeKind::kConstant && graph.input_ptr[from] == graph.input_ptr[from + 1] &&
+            graph.output_ptr[from + 1] - graph.output_ptr[from] == 1 && graph.consumers[graph.input_output[e]] == 1) {
+            only_consumer_[from] = to;
         }
+        // A Result belongs to the submodel of its producer.
+        const bool to_result = graph.kind[to] == NodeKind::kResult;
+        if (to_result) result_edges_.push_back(e);
+        if (to_result || (!group.empty() && group[from] == group[to] && graph.kind[from] != NodeKind::kResult)) {
+            merge(rooted_, from, to);
+        } else {
+            open_edges_.push_back(e);
+        }
+    }
+    for (std::int32_t node = 0; node < graph.nodes(); ++node) {
+        rooted_[node] = find_root(rooted_, node);
+        const NodeKind kind = graph.kind[node];
+        if (kind == NodeKind::kParameter || kind == NodeKind::kResult || kind == NodeKind::kSink) ends_.push_back(node);
+        content_[node] = static_cast<std::uint8_t>((graph.computes[node] != 0 ? kComputes : 0) |
+                                                   (kind == NodeKind::kOp || kind == NodeKind::kSink ? kOperation : 0));
     }
 }
 
@@ -76,22 +106,14 @@ const Split& Splitter::split(const std::uint8_t* device, std::int64_t most_work)
     split_.sortable = true;
     split_.rounds = 0;
     split_.work = 0;
-    std::copy(device, device + graph_.nodes(), affinity_.begin());
-    for (std::int32_t e = 0; e < graph_.edges(); ++e) {
-        const std::int32_t to = graph_.target[e];
-        const std::uint8_t from_affinity = affinity_[graph_.source[e]];
-        // A Result belongs to the submodel of its producer.
-        if (graph_.kind[to] == NodeKind::kResult) affinity_[to] = from_affinity;
-        boundary_[e] = affinity_[to] != from_affinity;
-    }
-
-    find_components();
+    begin(device);
+    find_first_components();
     // Without a cycle among the components no node depends on tensors that left its own component, so that the per-node
     // rule has nothing to do. The converse does not hold, hence the further rule for remaining cycles.
     if (find_cyclic_components(true)) {
         work_left_ = most_work;
         while (split_cycles_once()) {
-            find_components();
+            find_changed_components();
             split_.sortable = split_.sortable && split_.rounds <= graph_.nodes();
             if (!split_.sortable) break;
         }
@@ -99,7 +121,7 @@ const Split& Splitter::split(const std::uint8_t* device, std::int64_t most_work)
         if (rule_ == SplitRule::kScc) {
             while (find_cyclic_components(true) && split_.sortable) {
                 isolate_one_node();
-                find_components();
+                find_changed_components();
                 work_left_ -= graph_.nodes();
                 split_.sortable = work_left_ >= 0;
             }
@@ -117,143 +139,228 @@ const Split& Splitter::split(const std::uint8_t* device, std::int64_t most_work)
     return split_;
 }
 
-void Splitter::find_components() {
-    ++split_.rounds;
-    std::iota(parent_.begin(), parent_.end(), 0);
-    for (std::int32_t e = 0; e < graph_.edges(); ++e) {
-        if (boundary_[e] != 0) continue;
-        const std::int32_t a = find_root(parent_, graph_.source[e]);
-        const std::int32_t b = find_root(parent_, graph_.target[e]);
-        // The root is the smallest node, so that one pass numbers the components.
-        if (a < b) parent_[b] = a;
-        if (b < a) parent_[a] = b;
+void Splitter::begin(const std::uint8_t* device) {
+    for (const std::int32_t e : boundaries_) {
+        boundary_[e] = 0;
+        edge_bit_[e] = -1;
     }
+    boundaries_.clear();
+    std::copy(device, device + graph_.nodes(), affinity_.begin());
+    for (const std::int32_t e : result_edges_) affinity_[graph_.target[e]] = affinity_[graph_.source[e]];
+    for (const std::int32_t e : open_edges_) {
+        if (affinity_[graph_.source[e]] == affinity_[graph_.target[e]]) continue;
+        boundary_[e] = 1;
+        boundaries_.push_back(e);
+    }
+}
+
+void Splitter::add_boundaries(std::span<const std::int32_t> edges) {
+    const auto before = static_cast<std::ptrdiff_t>(boundaries_.size());
+    for (const std::int32_t e : edges) {
+        boundary_[e] = 1;
+        changed_[component_[graph_.target[e]]] = 1;
+    }
+    boundaries_.insert(boundaries_.end(), edges.begin(), edges.end());
+    std::inplace_merge(boundaries_.begin(), boundaries_.begin() + before, boundaries_.end());
+}
+
+void Splitter::find_first_components() {
+    parent_ = rooted_;
+    for (const std::int32_t e : open_edges_) {
+        if (boundary_[e] == 0) merge(parent_, graph_.source[e], graph_.target[e]);
+    }
+    number_components();
+}
+
+void Splitter::find_changed_components() {
+    for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
+        if (changed_[component_[node]] == 0) continue;
+        parent_[node] = node;
+        for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
+            if (boundary_[e] == 0) merge(parent_, graph_.source[e], node);
+        }
+    }
+    number_components();
+}
+
+void Splitter::number_components() {
+    ++split_.rounds;
     components_ = 0;
     for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
-        const std::int32_t root = find_root(parent_, node);
-        component_[node] = root == node ? components_++ : component_[root];
+        component_[node] = parent_[node] == node ? components_++ : component_[parent_[node]];
     }
+    changed_.assign(static_cast<std::size_t>(components_), 0);
 }
 
 // The rule depends only on tensors that leave a component and return to it, and on boundaries of that component. All of
 // these lie within strongly connected components of the quotient graph, so that bits are numbered in each of them.
 bool Splitter::find_cyclic_components() {
     find_cyclic_components(true);
-    for (std::int32_t e = 0; e < graph_.edges(); ++e) {
+    for (const std::int32_t e : boundaries_) {
         const std::int32_t component = component_[graph_.target[e]];
         // A boundary inside a component is a tensor that leaves it and returns at once.
-        if (boundary_[e] != 0 && component_[graph_.source[e]] == component && scc_[component] < 0) {
-            scc_[component] = sccs_++;
-        }
+        if (component_[graph_.source[e]] == component && scc_[component] < 0) scc_[component] = sccs_++;
     }
     return sccs_ > 0;
 }
 
 void Splitter::collect_dependencies() {
     const std::int32_t nodes = graph_.nodes();
+    // Bits are numbered in the order of the nodes. So a node depends on no bit after its own, and the bits of a
+    // component are mostly close to each other.
     std::vector<std::int32_t>& bits = scc_bits_;
     bits.assign(static_cast<std::size_t>(sccs_), 0);
-    std::fill(shared_bit_.begin(), shared_bit_.end(), -1);
+    for (const std::int32_t e : boundaries_) edge_bit_[e] = -1;
     std::int32_t rows = 0;
+    std::int32_t inside = 0;
     for (std::int32_t node = 0; node < nodes; ++node) {
         node_bit_[node] = row_[node] = -1;
         const std::int32_t scc = scc_[component_[node]];
         if (scc < 0) continue;
-        row_[node] = rows++;
-        if (!graph_.is_graph_input(node)) continue;
-        const std::int32_t consumer = only_consumer_[node];
-        // A constant whose own edge became a boundary is a component by itself and needs its own bit.
-        if (consumer >= 0 && component_[consumer] == component_[node]) {
-            if (shared_bit_[consumer] < 0) shared_bit_[consumer] = bits[scc]++;
-            node_bit_[node] = shared_bit_[consumer];
-        } else {
-            node_bit_[node] = bits[scc]++;
+        if (is_inside(node)) {
+            ++inside;
+            continue;
         }
-    }
-    for (std::int32_t e = 0; e < graph_.edges(); ++e) {
-        edge_bit_[e] = -1;
-        const std::int32_t scc = scc_[component_[graph_.target[e]]];
-        if (boundary_[e] != 0 && scc >= 0) edge_bit_[e] = bits[scc]++;
+        row_[node] = rows++;
+        // A constant whose own edge became a boundary is a component by itself and needs its own bit.
+        if (graph_.is_graph_input(node)) node_bit_[node] = bits[scc]++;
+        std::int32_t shared = -1;
+        for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
+            if (boundary_[e] != 0) {
+                edge_bit_[e] = bits[scc]++;
+            } else if (is_inside(graph_.source[e])) {
+                if (shared < 0) shared = bits[scc]++;
+                node_bit_[graph_.source[e]] = shared;
+            }
+        }
+        words_of_row_[node] = (bits[scc] + 63) / 64;
     }
 
     words_ = (static_cast<std::size_t>(*std::max_element(bits.begin(), bits.end())) + 63) / 64;
-    work_left_ -= static_cast<std::int64_t>(rows) * static_cast<std::int64_t>(words_);
+    // Constants count as rows, although they need none: the limits of work were chosen so.
+    work_left_ -= static_cast<std::int64_t>(rows + inside) * static_cast<std::int64_t>(words_);
     if (work_left_ < 0) return;
     const auto width = words_ * 64;
     bit_edge_.assign(static_cast<std::size_t>(sccs_) * width, -1);
-    depends_.assign(static_cast<std::size_t>(rows) * words_, 0);
+    depends_.resize(static_cast<std::size_t>(rows) * words_);
     owned_.assign(static_cast<std::size_t>(components_) * words_, 0);
+    entering_.assign(owned_.size(), 0);
     produced_.assign(owned_.size(), 0);
     wanted_.assign(owned_.size(), 0);
     left_.assign(owned_.size(), 0);
     entered_.assign(owned_.size(), 0);
+    owned_words_.assign(static_cast<std::size_t>(components_), {});
+    produced_words_.assign(static_cast<std::size_t>(components_), {});
+    const auto set = [&](std::vector<std::uint64_t>& matrix, std::vector<Words>& spans, std::int32_t component,
+                         std::int32_t bit) {
+        set_bit(&matrix[static_cast<std::size_t>(component) * words_], bit);
+        spans[component].include(static_cast<std::size_t>(bit) / 64);
+    };
     for (std::int32_t node = 0; node < nodes; ++node) {
-        if (row_[node] < 0) continue;
         const std::int32_t component = component_[node];
         const std::int32_t scc = scc_[component];
+        if (scc < 0) continue;
+        if (node_bit_[node] >= 0) set(owned_, owned_words_, component, node_bit_[node]);
+        if (row_[node] < 0) continue;
         std::uint64_t* mine = depends(node);
-        std::uint64_t* owned = &owned_[static_cast<std::size_t>(component) * words_];
-        if (node_bit_[node] >= 0) {
-            set_bit(mine, node_bit_[node]);
-            set_bit(owned, node_bit_[node]);
-        }
+        std::fill_n(mine, words_, 0);
+        if (node_bit_[node] >= 0) set_bit(mine, node_bit_[node]);
         for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
             const std::int32_t from = graph_.source[e];
             const bool within = scc_[component_[from]] == scc;
-            if (within) {
+            if (within && row_[from] >= 0) {
                 const std::uint64_t* theirs = depends(from);
-                for (std::size_t w = 0; w < words_; ++w) mine[w] |= theirs[w];
+                for (std::size_t w = 0; w < static_cast<std::size_t>(words_of_row_[from]); ++w) mine[w] |= theirs[w];
+            } else if (within) {
+                set_bit(mine, node_bit_[from]);
             }
             if (edge_bit_[e] < 0) continue;
             bit_edge_[static_cast<std::size_t>(scc) * width + static_cast<std::size_t>(edge_bit_[e])] = e;
             set_bit(mine, edge_bit_[e]);
-            set_bit(owned, edge_bit_[e]);
-            if (within) set_bit(&produced_[static_cast<std::size_t>(component_[from]) * words_], edge_bit_[e]);
+            set(owned_, owned_words_, component, edge_bit_[e]);
+            if (component_[from] != component)
+                set_bit(&entering_[static_cast<std::size_t>(component) * words_], edge_bit_[e]);
+            if (within) set(produced_, produced_words_, component_[from], edge_bit_[e]);
         }
     }
 }
 
-// Sets wanted_ of the node's component to the boundaries before its tensors that return to the node and, by the later
-// rule, also to those before tensors of other components that enter on the way to the node.
+bool Splitter::returns_to(std::int32_t component, std::int32_t node) {
+    const std::uint64_t* produced = &produced_[static_cast<std::size_t>(component) * words_];
+    if (row_[node] < 0) return has_bit(produced, node_bit_[node]);
+    const std::uint64_t* mine = depends(node);
+    const Words span = produced_words_[component];
+    for (std::size_t w = span.begin; w < span.end; ++w) {
+        if ((mine[w] & produced[w]) != 0) return true;
+    }
+    return false;
+}
+
+bool Splitter::wants_boundary(std::int32_t component, std::int32_t from) {
+    const std::size_t begin = static_cast<std::size_t>(component) * words_;
+    const std::uint64_t* wanted = &wanted_[begin];
+    if (row_[from] < 0) return has_bit(wanted, node_bit_[from]);
+    const std::uint64_t* theirs = depends(from);
+    const std::uint64_t* owned = &owned_[begin];
+    const Words span = owned_words_[component];
+    for (std::size_t w = span.begin; w < span.end; ++w) {
+        if ((wanted[w] & owned[w] & theirs[w]) != 0) return true;
+    }
+    return false;
+}
+
 void Splitter::update_wanted(std::int32_t node) {
     const std::int32_t component = component_[node];
     const std::size_t begin = static_cast<std::size_t>(component) * words_;
     const std::uint64_t* mine = depends(node);
     const std::uint64_t* owned = &owned_[begin];
+    const std::uint64_t* entering = &entering_[begin];
     const std::uint64_t* produced = &produced_[begin];
     std::uint64_t* wanted = &wanted_[begin];
     std::uint64_t* left = &left_[begin];
     std::uint64_t* entered = &entered_[begin];
     const bool later = rule_ == SplitRule::kScc;
+    // Only bits that the component owns or produces matter.
+    Words span = owned_words_[component];
+    if (produced_words_[component].begin < produced_words_[component].end) {
+        span.include(produced_words_[component].begin);
+        span.include(produced_words_[component].end - 1);
+    }
     // Within a component the sets of bits mostly grow from node to node, so that the previous result is extended.
     bool grown = true;
-    for (std::size_t w = 0; w < words_ && grown; ++w) {
+    for (std::size_t w = span.begin; w < span.end && grown; ++w) {
         grown = (left[w] & ~(mine[w] & produced[w])) == 0 && (entered[w] & ~(mine[w] & owned[w])) == 0;
     }
     if (!grown) {
-        std::fill_n(wanted, words_, 0);
-        std::fill_n(left, words_, 0);
-        std::fill_n(entered, words_, 0);
+        std::fill(wanted + span.begin, wanted + span.end, 0);
+        std::fill(left + span.begin, left + span.end, 0);
+        std::fill(entered + span.begin, entered + span.end, 0);
     }
     const std::int32_t* edge_of = &bit_edge_[static_cast<std::size_t>(scc_[component]) * words_ * 64];
-    const auto add = [&](std::int32_t before) {
-        const std::uint64_t* bits = depends(before);
-        for (std::size_t w = 0; w < words_; ++w) wanted[w] |= bits[w] & owned[w];
+    // Adds what `before` depends on, unless a node after the boundary was added: that one depends on all of it.
+    const auto add = [&](std::size_t bit, std::int32_t before) {
         work_left_ -= static_cast<std::int64_t>(words_);
+        if (has_bit(wanted, static_cast<std::int32_t>(bit))) return;
+        const std::uint64_t* bits = depends(before);
+        for (std::size_t w = span.begin; w < span.end; ++w) wanted[w] |= bits[w];
     };
-    for (std::size_t w = 0; w < words_; ++w) {
+    // Late boundaries first, as nodes after them depend on much.
+    for (std::size_t w = span.end; w-- > span.begin;) {
         const auto each = [&](std::uint64_t word, const auto& visit) {
-            for (; word != 0; word &= word - 1) {
-                visit(edge_of[w * 64 + static_cast<std::size_t>(std::countr_zero(word))]);
+            while (word != 0) {
+                const auto bit = static_cast<std::size_t>(63 - std::countl_zero(word));
+                word ^= std::uint64_t{1} << bit;
+                visit(w * 64 + bit, edge_of[w * 64 + bit]);
             }
         };
-        each(mine[w] & produced[w] & ~left[w], [&](std::int32_t edge) { add(graph_.source[edge]); });
+        if (later) {
+            each(mine[w] & entering[w] & ~entered[w],
+                 [&](std::size_t bit, std::int32_t edge) { add(bit, graph_.target[edge]); });
+            entered[w] = mine[w] & owned[w];
+        }
+        each(mine[w] & produced[w] & ~left[w],
+             [&](std::size_t bit, std::int32_t edge) { add(bit, graph_.source[edge]); });
         left[w] = mine[w] & produced[w];
-        if (!later) continue;
-        each(mine[w] & owned[w] & ~entered[w], [&](std::int32_t edge) {
-            if (edge >= 0 && component_[graph_.source[edge]] != component) add(graph_.target[edge]);
-        });
-        entered[w] = mine[w] & owned[w];
     }
 }
 
@@ -261,42 +368,32 @@ bool Splitter::split_cycles_once() {
     if (!find_cyclic_components()) return false;
     collect_dependencies();
     if (work_left_ < 0) return false;
-    const std::size_t words = words_;
-    const auto row = [words](const std::vector<std::uint64_t>& matrix, std::int32_t index) {
-        return &matrix[static_cast<std::size_t>(index) * words];
-    };
-    bool added = false;
     std::vector<std::int32_t> boundaries;
     for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
-        if (row_[node] < 0) continue;
-        const std::uint64_t* mine = depends(node);
-        const std::int32_t* edge_of = &bit_edge_[static_cast<std::size_t>(scc_[component_[node]]) * words * 64];
-        const std::uint64_t* produced = row(produced_, component_[node]);
+        const std::int32_t component = component_[node];
         // The rule is only about nodes that depend on tensors that left their component.
-        if (!intersects(mine, produced, words)) continue;
+        if (row_[node] < 0 || !returns_to(component, node)) continue;
         bool wanted_ready = false;
         for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
             if (boundary_[e] != 0) continue;
-            // The edge is no boundary, so both of its ends lie in this component.
+            // The edge is no boundary, so both of its ends lie in this component. If the source already depends on
+            // these tensors, the cycle is closed further up.
             const std::int32_t from = graph_.source[e];
-            const std::uint64_t* theirs = depends(from);
-            // If the source already depends on these tensors, the cycle is closed further up.
-            if (intersects(theirs, produced, words)) continue;
-            const std::uint64_t* owned = row(owned_, component_[node]);
-            const std::uint64_t* wanted = row(wanted_, component_[node]);
+            if (returns_to(component, from)) continue;
             if (!wanted_ready) {
                 wanted_ready = true;
                 update_wanted(node);
                 if (work_left_ < 0) return false;
             }
-            bool reaches = false;
-            for (std::size_t w = 0; w < words && !reaches; ++w) reaches = (wanted[w] & theirs[w]) != 0;
-            if (!reaches) continue;
+            if (!wants_boundary(component, from)) continue;
             if (rule_ == SplitRule::kScc && !graph_.is_graph_input(from) &&
                 graph_.consumers[graph_.input_output[e]] == 1) {
                 // A source with no other consumer that depends on model inputs only (a decompressed weight) stays.
+                const std::uint64_t* theirs = depends(from);
+                const std::uint64_t* owned = &owned_[static_cast<std::size_t>(component) * words_];
+                const std::int32_t* edge_of = &bit_edge_[static_cast<std::size_t>(scc_[component]) * words_ * 64];
                 bool rests_on_graph_inputs = true;
-                for_each_bit(theirs, owned, words, [&](std::int32_t bit) {
+                for_each_bit(theirs, owned, words_, [&](std::int32_t bit) {
                     const std::int32_t edge = edge_of[bit];
                     rests_on_graph_inputs =
                         rests_on_graph_inputs && (edge < 0 || graph_.is_graph_input(graph_.source[edge]));
@@ -304,28 +401,27 @@ bool Splitter::split_cycles_once() {
                 if (rests_on_graph_inputs) continue;
             }
             boundaries.push_back(e);
-            added = true;
         }
     }
-    for (const std::int32_t e : boundaries) boundary_[e] = 1;
-    return added;
+    add_boundaries(boundaries);
+    return !boundaries.empty();
 }
 
 bool Splitter::find_cyclic_components(bool with_constants) {
     const auto components = static_cast<std::size_t>(components_);
     const auto connects = [&](std::int32_t e) {
-        return boundary_[e] != 0 && component_[graph_.source[e]] != component_[graph_.target[e]] &&
+        return component_[graph_.source[e]] != component_[graph_.target[e]] &&
                (with_constants || graph_.kind[graph_.source[e]] != NodeKind::kConstant);
     };
     quotient_ptr_.assign(components + 1, 0);
-    for (std::int32_t e = 0; e < graph_.edges(); ++e) {
+    for (const std::int32_t e : boundaries_) {
         if (!connects(e)) continue;
         ++quotient_ptr_[static_cast<std::size_t>(component_[graph_.source[e]]) + 1];
     }
     std::partial_sum(quotient_ptr_.begin(), quotient_ptr_.end(), quotient_ptr_.begin());
     quotient_edge_.resize(static_cast<std::size_t>(quotient_ptr_.back()));
     order_.assign(quotient_ptr_.begin(), quotient_ptr_.end() - 1);
-    for (std::int32_t e = 0; e < graph_.edges(); ++e) {
+    for (const std::int32_t e : boundaries_) {
         if (!connects(e)) continue;
         quotient_edge_[static_cast<std::size_t>(order_[component_[graph_.source[e]]]++)] = component_[graph_.target[e]];
     }
@@ -373,14 +469,18 @@ void Splitter::isolate_one_node() {
             best_rank = rank;
         }
     }
-    for (std::int32_t e = graph_.input_ptr[best]; e < graph_.input_ptr[best + 1]; ++e) boundary_[e] = 1;
+    std::vector<std::int32_t> inner;
+    for (std::int32_t e = graph_.input_ptr[best]; e < graph_.input_ptr[best + 1]; ++e) {
+        if (boundary_[e] == 0) inner.push_back(e);
+    }
+    add_boundaries(inner);
 }
 
 void Splitter::number_submodels() {
     // A component becomes a submodel if it has an input, an output or a state; a lone constant does not.
     std::vector<std::int32_t>& number = order_;
     number.assign(static_cast<std::size_t>(components_), -1);
-    split_.submodel.assign(component_.size(), -1);
+    split_.submodel.resize(component_.size());
     split_.submodel_device.clear();
     const auto add = [&](std::int32_t node) {
         std::int32_t& id = number[component_[node]];
@@ -388,31 +488,26 @@ void Splitter::number_submodels() {
         id = split_.submodels();
         split_.submodel_device.push_back(affinity_[node]);
     };
-    for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
-        const NodeKind kind = graph_.kind[node];
-        if (kind == NodeKind::kParameter || kind == NodeKind::kResult || kind == NodeKind::kSink) add(node);
-        for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
-            const std::int32_t from = graph_.source[e];
-            // A constant before a boundary stays an inner node of its consumer's submodel; no tensor is passed on.
-            if (boundary_[e] == 0 || graph_.kind[from] == NodeKind::kConstant || component_[from] == component_[node])
-                continue;
-            add(from);
-            add(node);
-        }
+    auto end = ends_.begin();
+    for (const std::int32_t e : boundaries_) {
+        const std::int32_t from = graph_.source[e];
+        const std::int32_t to = graph_.target[e];
+        for (; end != ends_.end() && *end <= to; ++end) add(*end);
+        // A constant before a boundary stays an inner node of its consumer's submodel; no tensor is passed on.
+        if (graph_.kind[from] == NodeKind::kConstant || component_[from] == component_[to]) continue;
+        add(from);
+        add(to);
     }
+    for (; end != ends_.end(); ++end) add(*end);
+    // A submodel is trivial if it has no operation, but its nodes are connected with one: a Parameter whose only
+    // consumer is a Result can be in no other submodel.
     split_.trivial.assign(split_.submodel_device.size(), 0);
-    for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
-        // Only submodels that are connected with an operation can be trivial: a Parameter whose only consumer is a
-        // Result can be in no other submodel.
-        const std::int32_t id = number[component_[node]];
-        if (id >= 0 && graph_.computes[node] != 0) split_.trivial[id] = 1;
-    }
     for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
         const std::int32_t id = number[component_[node]];
         split_.submodel[node] = id;
-        if (id >= 0 && (graph_.kind[node] == NodeKind::kOp || graph_.kind[node] == NodeKind::kSink))
-            split_.trivial[id] = 0;
+        if (id >= 0) split_.trivial[id] |= content_[node];
     }
+    for (std::uint8_t& trivial : split_.trivial) trivial = trivial == kComputes ? 1 : 0;
 }
 
 std::vector<std::int32_t> turns_of(const Graph& graph, const Split& split) {

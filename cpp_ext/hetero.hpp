@@ -5,8 +5,11 @@
 // If submodels would wait for each other in a cycle, further inputs become boundaries until there is no cycle.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,18 +49,31 @@ std::vector<std::int32_t> turns_of(const Graph& graph, const Split& split);
 // Splits placements of one graph. It keeps a reference to the graph and is not thread safe: use one per thread.
 class Splitter {
 public:
-    Splitter(const Graph& graph, SplitRule rule);
+    // group: [nodes] colocation groups, or empty. Nodes of one group have the same device in all splits, so that edges
+    // within groups are no boundaries when a split begins.
+    Splitter(const Graph& graph, SplitRule rule, std::span<const std::int32_t> group = {});
 
     // Splits by the device of each node, [nodes]. most_work: limit of the words of bit sets that breaking cycles may
     // process; beyond it the split counts as not sortable. The result is valid until the next call.
     const Split& split(const std::uint8_t* device, std::int64_t most_work = std::numeric_limits<std::int64_t>::max());
+    // The edges that are boundaries after the last split, ascending. Each edge between different devices is one, unless
+    // its target is a Result.
+    [[nodiscard]] const std::vector<std::int32_t>& boundaries() const { return boundaries_; }
 
 private:
     // A component is a set of nodes that edges without boundaries connect; the quotient graph has the components as
     // nodes and the boundaries as edges. A cyclic component is a set of components on a common cycle of that graph.
 
-    // Finds the components of the present boundaries: fills component_ and components_.
-    void find_components();
+    // Sets affinity_ and the boundaries that a split begins with, which are those between different devices.
+    void begin(const std::uint8_t* device);
+    // Makes further edges boundaries. edges: ascending.
+    void add_boundaries(std::span<const std::int32_t> edges);
+    // Finds the components after `begin`: fills component_ and components_.
+    void find_first_components();
+    // Finds the components again after `add_boundaries`. Others than those with new boundaries stay as they are.
+    void find_changed_components();
+    // Fills component_ and components_ from parent_.
+    void number_components();
     // One round of the per-node rule; false if it added no boundary.
     bool split_cycles_once();
     // Fills scc_ with cyclic components, also with components that have a boundary inside; false if there are none.
@@ -65,8 +81,19 @@ private:
     // Numbers the bits of each cyclic component, and fills depends_, owned_ and produced_. It does nothing more if the
     // limit of work is exceeded.
     void collect_dependencies();
+    // Whether a node of a component depends on a tensor that left the component.
+    bool returns_to(std::int32_t component, std::int32_t node);
+    // Sets wanted_ of the node's component to the boundaries before its tensors that return to the node and, by the
+    // later rule, also to those before tensors of other components that enter on the way to the node.
     void update_wanted(std::int32_t node);
-    // The bit set of a node, a row of depends_; the node must be in a cyclic component.
+    // Whether a node of a component depends on a boundary of the component that is wanted.
+    bool wants_boundary(std::int32_t component, std::int32_t from);
+    // Whether a node is a constant in the component of its only consumer, with which it shares a bit.
+    [[nodiscard]] bool is_inside(std::int32_t node) const {
+        return only_consumer_[node] >= 0 && component_[only_consumer_[node]] == component_[node];
+    }
+    // The bit set of a node, a row of depends_; the node must be in a cyclic component, and not a constant that
+    // `is_inside`, of which the only bit is known.
     std::uint64_t* depends(std::int32_t node) { return &depends_[static_cast<std::size_t>(row_[node]) * words_]; }
     // Fills scc_ with the components on cycles of the quotient graph; false if there are none. with_constants: whether
     // tensors of constants count as edges.
@@ -80,11 +107,19 @@ private:
     SplitRule rule_;
     Split split_;
 
-    std::vector<std::uint8_t> affinity_;   // [nodes]
-    std::vector<std::uint8_t> boundary_;   // [edges] 1: the input is a boundary of a submodel
-    std::vector<std::int32_t> component_;  // [nodes] dense number
-    std::vector<std::int32_t> parent_;     // [nodes] union-find
+    std::vector<std::uint8_t> affinity_;      // [nodes]
+    std::vector<std::int32_t> result_edges_;  // edges to Results
+    std::vector<std::int32_t> open_edges_;    // edges that may be between different devices, and not to a Result
+    std::vector<std::int32_t> rooted_;        // [nodes] union-find forest of all other edges
+    std::vector<std::int32_t> ends_;          // Parameters, Results and sinks
+    std::vector<std::uint8_t> content_;       // [nodes] bits kComputes and kOperation
+
+    std::vector<std::uint8_t> boundary_;    // [edges] 1: the input is a boundary of a submodel
+    std::vector<std::int32_t> boundaries_;  // these edges, ascending
+    std::vector<std::int32_t> component_;   // [nodes] dense number
+    std::vector<std::int32_t> parent_;      // [nodes] union-find; no parent has a higher number than its child
     std::int32_t components_ = 0;
+    std::vector<std::uint8_t> changed_;  // [components] 1: it got a boundary since it was found
     std::int64_t work_left_ = 0;
 
     // Strongly connected components of the quotient graph: those of several components, and, after
@@ -97,17 +132,27 @@ private:
     // Parameter, and one for all constants that only one node consumes (they reach the same nodes, so that the rule
     // cannot distinguish them).
     std::size_t words_ = 0;
-    std::vector<std::int32_t> edge_bit_;  // [edges] bit, -1: no boundary of a cyclic component
-    std::vector<std::int32_t> node_bit_;  // [nodes] bit, -1: no graph input of a cyclic component
-    std::vector<std::int32_t> bit_edge_;  // [cyclic components, 64 words] edge, -1: graph input
-    std::vector<std::int32_t> row_;       // [nodes] row of depends_, -1: in no cyclic component
-    std::vector<std::uint64_t> depends_;  // [rows, words] boundaries that a node depends on
-    std::vector<std::uint64_t> owned_;    // [components, words] boundaries of a component
-    std::vector<std::uint64_t>
-        produced_;  // [components, words] boundaries that a component feeds within its cyclic component
-    // [components, words] results of update_wanted, and the bits from which it collected them
+    std::vector<std::int32_t> edge_bit_;      // [edges] bit, -1: no boundary of a cyclic component
+    std::vector<std::int32_t> node_bit_;      // [nodes] bit, -1: no graph input of a cyclic component
+    std::vector<std::int32_t> bit_edge_;      // [cyclic components, 64 words] edge, -1: graph input
+    std::vector<std::int32_t> row_;           // [nodes] row of depends_, -1: none
+    std::vector<std::int32_t> words_of_row_;  // [nodes] number of words after which the row has no bits
+    std::vector<std::uint64_t> depends_;      // [rows, words] boundaries that a node depends on
+    std::vector<std::uint64_t> owned_;        // [components, words] boundaries of a component
+    std::vector<std::uint64_t> entering_;     // [components, words] those at which other components' tensors enter
+    std::vector<std::uint64_t> produced_;     // [components, words] those that it feeds within its cyclic component
+    // [components, words] results of update_wanted, and the bits from which it collected them. wanted_ also has bits of
+    // other components.
     std::vector<std::uint64_t> wanted_, left_, entered_;
-    std::vector<std::int32_t> shared_bit_;     // [nodes] bit of the constants that only this node consumes
+    // [components] the words in which owned_ and produced_ have bits
+    struct Words {
+        std::size_t begin = 0, end = 0;
+        void include(std::size_t word) {
+            begin = begin == end ? word : std::min(begin, word);
+            end = std::max(end, word + 1);
+        }
+    };
+    std::vector<Words> owned_words_, produced_words_;
     std::vector<std::int32_t> only_consumer_;  // [nodes] the only consumer of a constant, by a single input
 
     StrongComponents strong_;

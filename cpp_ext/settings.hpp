@@ -40,8 +40,8 @@ struct SearchSettings {
         std::int32_t most_groups = 4'000;
         std::int32_t turns_over_memory = 3;   // largest number of such turns more while no placement is feasible
         std::int64_t most_moves = 8'000'000;  // largest number of moves of a search: 0.7 to 1 s on one core
-        // Factor of `most_moves` if one more search is expected to gain at least `large_regret`, a share of the best
-        // score, when the searches would exchange placements.
+        // Factor of `most_moves`, and of the moves of a search of a large graph, if one more search is expected to gain
+        // at least `large_regret`, a share of the best score, when the searches would exchange placements.
         std::int32_t times_in_doubt = 2;
         double large_regret = 0.005;
         double expected_regret = 0.0001;  // searches end below this expected gain, a share of the best score

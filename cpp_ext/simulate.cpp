@@ -1,5 +1,6 @@
 // The simulator. One split gives the submodels; loops over nodes, submodels, broken fusions and transfers add up
-// times; a walk over the nodes follows the live bytes of each submodel.
+// times; a walk over the nodes follows the live bytes of each submodel. The constructor lists the nodes that matter to
+// each of them, and when tensors die that stay in one submodel, so that one evaluation takes little time.
 #include "simulate.hpp"
 
 #include <algorithm>
@@ -8,10 +9,26 @@
 namespace ov_hsdag {
 
 Simulator::Simulator(const Problem& problem)
-    : problem_(problem), graph_(*problem.graph), splitter_(graph_, problem.rule) {
+    : problem_(problem), graph_(*problem.graph), splitter_(graph_, problem.rule, problem.group) {
+    const auto devices = static_cast<std::size_t>(problem.devices);
     device_.resize(static_cast<std::size_t>(graph_.nodes()));
     sent_.resize(static_cast<std::size_t>(graph_.outputs()));
-    last_use_.resize(sent_.size());
+    crosses_.resize(sent_.size());
+    for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
+        bool timed = false;
+        bool fused = false;
+        bool holds = false;
+        for (std::size_t d = 0; d < devices; ++d) {
+            const std::size_t at = static_cast<std::size_t>(node) * devices + d;
+            timed = timed || problem.node_us[at] != 0 || problem.supported[at] == 0;
+            fused = fused || (!problem.fused_with.empty() && problem.fused_with[at] >= 0);
+            holds = holds || problem.held(node, d) != 0;
+        }
+        if (timed) timed_.push_back(node);
+        if (fused) fused_.push_back(node);
+        if (holds) holders_.push_back(node);
+    }
+    find_lifetimes();
     result_.busy_us.resize(static_cast<std::size_t>(problem.devices));
     result_.memory_bytes.resize(static_cast<std::size_t>(problem.devices));
 }
@@ -27,8 +44,8 @@ const Evaluation& Simulator::evaluate(const std::uint8_t* placement, std::int64_
     result_.work = split.work;
     std::fill(result_.busy_us.begin(), result_.busy_us.end(), 0.0);
     result_.latency_us = 0;
-    for (std::size_t node = 0; node < device_.size(); ++node) {
-        const std::size_t at = node * devices + device_[node];
+    for (const std::int32_t node : timed_) {
+        const std::size_t at = static_cast<std::size_t>(node) * devices + device_[node];
         if (problem_.supported[at] == 0) result_.infeasible |= kUnsupported;
         result_.busy_us[device_[node]] += problem_.node_us[at];
     }
@@ -61,9 +78,9 @@ const Evaluation& Simulator::evaluate(const std::uint8_t* placement, std::int64_
 
 template <typename Visit>
 void Simulator::visit_broken_fusions(const Split& split, const Visit& visit) const {
-    if (problem_.fused_with.empty()) return;
     const auto devices = static_cast<std::size_t>(problem_.devices);
-    for (std::size_t node = 0; node < device_.size(); ++node) {
+    for (const std::int32_t fused : fused_) {
+        const auto node = static_cast<std::size_t>(fused);
         const std::size_t at = node * devices + device_[node];
         const std::int32_t with = problem_.fused_with[at];
         if (with >= 0 && split.submodel[with] != split.submodel[node]) visit(node, problem_.fusion_penalty_us[at]);
@@ -73,8 +90,7 @@ void Simulator::visit_broken_fusions(const Split& split, const Visit& visit) con
 template <typename Visit>
 void Simulator::visit_transfers(const Split& split, const Visit& visit) {
     const auto devices = static_cast<std::size_t>(problem_.devices);
-    std::fill(sent_.begin(), sent_.end(), 0);
-    for (std::int32_t e = 0; e < graph_.edges(); ++e) {
+    for (const std::int32_t e : splitter_.boundaries()) {
         const std::int32_t from = graph_.source[e];
         const std::uint8_t sender = device_[from];
         const std::uint8_t receiver = device_[graph_.target[e]];
@@ -98,6 +114,7 @@ void Simulator::visit_transfers(const Split& split, const Visit& visit) {
                        .source_us = us * problem_.share(sender),
                        .target_us = us * problem_.share(receiver)});
     }
+    for (const std::int32_t e : splitter_.boundaries()) sent_[graph_.input_output[e]] = 0;
 }
 
 void Simulator::break_down(const Split& split, Breakdown& breakdown) {
@@ -135,51 +152,64 @@ void Simulator::break_down(const Split& split, Breakdown& breakdown) {
     });
 }
 
+void Simulator::find_lifetimes() {
+    const std::vector<std::int64_t>& bytes = problem_.live();
+    born_.assign(device_.size(), 0);
+    dead_.assign(device_.size(), 0);
+    last_use_.assign(sent_.size(), graph_.nodes());
+    for (std::int32_t node = 0; node < graph_.nodes(); ++node) {
+        if (graph_.kind[node] == NodeKind::kConstant) continue;
+        for (std::int32_t o = graph_.output_ptr[node]; o < graph_.output_ptr[node + 1]; ++o) {
+            born_[node] += bytes[o];
+            std::int32_t last = node;
+            for (std::int32_t c = graph_.consumer_ptr[o]; c < graph_.consumer_ptr[o + 1]; ++c) {
+                const std::int32_t to = graph_.consumer_node[c];
+                last = std::max(last, graph_.kind[to] == NodeKind::kResult ? graph_.nodes() : to);
+            }
+            last_use_[o] = last;
+            if (last < graph_.nodes()) dead_[last] += bytes[o];
+        }
+        if (graph_.output_ptr[node] < graph_.output_ptr[node + 1] || dead_[node] != 0) computing_.push_back(node);
+    }
+}
+
 void Simulator::measure_memory(const Split& split) {
-    const std::int32_t nodes = graph_.nodes();
     const std::vector<std::int64_t>& bytes = problem_.live();
     std::fill(result_.memory_bytes.begin(), result_.memory_bytes.end(), 0);
     live_.assign(static_cast<std::size_t>(split.submodels()), 0);
-    peak_.assign(live_.size(), 0);
     counted_.assign(live_.size(), -1);
-    for (std::int32_t output = 0; output < graph_.outputs(); ++output) {
-        const std::int32_t from = graph_.output_node[output];
-        last_use_[output] = -1;
-        if (graph_.kind[from] == NodeKind::kConstant) continue;
+    crossing_.clear();
+    for (const std::int32_t e : splitter_.boundaries()) {
+        const std::int32_t output = graph_.input_output[e];
+        const std::int32_t from = graph_.source[e];
+        if (graph_.kind[from] == NodeKind::kConstant || crosses_[output] != 0 ||
+            split.submodel[graph_.target[e]] == split.submodel[from]) {
+            continue;
+        }
+        crosses_[output] = 1;
+        crossing_.push_back(output);
+        // An output of the submodel is alive until its end, and in the receiving submodel from the beginning.
+        if (last_use_[output] < graph_.nodes()) dead_[last_use_[output]] -= bytes[output];
         for (std::int32_t c = graph_.consumer_ptr[output]; c < graph_.consumer_ptr[output + 1]; ++c) {
-            const std::int32_t to = graph_.consumer_node[c];
-            const std::int32_t submodel = split.submodel[to];
-            if (submodel == split.submodel[from] && graph_.kind[to] != NodeKind::kResult) {
-                last_use_[output] = std::max(last_use_[output], to);
-                continue;
-            }
-            // An output of the submodel is alive until its end, and in the receiving submodel from the beginning.
-            last_use_[output] = nodes;
-            if (submodel >= 0 && submodel != split.submodel[from] && counted_[submodel] != output) {
-                counted_[submodel] = output;
-                live_[submodel] += bytes[output];
-            }
+            const std::int32_t submodel = split.submodel[graph_.consumer_node[c]];
+            if (submodel < 0 || submodel == split.submodel[from] || counted_[submodel] == output) continue;
+            counted_[submodel] = output;
+            live_[submodel] += bytes[output];
         }
     }
-    std::copy(live_.begin(), live_.end(), peak_.begin());
-    for (std::int32_t node = 0; node < nodes; ++node) {
-        result_.memory_bytes[device_[node]] += problem_.held(node, device_[node]);
+    peak_ = live_;
+    for (const std::int32_t node : computing_) {
         const std::int32_t submodel = split.submodel[node];
-        if (submodel < 0 || graph_.kind[node] == NodeKind::kConstant) continue;
-        for (std::int32_t o = graph_.output_ptr[node]; o < graph_.output_ptr[node + 1]; ++o) {
-            live_[submodel] += bytes[o];
-        }
+        if (submodel < 0) continue;
+        live_[submodel] += born_[node];
         peak_[submodel] = std::max(peak_[submodel], live_[submodel]);
-        for (std::int32_t o = graph_.output_ptr[node]; o < graph_.output_ptr[node + 1]; ++o) {
-            if (last_use_[o] < 0) live_[submodel] -= bytes[o];
-        }
-        for (std::int32_t e = graph_.input_ptr[node]; e < graph_.input_ptr[node + 1]; ++e) {
-            const std::int32_t output = graph_.input_output[e];
-            if (last_use_[output] != node) continue;
-            live_[submodel] -= bytes[output];
-            last_use_[output] = nodes;  // a tensor at several inputs is freed only once
-        }
+        live_[submodel] -= dead_[node];
     }
+    for (const std::int32_t output : crossing_) {
+        crosses_[output] = 0;
+        if (last_use_[output] < graph_.nodes()) dead_[last_use_[output]] += bytes[output];
+    }
+    for (const std::int32_t node : holders_) result_.memory_bytes[device_[node]] += problem_.held(node, device_[node]);
     for (std::int32_t submodel = 0; submodel < split.submodels(); ++submodel) {
         result_.memory_bytes[split.submodel_device[submodel]] += peak_[submodel];
     }

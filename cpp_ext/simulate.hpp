@@ -75,6 +75,8 @@ private:
     void visit_transfers(const Split& split, const Visit& visit);
     // Fills a breakdown from the placement in device_.
     void break_down(const Split& split, Breakdown& breakdown);
+    // Fills what is known of tensors before a split: last_use_, born_, dead_ and computing_.
+    void find_lifetimes();
     // Fills memory_bytes and the bit kMemory of result_.
     void measure_memory(const Split& split);
 
@@ -82,9 +84,20 @@ private:
     const Graph& graph_;
     Splitter splitter_;
     Evaluation result_;
-    std::vector<std::uint8_t> device_;    // [nodes]
-    std::vector<std::uint64_t> sent_;     // [outputs] devices that have received the tensor
-    std::vector<std::int32_t> last_use_;  // [outputs] last consumer in the producer's submodel; nodes(): kept until end
+    std::vector<std::int32_t> timed_;      // nodes that take time, or that some device does not support
+    std::vector<std::int32_t> fused_;      // nodes that some device fuses
+    std::vector<std::int32_t> holders_;    // nodes for which some device stores bytes
+    std::vector<std::int32_t> computing_;  // nodes with which the sum of live bytes changes
+
+    // The bytes of tensors in a submodel that has all of their consumers. Constants have none.
+    std::vector<std::int64_t> born_;      // [nodes] bytes of the node's outputs
+    std::vector<std::int64_t> dead_;      // [nodes] bytes of the outputs that are not used after the node
+    std::vector<std::int32_t> last_use_;  // [outputs] last consumer, or the node itself; nodes(): kept until the end
+
+    std::vector<std::uint8_t> device_;       // [nodes]
+    std::vector<std::uint64_t> sent_;        // [outputs] devices that have received the tensor; 0 between visits
+    std::vector<std::uint8_t> crosses_;      // [outputs] 1: in crossing_; 0 between evaluations
+    std::vector<std::int32_t> crossing_;     // outputs that another submodel receives
     std::vector<std::int64_t> live_, peak_;  // [submodels] bytes
     std::vector<std::int32_t> counted_;      // [submodels] the last tensor that was counted as an input
 };

@@ -111,6 +111,40 @@ void test_splits_of_random_graphs() {
     }
 }
 
+// A splitter that knows groups, and splits one placement after the other, has the splits of a new one for each.
+void test_splits_by_groups() {
+    std::mt19937 random(11);
+    int cyclic = 0;
+    for (int round = 0; round < 200; ++round) {
+        const Graph graph = random_graph(random, 4 + static_cast<std::int32_t>(random() % 80));
+        const SplitRule rule = round % 2 == 0 ? SplitRule::kClassic : SplitRule::kScc;
+        // Groups of neighbours, and some of nodes that are far from each other.
+        std::vector<std::int32_t> group(static_cast<std::size_t>(graph.nodes()));
+        for (std::size_t node = 0; node < group.size(); ++node) {
+            group[node] = static_cast<std::int32_t>(random() % 4 == 0 ? random() % 5 : 5 + node / 3);
+        }
+        Splitter splitter(graph, rule, group);
+        for (int placement = 0; placement < 6; ++placement) {
+            std::vector<std::uint8_t> of_group(5 + group.size());
+            for (auto& device : of_group) device = static_cast<std::uint8_t>(random() % 3);
+            std::vector<std::uint8_t> device(group.size());
+            for (std::size_t node = 0; node < group.size(); ++node) device[node] = of_group[group[node]];
+            const Split& split = splitter.split(device.data());
+            Splitter other(graph, rule);
+            const Split& expected = other.split(device.data());
+            CHECK(split.submodel == expected.submodel);
+            CHECK(split.submodel_device == expected.submodel_device);
+            CHECK(split.trivial == expected.trivial);
+            CHECK(split.cyclic == expected.cyclic);
+            CHECK(split.rounds == expected.rounds);
+            CHECK(split.work == expected.work);
+            CHECK(splitter.boundaries() == other.boundaries());
+            if (split.rounds > 1) ++cyclic;
+        }
+    }
+    CHECK(cyclic > 100);
+}
+
 // A problem of a graph in which each node takes one microsecond on each of two devices.
 Problem even_problem(Graph graph) {
     Problem problem;
@@ -282,6 +316,7 @@ void test_live_tensors_of_parts() {
 void test_core() {
     test_residual_is_split_in_three();
     test_splits_of_random_graphs();
+    test_splits_by_groups();
     test_simulator_on_threads();
     test_live_tensors_of_parts();
     test_chains_become_groups();
