@@ -33,8 +33,9 @@ struct SearchSettings {
         std::int64_t times_in_little_memory = 3;
         std::int32_t refined_in_little_memory = 4;
         // Number of searches, which continue until they agree. Graphs of more than `most_groups` groups have only
-        // `large_descents`. Each has a turn with the moves of `descents` first turns, and a second if they are in
-        // doubt.
+        // `large_descents`, but for throughput on more than two devices that can all hold the model: two searches often
+        // miss the best placement there, and four take too long in little memory. Each has a turn with the moves of
+        // four first turns (`descents`), and a second if they are in doubt.
         std::int32_t descents = 4;
         std::int32_t large_descents = 2;
         std::int32_t most_groups = 4'000;

@@ -179,8 +179,9 @@ def search_until_agreed(
     the third best, which is the most that a fifth search is expected to gain. Where they do not agree they exchange
     placements, and end after 8 million moves each, or after 16 million where half of these leave the second number at
     0.5% or more (the group "effort" of the settings). Graphs of more than 4,000 groups have two searches of one turn,
-    which exchange placements and have a second turn where they differ by 1% or more, or where a hard problem is still
-    where the first turn began, and up to three more while nothing is feasible
+    or four for throughput on more than two devices that can all hold the model. These exchange placements and have a
+    second turn where one more search would gain 0.5% or more, or where a hard problem is still where the first turn
+    began, and up to three more while nothing is feasible
     (docs/contributing/decisions/0012-searches-end-when-they-agree.md).
 
     Args:
