@@ -23,9 +23,7 @@ class Descents {
 public:
     Descents(const SearchSpace& space, const SearchOptions& options)
         : settings_(options.settings.effort), threads_(static_cast<std::size_t>(std::max(options.threads, 1))) {
-        const bool few =
-            large(space, settings_) && !(options.throughput && space.devices() > 2 && !space.little_memory);
-        const std::int32_t count = few ? settings_.large_descents : settings_.descents;
+        const std::int32_t count = large(space, settings_) ? settings_.large_descents : settings_.descents;
         for (std::int32_t k = 0; k < count; ++k) {
             SearchOptions seeded = options;
             seeded.seed += static_cast<std::uint64_t>(k);
@@ -62,7 +60,7 @@ public:
 
     // Whether there is only one search, which has none to agree with.
     [[nodiscard]] bool alone() const { return searches_.size() < 2; }
-    // Whether a problem has so many groups that its searches have one turn or two.
+    // Whether a problem has so many groups that it has fewer searches, of one turn or two.
     [[nodiscard]] static bool large(const SearchSpace& space, const SearchSettings::Effort& effort) {
         return space.groups() > effort.most_groups;
     }

@@ -10,10 +10,9 @@
 // of their first cycles, unless each has tried as many moves as there are placements. If they do not agree,
 // they exchange their placements and search on, for the last share `together` of `most_moves`. That
 // number is multiplied by `times_in_doubt` if the expected gain is at least `large_regret` when they would exchange
-// them. The searches of large graphs have one turn, and most have only `large_descents` searches. They exchange
-// placements and have a second one if the expected gain is at least `large_regret`; `times_in_doubt` is the factor of
-// their moves as well. Moves are counted, not time, so that a seed gives the same result on every machine and on any
-// number of cores.
+// them. Large graphs have only `large_descents` searches with one turn. They exchange placements and have a second one
+// if the expected gain is at least `large_regret`; `times_in_doubt` is the factor of their moves as well. Moves are
+// counted, not time, so that a seed gives the same result on every machine and on any number of cores.
 #pragma once
 
 #include <cstdint>

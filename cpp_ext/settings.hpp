@@ -33,11 +33,11 @@ struct SearchSettings {
         std::int64_t times_in_little_memory = 3;
         std::int32_t refined_in_little_memory = 4;
         // Number of searches, which continue until they agree. Graphs of more than `most_groups` groups have only
-        // `large_descents`, but for throughput on more than two devices that can all hold the model: two searches often
-        // miss the best placement there, and four take too long in little memory. Each has a turn with the moves of
-        // four first turns (`descents`), and a second if they are in doubt.
+        // `large_descents`. Each has a turn with the moves of `large_turn` first turns, or of half as many where a
+        // device cannot hold the model, as these are longer. It has a second turn if they are in doubt.
         std::int32_t descents = 4;
         std::int32_t large_descents = 2;
+        std::int32_t large_turn = 8;
         std::int32_t most_groups = 4'000;
         std::int32_t turns_over_memory = 3;   // largest number of such turns more while no placement is feasible
         std::int64_t most_moves = 8'000'000;  // largest number of moves of a search: 0.7 to 1 s on one core
@@ -48,8 +48,9 @@ struct SearchSettings {
         double expected_regret = 0.0001;  // searches end below this expected gain, a share of the best score
         double together = 0.5;  // last share of `most_moves`, for which searches that disagree exchange placements
         OV_HSDAG_NUMBERS(moves, moves_per_group, more_per_group, most_more, moves_in_little_memory,
-                         times_in_little_memory, refined_in_little_memory, descents, large_descents, most_groups,
-                         turns_over_memory, most_moves, times_in_doubt, large_regret, expected_regret, together)
+                         times_in_little_memory, refined_in_little_memory, descents, large_descents, large_turn,
+                         most_groups, turns_over_memory, most_moves, times_in_doubt, large_regret, expected_regret,
+                         together)
     } effort;
 
     struct Coarsening {

@@ -179,9 +179,8 @@ def search_until_agreed(
     the third best, which is the most that a fifth search is expected to gain. Where they do not agree they exchange
     placements, and end after 8 million moves each, or after 16 million where half of these leave the second number at
     0.5% or more (the group "effort" of the settings). Graphs of more than 4,000 groups have two searches of one turn,
-    or four for throughput on more than two devices that can all hold the model. These exchange placements and have a
-    second turn where one more search would gain 0.5% or more, or where a hard problem is still where the first turn
-    began, and up to three more while nothing is feasible
+    which exchange placements and have a second turn where they differ by 1% or more, or where a hard problem is still
+    where the first turn began, and up to three more while nothing is feasible
     (docs/contributing/decisions/0012-searches-end-when-they-agree.md).
 
     Args:
@@ -244,14 +243,16 @@ def first_moves(problem: PlacementProblem, settings: SearchSettings = "default")
     """Number of moves of each search in the first turn of `search_until_agreed`.
 
     It follows from the numbers of groups and devices, and whether memory is short (cpp_ext/settings.hpp, `Effort`). For
-    a graph of more than `most_groups` groups, which has fewer searches, it is the number of moves of four first turns.
+    a graph of more than `most_groups` groups, which has fewer searches, it is the number of moves of eight first turns,
+    or of four where memory is short.
     """
     effort = search_settings(settings)["effort"]
     moves = effort["moves"] + effort["moves_per_group"] * problem.group_count
     if len(problem.devices) > 2:
         moves += min(effort["more_per_group"] * problem.group_count, effort["most_more"])
-    if crowded(problem):
+    short = crowded(problem)
+    if short:
         moves = max(effort["moves_in_little_memory"], effort["times_in_little_memory"] * moves)
     if problem.group_count > effort["most_groups"]:
-        moves *= effort["descents"]
+        moves *= effort["large_turn"] / (2 if short else 1)
     return int(moves)
