@@ -296,11 +296,11 @@ bool Splitter::returns_to(std::int32_t component, std::int32_t node) {
     return false;
 }
 
-bool Splitter::wants_boundary(std::int32_t component, std::int32_t from) {
+bool Splitter::wants_boundary(std::int32_t component, std::int32_t node) {
     const std::size_t begin = static_cast<std::size_t>(component) * words_;
     const std::uint64_t* wanted = &wanted_[begin];
-    if (row_[from] < 0) return has_bit(wanted, node_bit_[from]);
-    const std::uint64_t* theirs = depends(from);
+    if (row_[node] < 0) return has_bit(wanted, node_bit_[node]);
+    const std::uint64_t* theirs = depends(node);
     const std::uint64_t* owned = &owned_[begin];
     const Words span = owned_words_[component];
     for (std::size_t w = span.begin; w < span.end; ++w) {

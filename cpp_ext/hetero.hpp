@@ -78,8 +78,8 @@ private:
     bool split_cycles_once();
     // Fills scc_ with cyclic components, also with components that have a boundary inside; false if there are none.
     bool find_cyclic_components();
-    // Numbers the bits of each cyclic component, and fills depends_, owned_ and produced_. It does nothing more if the
-    // limit of work is exceeded.
+    // Numbers the bits of each cyclic component, and fills depends_, owned_, entering_ and produced_. It only numbers
+    // if the limit of work is exceeded.
     void collect_dependencies();
     // Whether a node of a component depends on a tensor that left the component.
     bool returns_to(std::int32_t component, std::int32_t node);
@@ -87,7 +87,7 @@ private:
     // later rule, also to those before tensors of other components that enter on the way to the node.
     void update_wanted(std::int32_t node);
     // Whether a node of a component depends on a boundary of the component that is wanted.
-    bool wants_boundary(std::int32_t component, std::int32_t from);
+    bool wants_boundary(std::int32_t component, std::int32_t node);
     // Whether a node is a constant in the component of its only consumer, with which it shares a bit.
     [[nodiscard]] bool is_inside(std::int32_t node) const {
         return only_consumer_[node] >= 0 && component_[only_consumer_[node]] == component_[node];
